@@ -1,4 +1,4 @@
-"""RBAC of a run's service account: Roles and RoleBindings for what steps do, and reviews of what is granted."""
+"""RBAC for a run's service account: Roles and RoleBindings for what steps do, and reviews of granted rights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READ = ("get", "list", "watch")
 _WRITE = ("create", "patch", "delete")
 _PREFIX = "kfp-mindspore"
 _LABELS = {"app.kubernetes.io/part-of": "kfp-mindspore"}
-# ConfigMap with the pipeline root and Secret with the credentials of the artifact store, of KFP's installations.
+# ConfigMap with the pipeline root and Secret with the artifact store's credentials, in KFP's installations.
 LAUNCHER_CONFIG = "kfp-launcher"
 ARTIFACT_SECRET = "mlpipeline-minio-artifact"
 _LOCAL_REVIEWS = Resource("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview")
@@ -40,7 +40,7 @@ class Permission:
         group: API group; empty for the core group.
         resource: Plural, with a subresource after a slash.
         verbs: Verbs.
-        names: Names of the objects; empty for all of the namespace.
+        names: Object names; empty for all in the namespace.
     """
 
     group: str
@@ -54,12 +54,12 @@ class Permission:
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
     def to_rule(self) -> Document:
-        """Return the permission as a rule of a Role."""
+        """Return the permission as a Role rule."""
         rule: Document = {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
         return {**rule, "resourceNames": list(self.names)} if self.names else rule
 
 
-# Pods and their logs are read for the job's output and for the reason of a failure.
+# Pods and their logs are read for the job's output and for a failure's reason.
 _PODS = (
     Permission("", "pods", _READ),
     Permission("", "pods/log", ("get",)),
@@ -75,9 +75,9 @@ PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
     "training": (
         Permission(GROUP, PLURAL, (*_READ, *_WRITE)),
         *_PODS,
-        # Shortens the grace period of a deleted job.
+        # Shortens a deleted job's grace period.
         Permission("", "pods", ("delete",)),
-        # Of `storage`: a claim or the run's workspace.
+        # For `storage`: a claim or the run's workspace.
         Permission("", "persistentvolumeclaims", ("get",)),
     ),
     "deployment": (
@@ -92,17 +92,17 @@ CAPABILITIES: tuple[Capability, ...] = tuple(PERMISSIONS)
 
 
 def list_default_capabilities(*, has_builds: bool) -> list[Capability]:
-    """Return the capabilities for any pipeline; those of image builds are granted on request only."""
+    """Return the capabilities for any pipeline; image build capabilities are granted on request only."""
     return [name for name in CAPABILITIES if has_builds or name != "images"]
 
 
 @dataclass(frozen=True)
 class ServiceAccount:
-    """The service account of a run's steps.
+    """The service account for a run's steps.
 
     Args:
-        name: Name of the account.
-        namespace: Its namespace, that of the run.
+        name: Account name.
+        namespace: Its namespace, the run's.
     """
 
     name: str
@@ -110,21 +110,21 @@ class ServiceAccount:
 
     @property
     def user(self) -> str:
-        """User name of the account in the Kubernetes API."""
+        """The account's user name in the Kubernetes API."""
         return f"system:serviceaccount:{self.namespace}:{self.name}"
 
     @property
     def groups(self) -> list[str]:
-        """Groups of the account in the Kubernetes API."""
+        """The account's groups in the Kubernetes API."""
         return ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
 
 
 def list_permissions(capability: Capability, secrets: Sequence[str] = ()) -> list[Permission]:
-    """Return the permissions of a capability, one per resource and names.
+    """Return a capability's permissions, one per resource and names.
 
     Args:
         capability: `run`, `training`, `deployment` or `images`.
-        secrets: Secrets with credentials of the artifact store, besides KFP's default.
+        secrets: Secrets with artifact store credentials, besides KFP's default.
     """
     merged: dict[tuple[str, str], Permission] = {}
     for permission in PERMISSIONS[capability]:
@@ -143,7 +143,7 @@ def build_access(
     Args:
         account: The service account.
         namespaces: Namespaces by capability.
-        secrets: Secrets with credentials of the artifact store, besides KFP's default.
+        secrets: Secrets with artifact store credentials, besides KFP's default.
     """
     documents = []
     for capability, places in namespaces.items():
@@ -172,7 +172,7 @@ def list_missing(
     process that runs as the account itself, such as a notebook, uses SelfSubjectAccessReview, which anyone may create.
 
     Args:
-        cluster: Client of the cluster.
+        cluster: Cluster client.
         account: The service account.
         permissions: The permissions.
         namespace: The namespace.

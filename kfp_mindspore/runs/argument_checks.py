@@ -1,8 +1,8 @@
-"""Arguments of a pipeline's steps, validated before a step starts.
+"""Pipeline step arguments, validated before a step starts.
 
-The arguments of a task are known as far as they are constants, defaults or pipeline parameters. They are passed to the
-functions by which the steps of this package validate them, so that a value that a later step will refuse ends no run
-after its training.
+A task's arguments are known as far as they are constants, defaults or pipeline parameters. They are passed to the
+functions with which this package's steps validate them, so that a value that a later step will refuse ends no run after
+its training.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Check = Callable[..., object]
 
 
 def check_arguments(spec: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> None:
-    """Refuse arguments of tasks that their steps would refuse.
+    """Refuse task arguments that their steps would refuse.
 
     Args:
         spec: A compiled pipeline.
-        arguments: Arguments of the run by name, without defaults; None for a pipeline that is compiled, whose empty
-            defaults may stand for arguments of the run.
+        arguments: Run arguments by name, without defaults; None for a pipeline that is compiled, whose empty defaults
+            may stand for run arguments.
 
     Raises:
         ValidationError: The message names each task and parameter.
@@ -41,12 +41,12 @@ def check_arguments(spec: Mapping[str, Any], arguments: Mapping[str, Any] | None
 
 def _list_checks(task: KnownTask) -> list[Check]:
     checks = [check for function in task.functions for check in _CHECKS.get(function, ())]
-    # A gate: of a component of the user's too.
+    # A gate: in user components too.
     return [*checks, _check_gate] if {"metric", "threshold"} <= task.parameters else checks
 
 
 def _list_errors(check: Check, known: Mapping[str, Any]) -> Sequence[str]:
-    """Return the errors of a check; none if an argument that it requires is not known."""
+    """Return a check's errors; none if an argument that it requires is not known."""
     parameters = inspect.signature(check).parameters
     if any(name not in known for name, it in parameters.items() if it.default is it.empty):
         return []
@@ -184,7 +184,7 @@ def _check_image(destination: str, platform: str = "linux/amd64") -> None:
         parse_repository(destination)
 
 
-# Checks by function of `kfp_mindspore.steps`; the parameters of a check are those of the component.
+# Checks by function of `kfp_mindspore.steps`; a check's parameters are the component's.
 _CHECKS: Mapping[str, Sequence[Check]] = {
     "prepare_dataset": (_check_dataset,),
     "select_best_model": (_check_direction,),

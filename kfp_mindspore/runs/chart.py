@@ -1,4 +1,4 @@
-"""Geometry of a line chart over epochs, drawn as SVG by the report's template."""
+"""Line chart geometry over epochs, drawn as SVG by the report's template."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Point = tuple[int, "float | None"]
 
 
 def compute_chart(title: str, series: Mapping[str, Sequence[Point]]) -> dict[str, Any] | None:
-    """Compute the geometry of a chart of at most two series.
+    """Compute the geometry for a chart with at most two series.
 
     Args:
-        title: Title of the chart.
-        series: Pairs of epoch and value by name; values that are not finite numbers are omitted.
+        title: The chart's title.
+        series: (epoch, value) pairs by name; values that are not finite numbers are omitted.
 
     Returns:
-        Variables of the template, or None if no series has two points.
+        Template variables, or None if no series has two points.
     """
     finite = {
         name: [(x, y) for x, y in points if y is not None and math.isfinite(y)] for name, points in series.items()

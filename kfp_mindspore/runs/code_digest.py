@@ -1,4 +1,4 @@
-"""Digest of the code that a run executes: part of the cache key, so that a change of code invalidates cached steps."""
+"""Digest over the code that a run executes: part of the cache key, so that code changes invalidate cached steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _SKIPPED = {"__pycache__", "site-packages", "node_modules"}
 
 
 def compute_code_digest(project: Path | None = None) -> str | None:
-    """Compute a digest of this package, the user's project and the versions of the main dependencies.
+    """Compute a digest over this package, the user's project and the main dependencies' versions.
 
     Args:
-        project: Directory of the user's code; hidden directories, virtual environments and `site-packages` are skipped.
+        project: Directory with the user's code; hidden directories, virtual environments and `site-packages` are
+            skipped.
 
     Returns:
         A sha256 in hexadecimal, or None if the project has more than `MAXIMUM_FILES` files: caching must be disabled.

@@ -1,4 +1,4 @@
-"""URIs that the data steps of a compiled pipeline read."""
+"""URIs that a compiled pipeline's data steps read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PARAMETERS = ("name", "validation", "test")
 
 
 def list_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the URIs that the steps of `load_dataset` read, each once; without those that are computed in the run.
+    """Return the URIs that `load_dataset` steps read, each once; without URIs computed in the run.
 
     Args:
         spec: A compiled pipeline.
-        arguments: Arguments of the run by name; defaults are added.
+        arguments: Run arguments by name; defaults are added.
     """
     return list(dict.fromkeys(_iterate_uris(spec, arguments)))
 

@@ -16,7 +16,7 @@ from kfp_mindspore.local.lease import is_lease_held
 ACTIVE_FILE = "active"
 REPORT_FILE = "report.html"
 RESULT_FILE = "result.json"
-# Number of newest runs that the error of a missing one names.
+# How many newest runs the error for a missing run names.
 _HINT_RUNS = 5
 
 
@@ -25,13 +25,13 @@ class StoredRun:
     """A local run in the home directory.
 
     Args:
-        id: Its name, also that of its directory.
+        id: Its name, also its directory's.
         directory: Logs, artifacts, events and report.
-        pipeline: Name of the pipeline; empty for a run that was killed.
+        pipeline: Pipeline name; empty for a run that was killed.
         state: `succeeded`, `refused`, `failed`, `interrupted`, `running`, or `killed` for a run without a result.
         started: Start, in seconds since the epoch.
         seconds: Duration; None for a run without a result.
-        bytes: Size of its files.
+        bytes: Total size of its files.
     """
 
     id: str
@@ -58,7 +58,7 @@ def list_runs(home: Path | None = None) -> list[StoredRun]:
     """Return the local runs, newest first.
 
     Args:
-        home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
+        home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
     """
     root = (home or files.get_home()) / "runs"
     runs = [_read_run(file.parent) for file in root.glob("*/request.json")]
@@ -87,7 +87,7 @@ def select_runs(
     Args:
         runs: Runs, newest first.
         older_than_days: Minimum age, in days of 24 hours.
-        keep_last: Number of newest runs of each pipeline that are not returned.
+        keep_last: How many newest runs per pipeline are not returned.
     """
     counts: dict[str, int] = {}
     selected = []

@@ -1,4 +1,4 @@
-"""Images of a compiled pipeline."""
+"""A compiled pipeline's images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_PREFIX
 def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
     """Return a copy of a compiled pipeline with its placeholder images replaced.
 
-    A step with a replaced image gets the image in KFP_MINDSPORE_IMAGE, for the pods of its job. String constants are
+    A step with a replaced image gets the image in KFP_MINDSPORE_IMAGE, for its job's pods. String constants are
     replaced too. Images that an earlier call has set are replaced like placeholders.
 
     Args:
@@ -36,7 +36,7 @@ def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
 
 
 def list_placeholders(spec: PipelineSpec) -> list[str]:
-    """Return the placeholder images of a compiled pipeline, sorted."""
+    """Return a compiled pipeline's placeholder images, sorted."""
     placeholders: set[str] = set()
 
     def collect(text: str) -> str:

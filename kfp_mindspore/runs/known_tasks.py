@@ -1,4 +1,4 @@
-"""Tasks of a compiled pipeline, with the arguments that are known before a run."""
+"""A compiled pipeline's tasks, with the arguments that are known before a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Functions of `kfp_mindspore.steps` that a component's code imports.
+# Functions in `kfp_mindspore.steps` that a component's code imports.
 _STEP_FUNCTION = re.compile(r"from kfp_mindspore\.steps\.\w+ import (\w+)")
 # Replaced by KFP in the run.
 _PLACEHOLDER = "{{$"
@@ -17,14 +17,14 @@ _CONDITION_INPUT = re.compile(r"parameter_values\['([^']+)'\]")
 
 @dataclass(frozen=True)
 class KnownTask:
-    """A task of a compiled pipeline with the arguments that are known before the run.
+    """A task in a compiled pipeline with the arguments that are known before the run.
 
     Args:
-        name: Name of the task.
-        functions: Functions of `kfp_mindspore.steps` that its component calls.
-        parameters: Names of the component's parameters.
-        arguments: Known arguments by parameter, defaults included; those of the task that writes an input artifact are
-            `ARTIFACT_PARAMETER`, such as `dataset_task`.
+        name: Task name.
+        functions: Functions in `kfp_mindspore.steps` that its component calls.
+        parameters: The component's parameter names.
+        arguments: Known arguments by parameter, defaults included; arguments from the task that writes an input
+            artifact are `ARTIFACT_PARAMETER`, such as `dataset_task`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class KnownTask:
 def list_known_tasks(spec: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> Iterator[KnownTask]:
     """Yield the tasks with a container, with the arguments that are known before the run.
 
-    Left out are tasks whose condition depends on an argument of the run: it may disable them.
+    Left out are tasks whose condition depends on a run argument: it may disable them.
 
     Args:
         spec: A compiled pipeline.
@@ -73,7 +73,7 @@ def _walk(spec: Mapping[str, Any], component: Mapping[str, Any], values: Mapping
 
 
 def _resolve_all(component: Mapping[str, Any], task: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known arguments of a task, with the defaults of its component for those that it does not set."""
+    """Return a task's known arguments, with its component's defaults for those that it does not set."""
     definitions = component.get("inputDefinitions", {}).get("parameters", {})
     given = task.get("inputs", {}).get("parameters", {})
     known = {name: value for name, value in _read_defaults(component).items() if name not in given}

@@ -1,4 +1,4 @@
-"""Local runs of pipelines by kfp.local."""
+"""Pipeline local runs by kfp.local."""
 
 from __future__ import annotations
 
@@ -61,22 +61,21 @@ def run_local(
     """Run a pipeline on this machine and wait until it has finished.
 
     Each step is a subprocess; logs and artifacts are written to `home/runs/<id>/`. A step is taken from the cache if
-    these are unchanged: its arguments, the content of the local files that they name, and the modules and files that
-    its Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs.
+    these are unchanged: its arguments, the content in local files that they name, and the modules and files that its
+    Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs.
 
     Args:
-        pipeline: A function with `@dsl.pipeline`, the name of a pipeline of this package, `path.py[:function]`, or the
-            path of a compiled pipeline.
-        arguments: Arguments of the pipeline; text is parsed as the parameter's type.
-        home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
-        keep: Keep the jobs and services of the run. Otherwise they are stored in the run's directory, separate from
-            kept ones of the same name, and terminated with the run, also when this process is killed.
+        pipeline: A function with `@dsl.pipeline`, a pipeline name in this package, `path.py[:function]`, or a compiled
+            pipeline's path.
+        arguments: Pipeline arguments; text is parsed as the parameter's type.
+        home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
+        keep: Keep the run's jobs and services. Otherwise they are stored in the run's directory, separate from kept
+            ones with the same name, and terminated with the run, also when this process is killed.
         cache: Whether to read and write the cache.
-        project: Directory of the user's code: on the import path of the steps, their working directory, and part of
-            the cache key; default the directory of the pipeline's file, or the working directory for a function of a
-            notebook.
+        project: Directory with the user's code: on the steps' import path, their working directory, and part of the
+            cache key; default the pipeline file's directory, or the working directory for a function in a notebook.
         on_progress: Called with the result so far and the new events, several times a second.
-        on_log: Called with each line of output of the steps.
+        on_log: Called with each output line from the steps.
         report: Whether to write `report.html`.
         raise_on_error: Whether to raise the run's error instead of returning it in the result.
 
@@ -86,7 +85,7 @@ def run_local(
     Raises:
         UserError: The pipeline does not exist, or an argument is unknown, missing or has the wrong type.
         GateNotMetError: A step returned a false output `passed`.
-        ProcessFailedError: A step failed; the last lines of its log are in the message.
+        ProcessFailedError: A step failed; the message has its last log lines.
         KeyboardInterrupt: The run was interrupted; the message names its log and its report.
     """
     home = (home or files.get_home()).absolute()
@@ -129,10 +128,10 @@ def run_local(
             files.write_json(directory / RESULT_FILE, result.to_dict())
         finally:
             shutil.rmtree(directory / "tmp", ignore_errors=True)
-    # Includes the termination of jobs and services.
+    # Includes terminating jobs and services.
     result.seconds = time.perf_counter() - begin
     if isinstance(result.error, UserError) and not result.steps:
-        # No step was started: leave no directory of a run.
+        # No step was started: leave no run directory.
         shutil.rmtree(directory, ignore_errors=True)
         return result.check() if raise_on_error else result
     if report:
@@ -159,7 +158,7 @@ def _execute(
     tracker = RunTracker(result, directory / "events.jsonl", directory / "logs")
     log = LogReader(directory / "run.log")
     with contextlib.ExitStack() as stack:
-        # Called last, after the process was terminated: the final states of an interrupted run.
+        # Called last, after the process was terminated: an interrupted run's final states.
         stack.callback(lambda: tracker.read(final=True))
         process = stack.enter_context(_start_process(directory, environment))
         has_exited = False
@@ -207,7 +206,7 @@ def _get_error(
 
 @contextlib.contextmanager
 def _start_process(directory: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the pipeline process in its own session; terminate it and its steps on exit of the block."""
+    """Run the pipeline process in its own session; terminate it and its steps when the block exits."""
     with (directory / "run.log").open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "kfp_mindspore.runs.pipeline_process", str(directory)],

@@ -1,4 +1,4 @@
-"""Extraction of a step's own output from its log, which also contains lines of kfp.local and kfp's executor."""
+"""Extracts a step's own output from its log, which also contains lines from kfp.local and kfp's executor."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from kfp_mindspore.local.logs import read_last_lines
 LAST_LINES = 15
 
 _TAIL = 400
-# kfp.local indents the output of a step, and not its own lines.
+# kfp.local indents a step's output, and not its own lines.
 _INDENT = "    "
 _EXECUTOR = "[KFP Executor "
 _ERRORS = "kfp_mindspore.errors."
 
 
 def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
-    """Return the last lines of a step's output, oldest first.
+    """Return a step's last output lines, oldest first.
 
     A KfpMindSporeError at the end is reduced to its message, without the stack trace.
 
     Args:
         path: The step's log; a missing file has no lines.
-        count: Maximum number of lines.
+        count: Maximum line count.
     """
     lines = read_last_lines(path, _TAIL)
     own = list(drop_executor_lines(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
-    # Without output of the step, kfp.local failed before the step started.
+    # The step's without output, kfp.local failed before the step started.
     own = [line.rstrip() for line in own or lines if line.strip()]
     for index in range(len(own) - 1, -1, -1):
         name, colon, message = own[index].partition(": ")
@@ -37,11 +37,11 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
 
 
 def drop_executor_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a log without those of kfp's executor, which prints its input as JSON."""
+    """Yield a log's lines without kfp's executor's lines, which prints its input as JSON."""
     in_input = False
     for line in lines:
         if in_input:
-            # The last line of the indented JSON object.
+            # The indented JSON object's last line.
             in_input = line.rstrip() != "}"
         elif _EXECUTOR in line:
             in_input = "Got executor_input" in line

@@ -1,4 +1,4 @@
-"""Entrypoint of a local run: `python -m kfp_mindspore.runs.pipeline_process DIRECTORY`.
+"""A local run's entrypoint: `python -m kfp_mindspore.runs.pipeline_process DIRECTORY`.
 
 kfp.local executes tasks in the calling process, prints to its standard output, replaces its logging handlers and keeps
 global state. A subprocess isolates the user's process and can be terminated as a group. Standard input is a pipe held
@@ -33,10 +33,10 @@ _stopping = threading.Event()
 
 
 class StepOutput(io.TextIOBase):
-    """Standard output that is also written to the log of the step that the thread executes.
+    """Standard output that is also written to the log for the step that the thread executes.
 
     Args:
-        base: Standard output of the run.
+        base: The run's standard output.
     """
 
     def __init__(self, base: TextIO) -> None:
@@ -44,7 +44,7 @@ class StepOutput(io.TextIOBase):
         self._local = threading.local()
 
     def write(self, text: str) -> int:
-        """Write to the run's log and to the log of the current step."""
+        """Write to the run's log and to the current step's log."""
         self._base.write(text)
         file: TextIO | None = getattr(self._local, "file", None)
         if file is not None:
@@ -60,7 +60,7 @@ class StepOutput(io.TextIOBase):
 
     @contextmanager
     def redirect(self, path: Path) -> Iterator[None]:
-        """Also append the output of this thread in the block to a step's log."""
+        """Also append this thread's output in the block to a step's log."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", buffering=1) as file:
             self._local.file = file
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
-    # The import of kfp takes seconds: the parent is watched before it.
+    # Importing kfp takes seconds: the parent is watched before it.
     from kfp_mindspore.compat.lazy_kfp import import_kfp
 
     import_kfp()
@@ -103,7 +103,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     compiled = directory / "pipeline.yaml"
     pipeline = spec.read_spec(compiled) if compiled.exists() else load_spec(request["source"])
     if request["project"]:
-        # `python -m` searches the working directory before PYTHONPATH: modules of another project must not be found.
+        # `python -m` searches the working directory before PYTHONPATH: another project's modules must not be found.
         os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
     prepared = spec.set_environment(pipeline, request["environment"], STEP_VARIABLE)
@@ -144,7 +144,7 @@ def _make_step_inputs(directory: Path, cache: Path) -> StepInputs:
 
 
 def _emit_task_events(logs: Path, output: StepOutput, inputs: StepInputs | None) -> None:
-    """Emit an event for each start and end of a task, cached ones included."""
+    """Emit an event for each task start and end, cached ones included."""
     from kfp.local import status
 
     from kfp_mindspore.compat import kfp_tasks
@@ -198,7 +198,7 @@ def _emit_task_events(logs: Path, output: StepOutput, inputs: StepInputs | None)
 
 
 def _create_metadata_files(outputs: dict[str, Any]) -> None:
-    """Create the files of metadata-only artifacts; kfp's cache discards outputs whose files are missing."""
+    """Create metadata-only artifacts' files; kfp's cache discards outputs whose files are missing."""
     for value in outputs.values():
         if getattr(value, "schema_title", "").endswith("Metrics") and Path(value.uri).is_absolute():
             Path(value.uri).parent.mkdir(parents=True, exist_ok=True)

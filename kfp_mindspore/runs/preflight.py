@@ -52,7 +52,7 @@ _INSTALL = {
     "training": "Install it: kfp-mindspore operator install --image REGISTRY/NAME@sha256:…",
     "deployment": "Install KServe: https://kserve.github.io/website",
 }
-# Flags of `pipeline setup` and `pipeline check`.
+# Flags for `pipeline setup` and `pipeline check`.
 NAMESPACE_FLAGS: Mapping[Capability, str] = {
     "training": "--job-namespace",
     "deployment": "--service-namespace",
@@ -69,10 +69,10 @@ _CLUSTER_RUNTIMES = Resource(
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of one check.
+    """One check's result.
 
     Args:
-        name: Name of the check.
+        name: Check name.
         status: `passed`, `failed`, or `unknown` if the caller may not read what it needs.
         message: What was found.
         hint: The next step to take.
@@ -89,11 +89,11 @@ class Destination:
     """Where a pipeline is to run.
 
     Args:
-        account: Service account of its steps.
-        namespaces: Namespaces by capability; default that of the account.
-        secrets: Secrets with credentials of the artifact store, besides KFP's default.
-        model_account: Service account of services; empty for one that is not known.
-        pipeline_root: Pipeline root of the run; empty for the pipeline's or the namespace's.
+        account: Its steps' service account.
+        namespaces: Namespaces by capability; default the account's.
+        secrets: Secrets with artifact store credentials, besides KFP's default.
+        model_account: Service account for services; empty when not known.
+        pipeline_root: The run's pipeline root; empty for the pipeline's or the namespace's.
     """
 
     account: ServiceAccount
@@ -103,12 +103,12 @@ class Destination:
     pipeline_root: str = ""
 
     def list_namespaces(self, capability: Capability) -> Sequence[str]:
-        """Return the namespaces of a capability."""
+        """Return a capability's namespaces."""
         return self.namespaces.get(capability) or (self.account.namespace,)
 
 
 def list_capabilities(spec: PipelineSpec) -> list[Capability]:
-    """Return the capabilities that the steps of a compiled pipeline need."""
+    """Return the capabilities that a compiled pipeline's steps need."""
     found: set[Capability] = {"run"}
     for module in _STEP_MODULE.findall(json.dumps(spec.get("deploymentSpec", {}))):
         if module in _MODULE_CAPABILITIES:
@@ -122,14 +122,14 @@ def run_checks(
     spec: PipelineSpec | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Iterator[CheckResult]:
-    """Yield the result of each check that the pipeline requires.
+    """Yield each check result that the pipeline requires.
 
     Args:
-        cluster: Client of the cluster.
-        destination: Account and namespaces of the run.
-        spec: The compiled pipeline; None for the checks of any pipeline of this package, with those of image builds
-            where the destination has a namespace for them.
-        arguments: Arguments of the run by name; defaults are added.
+        cluster: Cluster client.
+        destination: The run's account and namespaces.
+        spec: The compiled pipeline; None for the checks for any pipeline in this package, with image build checks where
+            the destination has a namespace for them.
+        arguments: Run arguments by name; defaults are added.
 
     Raises:
         UnreachableError: The API server does not respond.
@@ -296,7 +296,7 @@ def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
 
 
 def _check_data(cluster: Cluster, namespace: str, uri: str) -> CheckResult:
-    """Try a source of data with the credentials that the steps of the namespace use."""
+    """Try a data source with the credentials that steps in the namespace use."""
     from kfp_mindspore.data.fetch import check_source
     from kfp_mindspore.stores.artifact_store import PROTOCOLS
     from kfp_mindspore.stores.config import open_run_source, open_source
@@ -308,7 +308,7 @@ def _check_data(cluster: Cluster, namespace: str, uri: str) -> CheckResult:
     except MissingExtraError as error:
         return CheckResult("data", "unknown", f"{uri}: {error.message} on this machine", error.hint)
     except UserError as error:
-        # The step's environment is not that of this process.
+        # The step's environment differs from this process's.
         is_known = access.has_secret or not is_stored
         return CheckResult("data", "failed" if is_known else "unknown", error.message, error.hint)
     except KfpMindSporeError as error:

@@ -1,4 +1,4 @@
-"""Progress display of a run: a bar on a terminal, plain lines elsewhere."""
+"""A run's progress display: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ProgressDisplay:
             self._progress = None
 
     def __call__(self, result: RunResult, events: list[dict[str, Any]]) -> None:
-        """Show the new events of a run."""
+        """Show a run's new events."""
         for step in result.steps.values():
             if self._shown.get(step.name, "pending") != step.state:
                 self._shown[step.name] = step.state
@@ -105,7 +105,7 @@ class ProgressDisplay:
             self._progress.update(self._task, completed=done, total=total, detail=detail)
             return
         now = time.monotonic()
-        # The first and the last line of a step are always printed, those between are rate-limited.
+        # The first and a step's last line are always printed, those between are rate-limited.
         if detail and (now - self._last_line.get(step, 0.0) >= _LINE_SECONDS or (total and done >= total)):
             self._last_line[step] = now
             self._print(f"{step}: {detail}")
@@ -124,7 +124,7 @@ def describe_progress(event: dict[str, Any]) -> str:
     if _to_number(event.get("loss")) is not None:
         words.append(f"loss {event['loss']:.4f}")
     for name, value in (event.get("metrics") or {}).items():
-        # The validation loss would exceed the width of a line.
+        # The validation loss would exceed a line's width.
         if not name.endswith("loss") and _to_number(value) is not None:
             words.append(f"{name.replace('_', ' ')} {value:.4f}")
     return ", ".join(words)

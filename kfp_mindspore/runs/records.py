@@ -1,4 +1,4 @@
-"""Pipelines, runs and schedules of a Kubeflow Pipelines server."""
+"""Pipelines, runs and schedules on a Kubeflow Pipelines server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class UploadedPipeline:
     """A pipeline on a server.
 
     Args:
-        name: Name of the pipeline.
-        pipeline_id: ID of the pipeline.
-        version_id: ID of the uploaded version; empty for the first one.
-        version: Name of the uploaded version; empty for the first one.
-        url: URL of its page.
+        name: Pipeline name.
+        pipeline_id: Pipeline ID.
+        version_id: The uploaded version's ID; empty for the first one.
+        version: The uploaded version's name; empty for the first one.
+        url: Its page's URL.
     """
 
     name: str
@@ -34,13 +34,13 @@ class RemoteRun:
     """A run on a server.
 
     Args:
-        run_id: ID of the run.
-        name: Name of the run.
-        state: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, `CANCELED`, or another of KFP's. A terminated run
-            is FAILED.
-        url: URL of its page.
-        created: Time of its creation, RFC 3339; empty if unknown.
-        steps: State of each step that has started, by name.
+        run_id: Run ID.
+        name: Run name.
+        state: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, `CANCELED`, or another KFP state. A terminated
+            run is FAILED.
+        url: Its page's URL.
+        created: Creation time, RFC 3339; empty if unknown.
+        steps: State by name for each step that has started.
         error: KFP's error message; empty for most failed runs.
         is_terminated: Whether it was terminated; its state is FAILED then.
     """
@@ -61,7 +61,7 @@ class RemoteRun:
 
     @property
     def failed_steps(self) -> tuple[str, ...]:
-        """Names of the failed steps."""
+        """The failed steps' names."""
         return tuple(name for name, state in self.steps.items() if state == "FAILED")
 
 
@@ -70,11 +70,11 @@ class Schedule:
     """A recurring run on a server.
 
     Args:
-        schedule_id: ID of the recurring run.
+        schedule_id: The recurring run's ID.
         name: Its name.
         when: Cron expression with seconds first, or the interval.
         is_enabled: Whether it starts runs.
-        url: URL of its page.
+        url: Its page's URL.
     """
 
     schedule_id: str
@@ -85,19 +85,19 @@ class Schedule:
 
 
 def describe_pipeline(host: str, item: Any) -> UploadedPipeline:
-    """Return a pipeline of kfp_server_api."""
+    """Return a kfp_server_api pipeline."""
     url = make_link(host, "pipelines", item.pipeline_id)
     return UploadedPipeline(item.display_name, item.pipeline_id, "", "", url)
 
 
 def describe_version(host: str, name: str, item: Any) -> UploadedPipeline:
-    """Return a version of a pipeline of kfp_server_api."""
+    """Return a kfp_server_api pipeline version."""
     url = f"{make_link(host, 'pipelines', item.pipeline_id)}/version/{item.pipeline_version_id}"
     return UploadedPipeline(name, item.pipeline_id, item.pipeline_version_id, item.display_name, url)
 
 
 def describe_run(host: str, run: Any) -> RemoteRun:
-    """Return a run of kfp_server_api; a new run has no state."""
+    """Return a kfp_server_api run; a new run has no state."""
     steps = get_step_states(get_details(run), list_task_names(run.pipeline_spec))
     if run.state in FINISHED_STATES:
         # Steps after a failed one have no state.
@@ -115,7 +115,7 @@ def describe_run(host: str, run: Any) -> RemoteRun:
 
 
 def describe_schedule(host: str, item: Any) -> Schedule:
-    """Return a recurring run of kfp_server_api."""
+    """Return a kfp_server_api recurring run."""
     trigger = item.trigger
     cron = trigger.cron_schedule.cron if trigger and trigger.cron_schedule else ""
     period = trigger.periodic_schedule.interval_second if trigger and trigger.periodic_schedule else None
@@ -129,25 +129,25 @@ def describe_schedule(host: str, item: Any) -> Schedule:
 
 
 def get_details(run: Any) -> list[Any]:
-    """Return the task details of a run of kfp_server_api."""
+    """Return a kfp_server_api run's task details."""
     return (run.run_details.task_details or []) if run.run_details else []
 
 
 def make_link(host: str, kind: str, identifier: str) -> str:
-    """Return the URL of a page of Kubeflow Pipelines."""
+    """Return a Kubeflow Pipelines page URL."""
     return f"{host}/#/{kind}/details/{identifier}"
 
 
 def format_cron(expression: str) -> str:
     """Return a cron expression with the seconds field that Kubeflow Pipelines expects first.
 
-    KFP's parser reads five fields as seconds to month: `0 3 * * *` would start a run in the third minute of each hour.
+    KFP's parser reads five fields as seconds to month: `0 3 * * *` would start a run in each hour's third minute.
 
     Args:
         expression: Five or six fields, or a descriptor such as `@daily`.
 
     Raises:
-        UserError: The expression has another number of fields.
+        UserError: The expression has another field count.
     """
     fields = expression.split()
     if len(fields) == 1 and expression.startswith("@"):

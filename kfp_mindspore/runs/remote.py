@@ -1,4 +1,4 @@
-"""Client of a Kubeflow Pipelines server: uploads, runs and schedules by kfp.Client."""
+"""Client for a Kubeflow Pipelines server: uploads, runs and schedules by kfp.Client."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class RemoteClient:
     """Uploads, runs and watches pipelines on a Kubeflow Pipelines server.
 
     Args:
-        host: URL of the server, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
-        namespace: Namespace of the user on a multi-user server; empty on a single-user server.
+        host: Server URL, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
+        namespace: User namespace on a multi-user server; empty on a single-user server.
         token: Bearer token; empty for none.
         token_file: File with a service account's token, used without a token; empty for none.
         cookie: Session cookie, such as `authservice_session=…`; empty for none.
-        ca_file: Certificate authority of the server; empty for those of the system.
-        cluster: Client of the cluster of the runs, for the reasons of failures; None to use the server alone.
-        connect_seconds: Timeout of the first request, in seconds.
+        ca_file: The server's certificate authority; empty for the system's.
+        cluster: Client for the runs' cluster, for failure reasons; None to use the server alone.
+        connect_seconds: The first request's timeout, in seconds.
 
     Raises:
         UserError: The host is missing or not a URL.
@@ -100,17 +100,17 @@ class RemoteClient:
             )
 
     def upload(self, text: str, *, name: str = "", version: str = "", description: str = "") -> UploadedPipeline:
-        """Upload a compiled pipeline, as a new version if a pipeline of this name exists.
+        """Upload a compiled pipeline, as a new version if a pipeline with this name exists.
 
         Args:
             text: The compiled pipeline.
             name: Name on the server; default the pipeline's.
-            version: Name of the version of an existing pipeline; default derived from the digest of the text.
+            version: Version name for an existing pipeline; default derived from the text digest.
             description: Description on the server.
 
         Raises:
             UserError: The text is not a compiled pipeline, or its steps have no image.
-            AlreadyExistsError: The pipeline has a version of this name.
+            AlreadyExistsError: The pipeline has a version with this name.
             KfpMindSporeError: The server is unreachable or refuses the request.
         """
         spec = check_package(text)
@@ -139,16 +139,16 @@ class RemoteClient:
         pipeline_root: str = "",
         service_account: str = "",
     ) -> RemoteRun:
-        """Start a run of a compiled pipeline and return immediately.
+        """Start a compiled pipeline run and return immediately.
 
         Args:
             text: The compiled pipeline.
-            arguments: Arguments of the pipeline; text is parsed as the parameter's type.
-            name: Name of the run; default the pipeline's name with the time.
-            experiment: Name of the experiment; created if missing.
+            arguments: Pipeline arguments; text is parsed as the parameter's type.
+            name: Run name; default the pipeline's name with the time.
+            experiment: Experiment name; created if missing.
             cache: Whether to use the server's cache.
-            pipeline_root: URI of the artifacts, such as `s3://bucket/runs`; default the server's.
-            service_account: Service account of the steps; default the server's.
+            pipeline_root: Artifact URI, such as `s3://bucket/runs`; default the server's.
+            service_account: The steps' service account; default the server's.
 
         Raises:
             UserError: The text is not a compiled pipeline, its steps have no image, or an argument is invalid.
@@ -195,24 +195,24 @@ class RemoteClient:
         max_concurrency: int = 1,
         catch_up: bool = False,
     ) -> Schedule:
-        """Create a recurring run of a compiled pipeline.
+        """Create a recurring run for a compiled pipeline.
 
         Args:
             text: The compiled pipeline.
-            arguments: Arguments of the pipeline; text is parsed as the parameter's type.
-            name: Name of the schedule.
+            arguments: Pipeline arguments; text is parsed as the parameter's type.
+            name: Schedule name.
             cron: Five fields (minute, hour, day, month, weekday), or six with seconds first; UTC unless the server
                 has another time zone.
-            every_seconds: Interval in seconds, in place of `cron`.
-            experiment: Name of the experiment; created if missing.
+            every_seconds: Interval in seconds, instead of `cron`.
+            experiment: Experiment name; created if missing.
             cache: Whether to use the server's cache.
-            pipeline_root: URI of the artifacts; default the server's.
-            service_account: Service account of the steps; default the server's.
-            max_concurrency: Number of its runs that may run at once.
+            pipeline_root: Artifact URI; default the server's.
+            service_account: The steps' service account; default the server's.
+            max_concurrency: How many of its runs may run at once.
             catch_up: Whether to run once for each time that was missed while the schedule was disabled.
 
         Raises:
-            UserError: The pipeline or an argument is invalid, or both or none of the times are given.
+            UserError: The pipeline or an argument is invalid, or both times or neither are given.
             KfpMindSporeError: The server is unreachable or refuses the request.
         """
         spec = check_package(text)
@@ -258,11 +258,11 @@ class RemoteClient:
         """Wait until a run has succeeded.
 
         Args:
-            run_id: ID of the run.
-            timeout: Timeout in seconds; None for none.
+            run_id: Run ID.
+            timeout: Timeout in seconds; None without a limit.
             interval: Poll interval in seconds.
-            on_change: Called with the run after each change of its state or that of a step.
-            on_obstacle: Called once with each reason why a pod of the run does not start; requires a cluster.
+            on_change: Called with the run after each state change in it or a step.
+            on_obstacle: Called once with each reason why a pod in the run does not start; requires a cluster.
 
         Raises:
             ProcessFailedError: The run failed, was skipped or cancelled, or its Workflow was deleted; the message has
@@ -281,17 +281,17 @@ class RemoteClient:
         )
 
     def explain_failure(self, run: RemoteRun) -> list[FailedStep]:
-        """Return the failed steps of a run with reasons and last log lines, as far as they can be read.
+        """Return a run's failed steps with reasons and last log lines, as far as they can be read.
 
-        The cluster has the reasons and logs of all pods that still exist; the server's log API may have logs only.
+        The cluster has reasons and logs for all pods that still exist; the server's log API may have logs only.
         """
         return self._list_failed_steps(run, self._open_run(run.run_id))
 
     def read_result(self, run_id: str) -> RunResult:
-        """Return the result of a finished run: outputs, gates and durations of its steps, from their logs.
+        """Return a finished run's result: its steps' outputs, gates and durations, from their logs.
 
         Args:
-            run_id: ID of the run.
+            run_id: Run ID.
 
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
@@ -322,7 +322,7 @@ class RemoteClient:
             details = get_details(self._client.get_run(run.run_id))
         pods = list_failed_pods(details)
         logs = (get_last_lines(read_pod_log(self.host, self._credentials, run.run_id, pod), LOG_LINES) for pod in pods)
-        # Task details do not name the pod of a step: with several failed steps, a log cannot be assigned to one.
+        # Task details do not name a step's pod: with several failed steps, a log cannot be assigned to one.
         log = next(filter(None, logs), ()) if len(run.failed_steps) == 1 else ()
         return [FailedStep(name, log=log) for name in run.failed_steps]
 

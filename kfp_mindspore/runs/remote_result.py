@@ -1,8 +1,8 @@
-"""Result of a run on a server, from the logs of its steps.
+"""A run's result on a server, from its steps' logs.
 
-KFP 2.17's API has no outputs of tasks. KFP's launcher, since 2.0, logs the output of a step before it publishes it:
-`ExecutorOutput: {"parameterValues": …, "artifacts": …}`. The API serves the logs of pods, from Argo's archive when a
-pod is gone. A step that was taken from the cache has no such pod.
+KFP 2.17's API has no task outputs. KFP's launcher, since 2.0, logs a step's output before it publishes it:
+`ExecutorOutput: {"parameterValues": …, "artifacts": …}`. The API serves pod logs, from Argo's archive when a pod is
+gone. A step that was taken from the cache has no such pod.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def build_result(
     read_log: Callable[[str], Iterable[str]],
     cached: int = 0,
 ) -> RunResult:
-    """Return the result of a finished run, as far as the logs of its steps have it.
+    """Return a finished run's result, as far as the logs of its steps have it.
 
     Args:
         run: The run.
         spec: Its compiled pipeline.
         arguments: Its arguments.
-        seconds: Duration of its steps by name.
-        read_log: Returns the log of a step, of the pod that succeeded; empty if there is none.
-        cached: Number of steps that were taken from the cache; task details do not name them.
+        seconds: Its steps' duration by name.
+        read_log: Returns a step's log, from the pod that succeeded; empty without one.
+        cached: Steps that were taken from the cache; task details do not name them.
 
     Returns:
         The result; `error` is a GateNotMetError if a gate was not met, `notes` names steps whose outputs are unknown.
@@ -76,7 +76,7 @@ def parse_outputs(log: Iterable[str], definitions: Mapping[str, Any]) -> dict[st
     """Return the outputs in a step's log, artifacts as `uri`, `type` and `metadata`; None if it has none.
 
     Args:
-        log: Lines of the log.
+        log: The log's lines.
         definitions: The component's `outputDefinitions`.
     """
     # A program may print the same words; KFP's launcher logs after it.
@@ -97,7 +97,7 @@ def parse_outputs(log: Iterable[str], definitions: Mapping[str, Any]) -> dict[st
 
 
 def _get_outputs(spec: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    """Return the output definitions of a task's component."""
+    """Return a task component's output definitions."""
     components: Mapping[str, Any] = spec.get("components", {})
     for component in (spec["root"], *components.values()):
         found = component.get("dag", {}).get("tasks", {}).get(task)
@@ -125,7 +125,7 @@ def _has_gate(spec: Mapping[str, Any], task: str) -> bool:
 
 
 def get_spec(pipeline_spec: Any) -> Mapping[str, Any]:
-    """Return the compiled pipeline of a run, which may be in an object with its platform configuration."""
+    """Return a run's compiled pipeline, which may be in an object with its platform configuration."""
     spec = pipeline_spec if isinstance(pipeline_spec, Mapping) else {}
     found: Mapping[str, Any] = spec.get("pipeline_spec") or spec
     return found

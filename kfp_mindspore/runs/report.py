@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file."""
+"""A run report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAXIMUM_PIXELS = 64 * 64
 
 
 def write_report(result: RunResult, path: Path) -> Path:
-    """Write the report of a run in any state and return its path.
+    """Write a run's report in any state and return its path.
 
     Args:
         result: The run.
@@ -56,7 +56,7 @@ def render_report(result: RunResult) -> str:
 
 
 def read_history(result: RunResult) -> list[dict[str, Any]]:
-    """Return the records of `metrics.jsonl`, one per epoch, of the first artifact that has one."""
+    """Return `metrics.jsonl` records, one per epoch, from the first artifact that has the file."""
     for _, _, artifact in result.list_artifacts():
         path = Path(artifact["uri"], "metrics.jsonl")
         if path.is_file():
@@ -73,7 +73,7 @@ def read_history(result: RunResult) -> list[dict[str, Any]]:
 
 
 def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
-    """Return the labels, counts and errors of the last logged confusion matrix, or None."""
+    """Return the last logged confusion matrix's labels, counts and errors, or None."""
     content: Any = None
     for _, _, artifact in result.list_artifacts("system.ClassificationMetrics"):
         value = artifact["metadata"].get("confusionMatrix")
@@ -95,7 +95,7 @@ def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
 
 
 def get_sample(result: RunResult) -> dict[str, Any] | None:
-    """Return prediction, label (empty if unknown) and, for a small grey image, pixels of the smoke test's sample."""
+    """Return prediction, label (empty if unknown) and, for a small grey image, pixels from the smoke test's sample."""
     prediction, label = result.get_output("prediction"), result.get_output("label") or ""
     if prediction is None:
         return None
@@ -114,7 +114,7 @@ def get_sample(result: RunResult) -> dict[str, Any] | None:
 
 
 def _read_image(result: RunResult, index: int) -> list[list[float]] | None:
-    """Return a sample of the bundle as rows of grey values, or None if it is not an image of one channel."""
+    """Return a sample in the bundle as rows of grey values, or None if it is not a one-channel image."""
     import numpy as np
 
     for _, _, artifact in result.list_artifacts("system.Model"):

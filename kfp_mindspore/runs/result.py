@@ -1,4 +1,4 @@
-"""Result of a run: steps, outputs, gates and durations."""
+"""A run's result: steps, outputs, gates and durations."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HEADLINES = ("accuracy", "loss", "validation.accuracy")
 
 @dataclass
 class StepResult:
-    """A step of a run.
+    """A step in a run.
 
     Args:
-        name: Name of the step.
+        name: Step name.
         state: `pending`, `running`, `succeeded`, `cached`, `failed` or `skipped`.
-        seconds: Wall-clock time of the step including its start-up, summed over the iterations of a loop.
-        body_seconds: Time in the outermost spans (`kfp_mindspore.events.span`) of the step's processes, without
+        seconds: The step's wall-clock time including its start-up, summed over a loop's iterations.
+        body_seconds: Time in the outermost spans (`kfp_mindspore.events.span`) in the step's processes, without
             start-up and imports; 0 without spans.
         arguments: Its input parameters.
         outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
@@ -48,7 +48,7 @@ class StepResult:
         return self.state in ("succeeded", "cached")
 
     def describe(self) -> str:
-        """Return a one-line summary of the outputs, such as `accuracy 0.981`, else the state."""
+        """Return a one-line output summary, such as `accuracy 0.981`, else the state."""
         if not self.is_done:
             return self.state
         values = []
@@ -75,13 +75,13 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Gate:
-    """The decision of a step with an output `passed`.
+    """A step's decision with an output `passed`.
 
     Args:
-        step: Name of the step.
-        metric: Name of the metric.
-        value: Value of the metric; None if the step has no such output.
-        threshold: Threshold of the metric; None if the step has no such argument.
+        step: Step name.
+        metric: Metric name.
+        value: The metric's value; None if the step has no such output.
+        threshold: The metric's threshold; None if the step has no such argument.
         passed: Whether the threshold is reached.
     """
 
@@ -107,20 +107,20 @@ class Gate:
 
 @dataclass
 class RunResult:
-    """A local run of a pipeline.
+    """A local pipeline run.
 
     Args:
-        id: Name of the run, unique in the home directory.
-        pipeline: Name of the pipeline.
-        directory: Directory of the run: logs, artifacts, events, report.
+        id: Run name, unique in the home directory.
+        pipeline: Pipeline name.
+        directory: Run directory: logs, artifacts, events, report.
         state: `succeeded`, `refused` (a gate was not met), `failed` or `interrupted`.
-        arguments: Arguments of the run, defaults included.
-        seconds: Wall-clock time of the run.
+        arguments: Run arguments, defaults included.
+        seconds: The run's wall-clock time.
         steps: Steps by name, in topological order.
-        outputs: Outputs of the pipeline.
-        error: Error of a run that did not succeed.
+        outputs: The pipeline's outputs.
+        error: Error for a run that did not succeed.
         report: The HTML report; None if none was written.
-        started: Start of the run, in seconds since the epoch.
+        started: When the run started, in seconds since the epoch.
         note: Why nothing was cached; empty if caching is enabled or was disabled by the caller.
     """
 
@@ -150,11 +150,11 @@ class RunResult:
 
     @property
     def gates(self) -> list[Gate]:
-        """The gates of the completed steps."""
+        """The completed steps' gates."""
         return [gate for step in self.steps.values() if (gate := get_gate(step)) is not None]
 
     def get_output(self, name: str, *, first: bool = False) -> Any:
-        """Return the output parameter of the last (or first) step with a non-empty one, else None."""
+        """Return the output parameter from the last (or first) step with a non-empty one, else None."""
         for step in self.steps.values() if first else reversed(self.steps.values()):
             value = step.outputs.get(name)
             if value not in (None, "") and not _is_artifact(value):
@@ -162,14 +162,14 @@ class RunResult:
         return None
 
     def get_evaluation(self) -> dict[str, Any]:
-        """Return `metric`, `value` and `samples` of the last step that outputs a metric and its value, else {}."""
+        """Return `metric`, `value` and `samples` from the last step that outputs a metric and its value, else {}."""
         for step in reversed(self.steps.values()):
             if {"metric", "value"} <= step.outputs.keys():
                 return {name: step.outputs.get(name) for name in ("metric", "value", "samples")}
         return {}
 
     def list_artifacts(self, kind: str = "") -> Iterator[tuple[StepResult, str, dict[str, Any]]]:
-        """Yield step, name and content of each artifact of a type such as `system.Metrics`; of all types by default."""
+        """Yield step, name and content of each artifact with a type such as `system.Metrics`; all types by default."""
         for step in self.steps.values():
             for name, value in step.outputs.items():
                 if _is_artifact(value) and kind in ("", value["type"]):
@@ -187,7 +187,7 @@ class RunResult:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run as JSON types, the output of `kfp-mindspore run --json`."""
+        """Return the run as JSON types, as `kfp-mindspore run --json` prints it."""
         return {
             "run_id": self.id,
             "pipeline": self.pipeline,
@@ -219,7 +219,7 @@ class RunResult:
 
 
 def get_gate(step: StepResult) -> Gate | None:
-    """Return the gate of a step, or None if the step has no output `passed`."""
+    """Return a step's gate, or None if the step has no output `passed`."""
     passed = step.outputs.get(GATE_OUTPUT)
     if not isinstance(passed, bool) or not step.is_done:
         return None
@@ -230,11 +230,11 @@ def get_gate(step: StepResult) -> Gate | None:
 
 
 def build_error(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMindSporeError | None:
-    """Return the error of a finished run, or None if it succeeded.
+    """Return a finished run's error, or None if it succeeded.
 
     Args:
         result: The run.
-        last_lines: Last lines of the failed steps' logs by step.
+        last_lines: The failed steps' last log lines by step.
     """
     failed = next((step for step in result.steps.values() if step.state == "failed"), None)
     if failed is not None:

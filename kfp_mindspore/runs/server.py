@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 HOST_VARIABLES = ("KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
 TOKEN_VARIABLE = "KFP_TOKEN"
 COOKIE_VARIABLE = "KFP_COOKIE"
-# Set in the notebooks of a Kubeflow profile by the PodDefault `access-ml-pipeline`; also read by kfp.Client.
+# Set in a Kubeflow profile's notebooks by the PodDefault `access-ml-pipeline`; also read by kfp.Client.
 TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
 _LOG_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Credentials of a Kubeflow Pipelines server; the first of token and token file is used.
+    """Credentials for a Kubeflow Pipelines server; the token takes precedence over the token file.
 
     Args:
         token: Bearer token; empty for none.
         token_file: File with a service account's token, re-read for each request; empty for none.
-        cookie: Session cookie of a login page, such as `authservice_session=…`; empty for none.
-        ca_file: Certificate authority of the server; empty for those of the system.
+        cookie: A login page's session cookie, such as `authservice_session=…`; empty for none.
+        ca_file: The server's certificate authority; empty for the system's.
     """
 
     token: str = field(default="", repr=False)
@@ -40,7 +40,7 @@ class Credentials:
     ca_file: str = ""
 
     def build_headers(self) -> dict[str, str]:
-        """Return the headers of a request.
+        """Return a request's headers.
 
         Raises:
             UserError: The token file cannot be read.
@@ -56,7 +56,7 @@ class Credentials:
 
 
 def check_host(host: str) -> str:
-    """Return the URL of a server with its scheme and without a trailing slash.
+    """Return a server's URL with its scheme and without a trailing slash.
 
     Args:
         host: The URL; the default scheme is https, as for kfp.Client.
@@ -81,7 +81,7 @@ def check_host(host: str) -> str:
 def check_server(host: str, credentials: Credentials, seconds: float) -> None:
     """Check that a URL is served by Kubeflow Pipelines.
 
-    kfp.Client would retry five times at intervals of five seconds and log a stack trace each time.
+    kfp.Client would retry five times at five-second intervals and log a stack trace each time.
 
     Args:
         host: URL from `check_host`.
@@ -117,15 +117,15 @@ def check_server(host: str, credentials: Credentials, seconds: float) -> None:
 
 
 def read_pod_log(host: str, credentials: Credentials, run_id: str, pod: str) -> list[str]:
-    """Return the log of a step's pod from the server's log API, empty if it is not available.
+    """Return a step pod's log from the server's log API, empty if it is not available.
 
     The API returns status 200 with an error as JSON for a missing pod, and gateways may serve a page in its place.
 
     Args:
         host: URL from `check_host`.
         credentials: The credentials.
-        run_id: ID of the run.
-        pod: Name of the pod.
+        run_id: Run ID.
+        pod: Pod name.
     """
     from urllib3.exceptions import HTTPError
 
@@ -135,7 +135,7 @@ def read_pod_log(host: str, credentials: Credentials, run_id: str, pod: str) -> 
         return []
     text = response.data.decode(errors="replace")
     is_log = response.status == 200 and "text/html" not in response.headers.get("Content-Type", "")
-    # The error follows the part of the log that was sent before it.
+    # The error follows the log part that was sent before it.
     lines = text.partition('{"error_message":')[0].splitlines()
     return lines if is_log and not text.lstrip().lower().startswith("<!doctype") else []
 
@@ -150,15 +150,15 @@ def _get(url: str, credentials: Credentials, seconds: float) -> BaseHTTPResponse
 
 @contextlib.contextmanager
 def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[None]:
-    """Convert errors of kfp.Client in the block to this package's errors, and suppress its output.
+    """Convert kfp.Client's errors in the block to this package's errors, and suppress its output.
 
     Args:
-        host: URL of the server.
-        action: Name of the operation, for messages.
-        version: Name of the uploaded pipeline version.
+        host: Server URL.
+        action: Operation name, for messages.
+        version: The uploaded pipeline version's name.
 
     Raises:
-        AlreadyExistsError: The server has a version of this name.
+        AlreadyExistsError: The server has a version with this name.
         KfpMindSporeError: The server is unreachable or refuses the request.
     """
     from kfp_server_api import ApiException  # type: ignore[import-untyped,unused-ignore]

@@ -1,4 +1,4 @@
-"""Pipeline sources: the name of a pipeline of this package, a Python file, or a compiled YAML or JSON file."""
+"""Pipeline sources: a pipeline name in this package, a Python file, or a compiled YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = "kfp_mindspore.pipelines"
 
 
 def list_pipelines() -> dict[str, str]:
-    """Return the first docstring line of each pipeline of this package by name, without importing it."""
+    """Return each packaged pipeline's first docstring line by name, without importing it."""
     import ast
 
     descriptions = {}
@@ -31,7 +31,7 @@ def list_pipelines() -> dict[str, str]:
 
 
 def get_project_directory(source: str) -> Path | None:
-    """Return the directory of the user's code for a source, or None for a pipeline of this package."""
+    """Return the user code directory for a source, or None for a pipeline in this package."""
     path, _ = _split(source)
     if path.suffix == ".py":
         return path.absolute().parent
@@ -39,7 +39,7 @@ def get_project_directory(source: str) -> Path | None:
 
 
 def get_name(source: str) -> str:
-    """Return the name of a source's pipeline without importing it; the file's name if the code does not show it."""
+    """Return a source's pipeline name without importing it; the file's name if the code does not show it."""
     import ast
 
     path, function = _split(source)
@@ -67,7 +67,7 @@ def check_source(source: str) -> None:
     """Check that a source exists, without importing it.
 
     Raises:
-        NotFoundError: The pipeline or file does not exist; the message lists the pipelines of this package.
+        NotFoundError: The pipeline or file does not exist; the message lists the pipelines in this package.
     """
     path, _ = _split(source)
     if path.suffix == ".py" or _is_compiled(path):
@@ -84,7 +84,7 @@ def load_spec(source: str) -> PipelineSpec:
     """Compile a pipeline, or read a compiled one.
 
     Args:
-        source: A name of `list_pipelines`, `path/to/file.py`, `path/to/file.py:function`, or a compiled `.yaml` or
+        source: A name from `list_pipelines`, `path/to/file.py`, `path/to/file.py:function`, or a compiled `.yaml` or
             `.json` file.
 
     Raises:
@@ -97,7 +97,7 @@ def load_spec(source: str) -> PipelineSpec:
 
 
 def compile_pipeline(pipeline: Any) -> PipelineSpec:
-    """Compile a pipeline or component of `kfp.dsl`.
+    """Compile a `kfp.dsl` pipeline or component.
 
     Raises:
         UserError: The value is neither.

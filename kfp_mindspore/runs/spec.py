@@ -16,7 +16,7 @@ from kfp_mindspore.runs.argument_checks import check_arguments
 PipelineSpec = dict[str, Any]
 
 _COMPONENT_PREFIX = "comp-"
-# KFP's parameter types: description for messages and Python types of a value.
+# KFP's parameter types: description for messages and Python types for a value.
 _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "NUMBER_INTEGER": ("an integer", (int,)),
     "NUMBER_DOUBLE": ("a number", (int, float)),
@@ -32,7 +32,7 @@ class Parameter:
     """A pipeline parameter.
 
     Args:
-        name: Name of the parameter.
+        name: Parameter name.
         kind: KFP's type, such as `NUMBER_INTEGER`.
         default: Default value; None if required.
         required: Whether a value must be given.
@@ -120,22 +120,22 @@ def list_parameters(spec: PipelineSpec) -> list[Parameter]:
 
 
 def list_steps(spec: PipelineSpec) -> list[str]:
-    """Return the names of the steps in topological order."""
+    """Return the step names in topological order."""
     return list(dict.fromkeys(_walk(spec, spec["root"])))
 
 
 def get_step_name(component: str) -> str:
-    """Return the step name of a component in a compiled pipeline."""
+    """Return a component's step name in a compiled pipeline."""
     return component.removeprefix(_COMPONENT_PREFIX)
 
 
 def set_environment(spec: PipelineSpec, environment: Mapping[str, str], step_variable: str = "") -> PipelineSpec:
-    """Return a copy of the pipeline with environment variables on every step.
+    """Return a pipeline copy with environment variables on every step.
 
     Args:
         spec: A compiled pipeline; not modified.
-        environment: Variables of all steps; a step's own variables take precedence.
-        step_variable: Name of a variable set to the step's name; empty for none.
+        environment: Variables for all steps; a step's own variables take precedence.
+        step_variable: A variable set's name to the step's name; empty for none.
     """
     changed = copy.deepcopy(spec)
     executors = changed["deploymentSpec"].get("executors", {})
@@ -160,7 +160,7 @@ def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[
         arguments: Values by parameter; text, as from a command line, is parsed as the parameter's type.
 
     Returns:
-        Values with the types of the parameters.
+        Values with the parameter types.
 
     Raises:
         ValidationError: A parameter is unknown, missing or has the wrong type, or a step would refuse it; the
@@ -204,7 +204,7 @@ def _convert(kind: str, value: Any) -> Any:
 
 
 def _restore_integer(value: Any, kind: str | None) -> Any:
-    # Compiled YAML contains protobuf numbers: a default of 2 is written as 2.0.
+    # Compiled YAML contains protobuf numbers: default 2 is written as 2.0.
     return int(value) if kind == "NUMBER_INTEGER" and isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,6 +1,6 @@
-"""Inputs of cached steps that kfp's cache key lacks: files given by path, and the modules and files that steps open.
+"""Cached steps' inputs that kfp's cache key lacks: files given by path, and the modules and files that steps open.
 
-A record beside each cache entry has the digests of these files. The entry is used only while all of them are unchanged.
+A record beside each cache entry has these files' digests. The entry is used only while they are all unchanged.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.local.reads import list_reads
 
 MAXIMUM_FILES = 100_000
-# A file may change once more within the resolution of its modification time: later digests are not cached.
+# A file may change once more within its modification time's resolution: later digests are not cached.
 _RACE_NANOSECONDS = 2_000_000_000
 _URI = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+://[^\s]+")
 
 
 class DigestCache:
-    """Digests of files and directories; a file with unchanged size, inode and times is not read again.
+    """File and directory digests; a file with unchanged size, inode and times is not read again.
 
     Args:
         path: The SQLite database; created if missing.
@@ -43,7 +43,7 @@ class DigestCache:
         """Return the digest of a file, or of the files below a directory without hidden and `__pycache__` folders.
 
         Returns:
-            A digest in hexadecimal, "missing", or None for a directory of more than `MAXIMUM_FILES` files.
+            A digest in hexadecimal, "missing", or None for a directory with more than `MAXIMUM_FILES` files.
         """
         if not path.is_dir():
             return self._digest_file(path)
@@ -80,7 +80,7 @@ class DigestCache:
 
 @dataclass
 class _Task:
-    """A task between the lookup of its cache entry and its end."""
+    """A task between its cache entry lookup and its end."""
 
     step: str
     values: Any
@@ -89,12 +89,12 @@ class _Task:
 
 
 class StepInputs:
-    """Records of the inputs of cached steps.
+    """Records about cached steps' inputs.
 
     Args:
         cache: The cache's directory.
-        reads: Directory of the records of opened files, see `local.reads`.
-        home: Directory of local state, whose files are outputs of steps and not inputs.
+        reads: Directory with records about opened files, see `local.reads`.
+        home: Local state directory, whose files are step outputs and not inputs.
     """
 
     def __init__(self, cache: Path, reads: Path, home: Path) -> None:
@@ -105,16 +105,16 @@ class StepInputs:
         self._current = threading.local()
 
     def begin(self, step: str, values: Any) -> None:
-        """Start a task of this thread.
+        """Start a task in this thread.
 
         Args:
-            step: Name of its step.
+            step: Its step's name.
             values: Its command and arguments.
         """
         self._current.task = _Task(step, values, time.time())
 
     def is_unchanged(self, key: str) -> bool:
-        """Return whether the inputs of a cache entry are unchanged; False without a record."""
+        """Return whether a cache entry's inputs are unchanged; False without a record."""
         try:
             record = files.read_json(self._get_record(key))
             entry = files.digest_file(self._cache / f"{key}.json")
@@ -176,8 +176,8 @@ def list_paths(values: Any, home: Path) -> list[Path]:
     """Return the existing local files and directories that a task's command and arguments name.
 
     Args:
-        values: Strings, artifacts, lists and dictionaries of these; `file://` URIs count, `.` and `/` do not.
-        home: Directory of local state: artifacts below it are outputs of other steps.
+        values: Strings, artifacts, lists and dictionaries with these; `file://` URIs count, `.` and `/` do not.
+        home: Local state directory: artifacts below it are other steps' outputs.
     """
     paths = []
     for text, is_artifact in _list_texts(values):

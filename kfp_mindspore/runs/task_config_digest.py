@@ -1,4 +1,4 @@
-"""The digest of what a compiled pipeline sets on the tasks of launchers, as part of their cache key."""
+"""The digest over what a compiled pipeline sets on launcher tasks, part of their cache key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kfp_mindspore.settings import TASK_CONFIG_DIGEST_VARIABLE
 
 
 def add_task_config_digests(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the documents of a compiled pipeline with a digest in the environment of each launcher step.
+    """Return a compiled pipeline's documents with a digest in each launcher step's environment.
 
-    KFP's cache key consists of image, command, environment variables and inputs (KFP 2.17): resources, volumes,
-    tolerations, node selectors and affinity, which reach the pods of a job as TaskConfig, are no part of it. Tasks
-    without any of these stay as they are.
+    KFP's cache key covers image, command, environment variables and inputs (KFP 2.17): resources, volumes, tolerations,
+    node selectors and affinity, which reach a job's pods as TaskConfig, are not covered. Tasks without any of these
+    stay as they are.
 
     Args:
         documents: The pipeline's specification and, if present, its platform configuration; not modified.

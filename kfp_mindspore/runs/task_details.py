@@ -1,7 +1,7 @@
-"""Task details of a run on a server: the steps among the nodes of its Argo Workflow, and the pods of failed steps.
+"""A run's task details on a server: the steps among its Argo Workflow's nodes, and failed steps' pods.
 
 KFP 2.17 returns one task per node: the Workflow itself, `root`, one DAG per step, its driver, `executor`, and with
-retries `executor(0)`. `pod_name` is empty; `child_tasks` hold the node IDs of the children.
+retries `executor(0)`. `pod_name` is empty; `child_tasks` hold the children's node IDs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 FINISHED_STATES = ("SUCCEEDED", "FAILED", "SKIPPED", "CANCELED")
-# Of several nodes of a step, such as the iterations of a loop, the first of these states is the step's.
+# With several nodes for a step, such as a loop's iterations, the first state in this order is the step's.
 _PRECEDENCE = ("FAILED", "CANCELED", "CANCELING", "RUNNING", "PENDING", "PAUSED", "SUCCEEDED", "SKIPPED")
 _DRIVER = "-driver"
-# Templates of KFP's Argo compiler for the pod of a step, without and with a retry policy.
+# Templates in KFP's Argo compiler for a step's pod, without and with a retry policy.
 _TEMPLATES = ("system-container-impl", "retry-system-container-impl")
 _EXECUTOR = "executor"
 # Each node may be retried, `STEP(0).executor(0)`.
@@ -24,7 +24,7 @@ _INTERNAL_NODE = re.compile(r"(root|executor|iteration-item|iteration-iterations
 
 
 def list_task_names(spec: Any) -> list[str]:
-    """Return the names of the tasks with a container in the pipeline of a run, in all its DAGs.
+    """Return the task names with a container in a run's pipeline, in all its DAGs.
 
     Args:
         spec: The run's `pipeline_spec`: the compiled pipeline, alone or in an object with its platform configuration.
@@ -42,17 +42,17 @@ def list_task_names(spec: Any) -> list[str]:
 
 
 def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, str]:
-    """Return the state of each step that has started, by name.
+    """Return the state for each step that has started, by name.
 
     Args:
         details: The run's task details.
-        names: Names of the pipeline's tasks; empty if unknown.
+        names: The pipeline's task names; empty if unknown.
     """
     states: dict[str, str] = {}
     for task in sorted(details, key=lambda task: str(task.start_time or "")):
         name = str(task.display_name or "")
         state = task.state or "PENDING"
-        # A step whose driver failed has no node of its own.
+        # A step whose driver failed has no node.
         step = name.removesuffix(_DRIVER) if state == "FAILED" and name not in names else name
         if step in names if names else not _is_internal(step):
             states[step] = min(states.get(step, state), state, key=_rank)
@@ -60,7 +60,7 @@ def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, s
 
 
 def list_failed_pods(details: Sequence[Any]) -> list[str]:
-    """Return the names that the pods of failed steps may have, the last attempt of a step first.
+    """Return the names that failed steps' pods may have, a step's last attempt first.
 
     A node ID is `WORKFLOW-NUMBER`, and its pod is `WORKFLOW-TEMPLATE-NUMBER`.
     """
@@ -75,14 +75,14 @@ def list_failed_pods(details: Sequence[Any]) -> list[str]:
 
 
 def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the names that the pods of each step may have, the last attempt first.
+    """Return the names that each step's pods may have, the last attempt first.
 
-    A node's ID ends with the FNV-1a hash of its name, the path of its display names from the Workflow: paths are
-    extended by each display name, and those whose ID is a child of another node exist.
+    A node's ID ends with its name's FNV-1a hash, its display names' path from the Workflow: paths are extended by each
+    display name, and paths whose ID is another node's child exist.
 
     Args:
         details: The run's task details.
-        names: Names of the pipeline's tasks.
+        names: The pipeline's task names.
     """
     ids = {str(child.pod_name or "") for task in details for child in task.child_tasks or []}
     displays = {str(task.display_name or "") for task in details}
@@ -104,12 +104,12 @@ def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, li
 
 
 def count_cached(details: Sequence[Any]) -> int:
-    """Return the number of steps that were taken from the cache: Argo skips their pods after the driver."""
+    """Return how many steps were taken from the cache: Argo skips their pods after the driver."""
     return sum(task.display_name == _EXECUTOR and task.state == "SKIPPED" for task in details)
 
 
 def get_step_seconds(details: Sequence[Any], names: Sequence[str]) -> dict[str, float]:
-    """Return the seconds between start and end of each finished step, summed over the iterations of a loop."""
+    """Return the seconds between each finished step's start and end, summed over a loop's iterations."""
     seconds: dict[str, float] = {}
     for task in details:
         name = str(task.display_name or "")

@@ -1,4 +1,4 @@
-"""State of a run, updated from the events that its processes emit."""
+"""A run's state, updated from the events that its processes emit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Event = dict[str, Any]
 
 
 class RunTracker:
-    """Applies the events of a run to its result.
+    """Applies a run's events to its result.
 
     Args:
         result: The run; updated in place.
         events: The events file; may not exist yet.
-        logs: Directory of the steps' logs.
+        logs: Step log directory.
     """
 
     def __init__(self, result: RunResult, events: Path, logs: Path) -> None:
@@ -89,10 +89,10 @@ class RunTracker:
 
 
 def sum_intervals(intervals: Iterable[tuple[float, float]]) -> float:
-    """Return the length of the union of intervals.
+    """Return the intervals' total length, overlaps counted once.
 
     Args:
-        intervals: Pairs of start and end, in seconds; they may overlap.
+        intervals: (start, end) pairs, in seconds; they may overlap.
     """
     total, covered = 0.0, float("-inf")
     for start, end in sorted(intervals):

@@ -1,4 +1,4 @@
-"""Waiting for the end of a run on a server."""
+"""Waiting until a run on a server ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kfp_mindspore.runs.records import RemoteRun
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster
 
 POLL_SECONDS = 5.0
-# Last lines of a failed step.
+# A failed step's last lines.
 LOG_LINES = 20
 
 
@@ -29,10 +29,10 @@ def wait_for_run(
     Args:
         get_run: Requests the run.
         on_cluster: The run's Workflow and pods; None without a cluster.
-        list_failed_steps: Returns the failed steps of a finished run.
-        timeout: Timeout in seconds; None for none.
+        list_failed_steps: Returns a finished run's failed steps.
+        timeout: Timeout in seconds; None without a limit.
         interval: Poll interval in seconds.
-        on_change: Called after each change of the run.
+        on_change: Called after each change in the run.
         on_obstacle: Called once with each reason why a pod does not start.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -58,18 +58,18 @@ def wait_for_run(
 
 
 def make_failure(run: RemoteRun, failed: Sequence[FailedStep]) -> ProcessFailedError:
-    """Return the error of a run that did not succeed: its failed steps, reasons and last lines."""
+    """Return the error for a run that did not succeed: its failed steps, reasons and last lines."""
     texts = [f"{step.name} ({step.reason})" if step.reason else step.name for step in failed]
     steps = f" in step {', '.join(texts)}" if texts else ""
     error = f": {run.error}" if run.error else ""
-    # The reason may be a line of the log.
+    # The reason may be a log line.
     log = next((tuple(line for line in step.log if line != step.reason) for step in failed if step.log), ())
     end = "was terminated" if run.is_terminated else f"ended {run.state}"
     return ProcessFailedError(f"run {run.name} {end}{steps}{error}", log=log, hint=f"Details: {run.url}")
 
 
 class _Monitor:
-    """Reports obstacles of an unfinished run once each, and a deleted Workflow as a failure."""
+    """Reports an unfinished run's obstacles once each, and a deleted Workflow as a failure."""
 
     def __init__(self, on_cluster: RunOnCluster | None, on_obstacle: Callable[[str], None] | None) -> None:
         self._on_cluster = on_cluster

@@ -1,4 +1,4 @@
-"""A run on its cluster: the Argo Workflow's nodes, the pods and logs of steps, and reasons why pods do not start."""
+"""A run on its cluster: the Argo Workflow's nodes, step pods and logs, and reasons why pods do not start."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Document = dict[str, Any]
 
 _WORKFLOWS = Resource("argoproj.io", "v1alpha1", "workflows", "Workflow")
 _MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
-# Of KFP, on the Workflow, its pods and the jobs of its steps; of Argo, on pods.
+# KFP's, on the Workflow, its pods and its steps' jobs; Argo's, on pods.
 _RUN_LABEL = "pipeline/runid"
 _NODE_ANNOTATION = "workflows.argoproj.io/node-id"
 _FAILED = ("Failed", "Error")
 # Argo's controller starts a Workflow within a second.
 _START_SECONDS = 20.0
-# Messages of Argo about pods that start as they should.
+# Argo messages about pods that start as they should.
 _STARTING = ("", "ContainerCreating", "PodInitializing")
-# Namespace of KFP's installations.
+# Namespace for KFP's installations.
 _DEFAULT_NAMESPACE = "kubeflow"
-# Each node may be retried, `STEP(0).executor(0)`; iterations of a loop are `(0:0)`.
+# Each node may be retried, `STEP(0).executor(0)`; loop iterations are `(0:0)`.
 _ATTEMPT = re.compile(r"\(\d+\)(?=\.|$)")
 _EXECUTOR = "executor"
 _DRIVER = "-driver"
-# Precedes the same error in the second and later attempts of the kubelet.
+# Precedes the same error in the second and later kubelet attempts.
 _BACK_OFF = re.compile(r'^ImagePullBackOff: Back-off pulling image "[^"]*": ')
 _READ_LINES = 400
-# Lines of KFP's launcher in Go's log format, of Argo's executor, and blank lines.
+# Lines from KFP's launcher in Go's log format, from Argo's executor, and blank lines.
 _LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|time=\S+ level=|Error: exit status \d+$|\s*$")
-# The last line of KFP's driver and launcher; with an exit status, the step's own output has the reason.
-# Argo's message of any step that ended with an error, and the last line of a Python traceback.
+# KFP's driver's and launcher's last line; with an exit status, the step's own output has the reason. Argo's message for
+# any step that ended with an error, and a Python traceback's last line.
 _EXIT_CODE = re.compile(r"(main: )?Error \(exit code \d+\)$")
 _ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ \S+\] (.*?)(exit status \d+)?$")
@@ -49,12 +49,12 @@ _FATAL = re.compile(r"F\d{4} \S+ +\d+ \S+\] (.*?)(exit status \d+)?$")
 
 @dataclass(frozen=True)
 class FailedStep:
-    """A failed step of a run.
+    """A failed step in a run.
 
     Args:
-        name: Name of the step.
-        reason: Reason of the failure, such as `OOMKilled (exit code 137)`; may be empty.
-        log: Last lines of its log without those of KFP's launcher; may be empty.
+        name: Step name.
+        reason: The failure's reason, such as `OOMKilled (exit code 137)`; may be empty.
+        log: Its log's last lines without KFP's launcher's; may be empty.
     """
 
     name: str
@@ -66,9 +66,9 @@ class RunOnCluster:
     """Reads a run's Workflow, pods and events; all methods return nothing if they may not be read.
 
     Args:
-        cluster: Client of the cluster.
-        run_id: ID of the run.
-        namespaces: Namespaces in which to look for the Workflow; empty for those of the context and of KFP.
+        cluster: Cluster client.
+        run_id: Run ID.
+        namespaces: Namespaces to search for the Workflow; empty for the context's and KFP's.
     """
 
     def __init__(self, cluster: Cluster, run_id: str, namespaces: Sequence[str] = ()) -> None:
@@ -84,7 +84,7 @@ class RunOnCluster:
         return self._read_workflow() is None and was_found and self._is_readable
 
     def list_obstacles(self) -> list[str]:
-        """Return a sentence for each pod that does not start or is refused: pods of steps and of their jobs."""
+        """Return a sentence for each pod that does not start or is refused: step pods and job pods."""
         workflow = self._read_workflow()
         if workflow is None:
             return []
@@ -99,16 +99,16 @@ class RunOnCluster:
         return [*found, *self._list_job_warnings()]
 
     def list_failed_steps(self, *, lines: int) -> list[FailedStep]:
-        """Return the failed steps, in the order of their failure, each with its last attempt.
+        """Return the failed steps, in failure order, each with its last attempt.
 
         Args:
-            lines: Number of log lines of each.
+            lines: Log lines per step.
         """
         workflow = self._read_workflow()
         if workflow is None:
             return []
         failed = [node for node in _list_last_attempts(workflow) if node.get("phase") in _FAILED]
-        # KFP terminates a run by a deadline of 0, which Argo's messages name as the reason.
+        # KFP terminates a run by deadline 0, which Argo's messages name as the reason.
         is_terminated = (workflow.get("spec") or {}).get("activeDeadlineSeconds") == 0
         steps = []
         for node in failed:
@@ -152,7 +152,7 @@ class RunOnCluster:
         return ()
 
     def _list_job_warnings(self) -> list[str]:
-        """Return the last warning of each MSJob that has not started: the operator's events name refused pods."""
+        """Return the last warning on each MSJob that has not started: the operator's events name refused pods."""
         jobs = {
             job["metadata"]["uid"]: job["metadata"]["name"]
             for job in self._list(_MSJOBS, self._namespace, labels=self._labels)
@@ -167,7 +167,7 @@ class RunOnCluster:
 
 
 def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
-    """Return the last lines of a step's own output; if KFP's driver or launcher failed itself, its error."""
+    """Return a step's own last output lines; if KFP's driver or launcher failed itself, its error."""
     lines = list(lines)
     fatal = [found[1] for line in lines if (found := _FATAL.match(line)) and not found[2]]
     own = [line for line in drop_executor_lines(lines) if not _LAUNCHER_LINE.match(line)]
@@ -175,7 +175,7 @@ def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
 
 
 def _get_reason(message: str, log: Sequence[str]) -> str:
-    """Return Argo's message, or in place of an exit code the error in the step's log."""
+    """Return Argo's message, or instead of an exit code the error in the step's log."""
     errors = [line for line in log if _ERROR_LINE.match(line)]
     return errors[-1] if errors and _EXIT_CODE.match(message) else message
 
@@ -186,13 +186,13 @@ def _has_started(job: Document) -> bool:
 
 
 def _get_age(document: Document) -> float:
-    """Return the seconds since an object's creation, by the clock of this machine."""
+    """Return the seconds since an object's creation, by this machine's clock."""
     created = datetime.fromisoformat(str(document["metadata"]["creationTimestamp"]).replace("Z", "+00:00"))
     return (datetime.now(timezone.utc) - created).total_seconds()
 
 
 def _list_last_attempts(workflow: Document) -> list[Document]:
-    """Return the last pod node of each step and iteration, by start."""
+    """Return the last pod node for each step and iteration, by start."""
     nodes: dict[str, Document] = (workflow.get("status") or {}).get("nodes") or {}
     pods = [node for node in nodes.values() if node.get("type") == "Pod"]
     pods.sort(key=lambda node: str(node.get("startedAt") or ""))
@@ -200,7 +200,7 @@ def _list_last_attempts(workflow: Document) -> list[Document]:
 
 
 def _get_step(node: Document) -> str:
-    """Return the step of a pod node: node names are paths such as `WORKFLOW.root(0).train-msjob.executor(0)`."""
+    """Return a pod node's step: node names are paths such as `WORKFLOW.root(0).train-msjob.executor(0)`."""
     parts = _ATTEMPT.sub("", str(node["name"])).split(".")
     name = parts[-2] if parts[-1] == _EXECUTOR and len(parts) > 1 else parts[-1]
     return name.removesuffix(_DRIVER)
