@@ -1,4 +1,4 @@
-"""The test of a canary: against its bundle, and against the service on the same requests."""
+"""A canary's test: against its bundle, and against the service on the same requests."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CanaryReport:
-    """The result of a canary's test.
+    """A canary test's result.
 
     Args:
-        smoke: Comparison of the canary with its bundle.
-        agreement: Fraction of the samples with the same prediction of service and canary; None for numbers, and when
-            the service does not accept the requests, such as a model with other inputs.
-        metric: Default metric of the bundle's task; empty without a task.
-        stable_value: The metric of the service; None without targets or predictions.
-        canary_value: The same of the canary.
+        smoke: The canary's comparison with its bundle.
+        agreement: Fraction of samples with the same prediction from service and canary; None for numbers, and when the
+            service does not accept the requests, such as a model with other inputs.
+        metric: The bundle task's default metric; empty without a task.
+        stable_value: The service metric; None without targets or predictions.
+        canary_value: The same for the canary.
     """
 
     smoke: SmokeReport
@@ -56,15 +56,15 @@ def run_canary_test(
 
     Args:
         status: The service; it has a canary.
-        bundle_dir: The bundle of the canary.
+        bundle_dir: The canary's bundle.
         tolerance: Largest absolute difference from the bundle's verified outputs.
-        max_worsening: Largest worsening of the task's default metric on the bundle's samples, in units of the metric.
-        timeout: Timeout of each request in seconds.
+        max_worsening: Largest worsening allowed in the task's default metric on the bundle's samples, in metric units.
+        timeout: Timeout for each request in seconds.
 
     Raises:
         UserError: The bundle is damaged or has no samples.
-        ProcessFailedError: A prediction of the canary is missing or differs, or the splitter does not respond.
-        GateNotMetError: The metric of the canary is worse than that of the service.
+        ProcessFailedError: A canary prediction is missing or differs, or the splitter does not respond.
+        GateNotMetError: The canary metric is worse than the service's.
     """
     assert status.canary is not None
     bundle = ModelBundle.open(bundle_dir)
@@ -127,7 +127,7 @@ def _compare(
             for scores in (stable, canary)
         )
     except UserError:
-        # The service has other classes, or the metric is not defined for these samples, such as NDCG of one class.
+        # The service has other classes, or the metric is not defined for these samples, such as NDCG with one class.
         return CanaryReport(smoke, agreement, metric.name)
     return CanaryReport(smoke, agreement, metric.name, before, after)
 

@@ -1,4 +1,4 @@
-"""The client of services, with the same methods for all backends."""
+"""The service client, with the same methods for all backends."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class InferenceClient:
     Args:
         backend: Where they run: `local`, `kubernetes` or a backend's configuration, such as `LocalServing()`; default
             `KFP_MINDSPORE_BACKEND`, else `kubernetes` in a pod and `local` anywhere else.
-        namespace: Default namespace of calls; default the backend's: on a cluster that of the kubeconfig's context or
-            the pod.
+        namespace: Default namespace for calls; default the backend's: on a cluster the kubeconfig context's or the
+            pod's.
     """
 
     def __init__(self, backend: ServingBackend | str | None = None, namespace: str | None = None) -> None:
@@ -42,7 +42,7 @@ class InferenceClient:
 
     @property
     def namespace(self) -> str:
-        """Default namespace of calls."""
+        """Default namespace for calls."""
         return self._namespace or self.backend.default_namespace
 
     def deploy(
@@ -56,10 +56,10 @@ class InferenceClient:
         Args:
             service: The service.
             wait_seconds: Seconds to wait until it is ready.
-            lease: The service is terminated when this lease is released; default the lease of the enclosing run, if
-                any; without effect on a cluster.
-            canary: Percentage of the requests for a canary, 1 to 99; 0 for a new version. A service that does not
-                exist yet or is stopped gets its first version, and no canary.
+            lease: The service is terminated when this lease is released; default the enclosing run's lease, if any;
+                without effect on a cluster.
+            canary: Percentage of requests for a canary, 1 to 99; 0 for a new version. A service that does not exist yet
+                or is stopped gets its first version, and no canary.
 
         Returns:
             Its status, with its addresses.
@@ -67,20 +67,20 @@ class InferenceClient:
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0;
                 nothing has changed.
-            ProcessFailedError: Its server terminated; the message has the last lines of its log.
+            ProcessFailedError: Its server terminated; the message has its log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
         service = replace(service, namespace=service.namespace or self.namespace)
         service.validate()
         check_canary(canary, service.name)
-        # No span: nearly all of the time is the server's start-up, which a run counts as overhead.
+        # No span: nearly all the time is the server's start-up, which a run counts as overhead.
         return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease, canary=canary)
 
     def promote(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
         """Deploy the canary's model as the service's next version, wait until it serves, and remove the canary.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             wait_seconds: Seconds to wait until it serves.
             namespace: Its namespace; default the client's.
 
@@ -104,14 +104,14 @@ class InferenceClient:
         """Test a canary against its bundle and against the service, then promote it, or roll it back and raise.
 
         Args:
-            name: Name of the service.
-            bundle_dir: The canary's bundle, a directory of this machine; its held-out samples are sent to both.
-            max_worsening: Largest worsening of the task's default metric on the bundle's samples, in its units.
+            name: Service name.
+            bundle_dir: The canary's bundle, a directory on this machine; its held-out samples are sent to both.
+            max_worsening: Largest worsening allowed in the task's default metric on the bundle's samples, in its units.
             wait_seconds: Seconds to wait until the promoted version serves.
             namespace: Its namespace; default the client's.
 
         Returns:
-            The status of the promoted version, and the result of the test.
+            The promoted version's status, and the test result.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -143,12 +143,12 @@ class InferenceClient:
             raise
 
     def rollback(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
-        """Remove the canary; without one, deploy the model of the version before as the next version.
+        """Remove the canary; without one, deploy the previous version's model as the next version.
 
         A version is kept for one rollback: the version that was rolled back is not.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             wait_seconds: Seconds to wait until the version before serves.
             namespace: Its namespace; default the client's.
 
@@ -169,22 +169,22 @@ class InferenceClient:
         namespace: str | None = None,
         timeout: float = 60.0,
     ) -> dict[str, NDArray[Any]]:
-        """Return a service's predictions for any number of samples, by the protocol V2.
+        """Return a service's predictions for any sample count, by the V2 protocol.
 
         Args:
-            name: Name of the service.
-            inputs: Arrays or lists of shape (N, …) by input name, or the array of a model with one input; converted to
-                the data types of the model. Inputs of dtype bytes are texts or bytes.
+            name: Service name.
+            inputs: Arrays or lists with shape (N, …) by input name, or a model's array with one input; converted to the
+                model's data types. Inputs with dtype bytes are texts or bytes.
             url: Address to send the samples to, such as `status.canary.url` or `traffic_url`; default the service's.
             namespace: Its namespace; default the client's.
-            timeout: Timeout of each request of 64 samples, in seconds.
+            timeout: Timeout for each request with 64 samples, in seconds.
 
         Returns:
-            Arrays of shape (N, …) by output name. Texts are `str`; values that are not UTF-8 are bytes.
+            Arrays with shape (N, …) by output name. Texts are `str`; values that are not UTF-8 are bytes.
 
         Raises:
             NotFoundError: The service does not exist.
-            UserError: An input is missing, unknown, empty, of another length or cannot be converted.
+            UserError: An input is missing, unknown, empty, has another length or cannot be converted.
             RequestError: A request failed, or the model does not accept the samples.
         """
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
@@ -192,10 +192,10 @@ class InferenceClient:
         return predict(self.get(name, namespace).url, name, inputs, target=url, timeout=timeout)
 
     def get(self, name: str, namespace: str | None = None) -> ServiceStatus:
-        """Return the status of a service.
+        """Return a service's status.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             namespace: Its namespace; default the client's.
 
         Raises:
@@ -204,11 +204,11 @@ class InferenceClient:
         return self.backend.get(*self._check(name, namespace))
 
     def list(self, namespace: str | None = None, *, all_namespaces: bool = False) -> builtins.list[ServiceStatus]:
-        """Return the services of a namespace, sorted by name.
+        """Return the services in a namespace, sorted by name.
 
         Args:
             namespace: Default the client's.
-            all_namespaces: Whether to return the services of every namespace.
+            all_namespaces: Whether to return the services in every namespace.
         """
         return self.backend.list(None if all_namespaces else namespace or self.namespace)
 
@@ -216,13 +216,13 @@ class InferenceClient:
         """Wait until a service is ready.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             timeout: Seconds.
             namespace: Its namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
-            ProcessFailedError: It stopped or failed; the message has the last lines of its log.
+            ProcessFailedError: It stopped or failed; the message has its log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
         deadline = time.monotonic() + timeout
@@ -241,12 +241,12 @@ class InferenceClient:
     def logs(
         self, name: str, *, follow: bool = False, lines: int | None = None, namespace: str | None = None
     ) -> Iterator[str]:
-        """Yield the log lines of a service.
+        """Yield a service's log lines.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             follow: Whether to continue until the service is finished.
-            lines: Maximum number of existing lines; default all.
+            lines: Maximum count for existing lines; default all.
             namespace: Its namespace; default the client's.
 
         Raises:
@@ -258,7 +258,7 @@ class InferenceClient:
         """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             namespace: Its namespace; default the client's.
 
         Raises:
@@ -270,7 +270,7 @@ class InferenceClient:
         """Stop a service and delete its state.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             namespace: Its namespace; default the client's.
 
         Raises:
@@ -286,7 +286,7 @@ class InferenceClient:
 
 
 def create_backend(name: str | None = None) -> ServingBackend:
-    """Return the backend of a name.
+    """Return the named backend.
 
     Args:
         name: `local`, `kubernetes` or its synonym `kserve`; default `KFP_MINDSPORE_BACKEND`, else the cluster in a pod

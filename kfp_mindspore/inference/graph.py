@@ -1,4 +1,4 @@
-"""Several services behind one address: an InferenceGraph (serving.kserve.io/v1alpha1) of KServe."""
+"""Several services behind one address: KServe's InferenceGraph (serving.kserve.io/v1alpha1)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _UNSCHEDULABLE_SECONDS = 15.0
 def build_graph(
     name: str, services: Sequence[ServiceStatus], *, router: str = ENSEMBLE, weights: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Return an InferenceGraph over services of one namespace.
+    """Return an InferenceGraph over services in one namespace.
 
     Args:
-        name: Name of the graph, a DNS label that differs from the services'.
+        name: Graph name, a DNS label that differs from the services'.
         services: At least two services.
         router: `Ensemble`: each request goes to all services, and the response has theirs by name; `Splitter`: to one.
-        weights: With `Splitter`: percentage of the requests for each service, 100 in total; default equal ones.
+        weights: With `Splitter`: percentage of requests for each service, 100 in total; default equal ones.
 
     Raises:
         ValidationError: An argument is invalid; the message names each.

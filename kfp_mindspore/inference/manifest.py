@@ -1,4 +1,4 @@
-"""The InferenceService of a service, and the InferenceGraph of its canary."""
+"""A service's InferenceService, and its canary's InferenceGraph."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HTTP_PORT = 8080
 GRPC_PORT = 8081
 MANAGER_LABEL = "app.kubernetes.io/managed-by"
 MANAGER = "kfp-mindspore"
-# On the InferenceService of a canary and on its graph: the name of the service.
+# On a canary's InferenceService and graph: the service name.
 CANARY_LABEL = "kfp-mindspore/canary-of"
-# KServe copies annotations to the pod template, so they also identify the pods of a version.
+# KServe copies annotations to the pod template, so they also identify a version's pods.
 VERSION_ANNOTATION = "kfp-mindspore/version"
 SERVICE_ANNOTATION = "kfp-mindspore/service"
 PREVIOUS_ANNOTATION = "kfp-mindspore/previous"
 PERCENT_ANNOTATION = "kfp-mindspore/canary-percent"
 STOP_ANNOTATION = "serving.kserve.io/stop"
-# URI schemes of KServe's storage initializer and mounts.
+# URI schemes for KServe's storage initializer and mounts.
 URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "hf", "abfs", "abfss")
 _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
-# Fields of a service that identify a version on a cluster; name and namespace are those of the object, and the run that
-# deploys the same version again makes no new one.
+# Service fields that identify a version on a cluster; name and namespace are the object's, and the run that deploys the
+# same version again makes no new one.
 _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
     "pod_labels", "digest", "run",
@@ -52,11 +52,11 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     service.validate()
     uri = _resolve_uri(service)
     model: dict[str, Any] = {"modelFormat": {"name": MODEL_FORMAT}, "protocolVersion": "v2"}
-    # KServe appends args to those of the runtime; the server's later --model_dir replaces the runtime's default.
+    # KServe appends args to the runtime's; the server's later --model_dir replaces the runtime's default.
     args = list(service.server_args)
     if service.download == SERVER:
         args.insert(0, f"--model_dir={uri}")
-        # KServe 0.20 adds the agent of multi-model servers to a model with neither storageUri nor storage. A storage
+        # KServe 0.20 adds the multi-model servers' agent to a model with neither storageUri nor storage. A storage
         # without a path is not downloaded.
         model["storage"] = {}
         if service.storage_secret:
@@ -96,7 +96,7 @@ def build_inference_service(service: Service) -> dict[str, Any]:
 
 
 def name_canary(name: str) -> str:
-    """Return the name of the InferenceService of a canary.
+    """Return a canary InferenceService's name.
 
     Raises:
         ValidationError: The service's name leaves no room for the suffix.
@@ -111,12 +111,12 @@ def name_canary(name: str) -> str:
 
 
 def name_graph(name: str) -> str:
-    """Return the name of the InferenceGraph that splits requests."""
+    """Return the name for the InferenceGraph that splits requests."""
     return f"{name}-traffic"
 
 
 def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]:
-    """Return the canary of a service as an InferenceService of its own, whose model has the service's name in URLs."""
+    """Return a service's canary as its own InferenceService, whose model has the service's name in URLs."""
     document = build_inference_service(service)
     document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
     metadata = document["metadata"]
@@ -131,8 +131,8 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
 
     Args:
         service: The canary's service.
-        percent: Percentage of the requests for the canary.
-        urls: Addresses of the service and of its canary.
+        percent: Percentage of requests for the canary.
+        urls: The service's and its canary's addresses.
     """
     targets = [(name, url, service.name) for name, url in zip(("stable", "canary"), urls, strict=True)]
     return {
@@ -150,14 +150,14 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
 def build_graph_nodes(
     router: str, targets: Sequence[tuple[str, str, str]], weights: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Return the nodes of an InferenceGraph over services.
+    """Return InferenceGraph nodes over services.
 
-    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores the path of a request.
+    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores a request's path.
 
     Args:
         router: `Ensemble` or `Splitter`.
-        targets: Of each service the name of its step, its address and its model's name.
-        weights: With `Splitter`: percentage of the requests for each service.
+        targets: For each service its step's name, its address and its model's name.
+        weights: With `Splitter`: percentage of requests for each service.
     """
     nodes: dict[str, Any] = {
         "root": {
@@ -185,19 +185,19 @@ def record_service(service: Service) -> str:
 
 
 def restore_service(text: str, name: str, namespace: str) -> Service:
-    """Return the service that `record_service` recorded, under a name; fields of a later release are left out."""
+    """Return the service that `record_service` recorded, under a name; a later release's fields are dropped."""
     values: Mapping[str, Any] = json.loads(text)
     return Service(name=name, namespace=namespace, **{key: values[key] for key in _RECORDED if key in values})
 
 
 def is_same_version(text: str, service: Service) -> bool:
-    """Return whether a record is that of a service, whichever run deployed it."""
+    """Return whether a record describes a service, whichever run deployed it."""
     recorded = restore_service(text, service.name, service.namespace)
     return record_service(replace(recorded, run="")) == record_service(replace(service, run=""))
 
 
 def keep_location(text: str, service: Service) -> Service:
-    """Return the service with the recorded location of its bundle, if nothing else of the record but the run differs.
+    """Return the service with its bundle's recorded location, if nothing else in the record but the run differs.
 
     Bundles with equal digests are the same model wherever they are.
     """

@@ -1,4 +1,4 @@
-"""Predictions of a served model as NumPy arrays, by the protocol V2."""
+"""A served model's predictions as NumPy arrays, by the protocol V2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROWS = 64
 
 _BYTES = "BYTES"
-# Data types of the V2 protocol.
+# The V2 protocol's data types.
 _DATATYPES = {
     "object": _BYTES,
     "bool": "BOOL",
@@ -45,22 +45,22 @@ def predict(
     rows: int = ROWS,
     timeout: float = 60.0,
 ) -> Arrays:
-    """Return a service's outputs for any number of samples.
+    """Return a service's outputs for any sample count.
 
     Args:
-        url: Address of the service over HTTP, which describes the model.
-        name: Name of the model in its URLs.
-        inputs: Samples by input name, or the samples of a model with one input: arrays of shape (N, …), converted to
-            the data types of the model.
-        target: Address to send the requests to, such as that of a canary; default `url`.
-        rows: Number of samples per request.
-        timeout: Timeout of each request in seconds.
+        url: The service's HTTP address, which describes the model.
+        name: Model name in its URLs.
+        inputs: Samples by input name, or a model's samples with one input: arrays with shape (N, …), converted to the
+            model's data types.
+        target: Address to send the requests to, such as a canary's; default `url`.
+        rows: Samples per request.
+        timeout: Timeout for each request in seconds.
 
     Returns:
-        Arrays of shape (N, …) by output name. Texts are `str`; values that are not UTF-8 are bytes.
+        Arrays with shape (N, …) by output name. Texts are `str`; values that are not UTF-8 are bytes.
 
     Raises:
-        UserError: An input is missing, unknown, empty, of another length or cannot be converted.
+        UserError: An input is missing, unknown, empty, has another length or cannot be converted.
         RequestError: A request failed, or the model does not accept the samples.
     """
     url = url.rstrip("/")
@@ -81,7 +81,7 @@ def predict(
 def predict_parts(
     send: Callable[[Mapping[str, NDArray[Any]]], Arrays], inputs: Mapping[str, NDArray[Any]], rows: int | None
 ) -> Arrays:
-    """Send samples in requests of at most `rows` samples, None for one request, and return all outputs."""
+    """Send samples in requests with at most `rows` samples, None for one request, and return all outputs."""
     import numpy as np
 
     if rows is None:
@@ -96,7 +96,7 @@ def predict_parts(
 def predict_v2(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
-    """Return the outputs of a service by name.
+    """Return a service's outputs by name.
 
     Raises:
         RequestError: The request failed, or its response has not these outputs.
@@ -135,7 +135,7 @@ def to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
     """Return JSON values as an array.
 
     Raises:
-        RequestError: They are not values of this data type.
+        RequestError: They are not values with this data type.
     """
     import numpy as np
 
@@ -172,13 +172,13 @@ def _get_datatype(array: NDArray[Any]) -> str:
 
 
 def _read_specs(tensors: Any) -> tuple[TensorSpec, ...]:
-    """Return the tensors of a model's V2 metadata."""
+    """Return the tensors in a model's V2 metadata."""
     names = {datatype: dtype for dtype, datatype in _DATATYPES.items()} | {_BYTES: BYTES}
     return tuple(TensorSpec(tensor["name"], names[tensor["datatype"]], tuple(tensor["shape"])) for tensor in tensors)
 
 
 def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return an array of bytes objects; texts become UTF-8."""
+    """Return an array with bytes objects; texts become UTF-8."""
     encoded = array.astype(object)
     for index, value in enumerate(encoded.flat):
         if not isinstance(value, (str, bytes)):
@@ -190,7 +190,7 @@ def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
 def _convert_inputs(
     inputs: NDArray[Any] | Mapping[str, NDArray[Any]], specs: tuple[TensorSpec, ...], model: str
 ) -> Arrays:
-    """Return arrays of one length by input name, with the data types of the model."""
+    """Return arrays with one length by input name, with the model's data types."""
     import numpy as np
 
     names = [spec.name for spec in specs]

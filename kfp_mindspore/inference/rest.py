@@ -1,4 +1,4 @@
-"""A client of KServe's protocols V1 and V2 over HTTP, with the standard library only."""
+"""A client for KServe's protocols V1 and V2 over HTTP, with the standard library only."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class RequestError(KfpMindSporeError):
 
 
 def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60.0) -> Any:
-    """Send a request and return the JSON of its response.
+    """Send a request and return its response's JSON.
 
-    Proxies of the environment are not used. The token in KFP_MINDSPORE_SERVICE_TOKEN, if any, is sent as bearer token.
+    The environment's proxies are not used. The token in KFP_MINDSPORE_SERVICE_TOKEN, if any, is sent as bearer token.
 
     Args:
         method: `GET` or `POST`.
         url: http:// or https:// address.
-        body: JSON body; None for none.
+        body: JSON body; None without a body.
         timeout: Seconds, for the connection and for each read.
 
     Raises:
@@ -76,8 +76,8 @@ def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:
     """Return whether a model is ready.
 
     Args:
-        url: Address of the server.
-        name: Name of the model.
+        url: Server address.
+        name: Model name.
         timeout: Seconds.
     """
     try:
@@ -91,7 +91,7 @@ def predict_v1(url: str, name: str, instances: list[Any], *, timeout: float = 60
     """Send a V1 request and return the predictions, one for each instance.
 
     Raises:
-        RequestError: The request failed, or its response has no list of predictions.
+        RequestError: The request failed, or its response has no prediction list.
     """
     address = f"{url}/v1/models/{name}:predict"
     answer = request_json("POST", address, {"instances": instances}, timeout=timeout)

@@ -16,10 +16,10 @@ FORMAT_VERSION = "2"
 HTTP_PORT = 8080
 GRPC_PORT = 8081
 MODEL_DIRECTORY = "/mnt/models"
-# Startup deadline of loading and warm-up; KServe's progress deadline of a rollout is the same.
+# Startup deadline for loading and warm-up; KServe's progress deadline for a rollout is the same.
 STARTUP_SECONDS = 600
 _GRACE_FLAG = "--grace_period=20"
-# Comments of the manifest, each after a line that it has once: access control is off by default.
+# The manifest's comments, each after a line that it has once: access control is off by default.
 _COMMENTS = {
     f"    - {_GRACE_FLAG}\n": """\
     # Access, see docs/serving.md: bearer tokens, and load, unload and metrics on a port of their own, which then is
@@ -45,8 +45,8 @@ def build_serving_runtime(
     Args:
         image: The server's image, by digest: `registry/name@sha256:…`.
         namespace: For a ServingRuntime that only this namespace uses; None for a ClusterServingRuntime.
-        auto_select: Whether KServe selects it for InferenceServices of the format `mindspore`.
-        name: Name of the runtime.
+        auto_select: Whether KServe selects it for InferenceServices with the format `mindspore`.
+        name: Runtime name.
 
     Raises:
         ValidationError: Naming each field that is wrong.
@@ -81,7 +81,7 @@ def build_serving_runtime(
 
 
 def render_serving_runtime(manifest: dict[str, Any]) -> str:
-    """Return a manifest of `build_serving_runtime` as YAML, with the options of access as comments."""
+    """Return a `build_serving_runtime` manifest as YAML, with access options as comments."""
     import yaml
 
     text = yaml.safe_dump(manifest, sort_keys=False, width=120)
@@ -105,13 +105,13 @@ def _build_container(image: str) -> dict[str, Any]:
             "--drain_seconds=5",
             _GRACE_FLAG,
         ],
-        # Liveness succeeds during the import of MindSpore, readiness once every batch size is compiled. The startup
-        # probe is the deadline, and its period of 1 s bounds the delay of readiness.
+        # Liveness succeeds while MindSpore is imported, readiness once every batch size is compiled. The startup probe
+        # is the deadline, and its 1 s period bounds the readiness delay.
         "startupProbe": _probe("ready", period=1, timeout=1, failures=STARTUP_SECONDS),
         "readinessProbe": _probe("ready", period=5, timeout=5, failures=3),
         "livenessProbe": _probe("live", period=10, timeout=5, failures=6),
-        # A server of a small model uses 0.3 GiB and no CPU when idle; KServe's default requests 1 CPU and 2 GiB a pod.
-        # Under load HTTP and the graph use one core each.
+        # A server with a small model uses 0.3 GiB and no CPU when idle; KServe's default requests 1 CPU and 2 GiB per
+        # pod. Under load HTTP and the graph use one core each.
         "resources": {
             "requests": {"cpu": "500m", "memory": "1Gi"},
             "limits": {"cpu": "2", "memory": "2Gi"},
@@ -125,7 +125,7 @@ def _build_container(image: str) -> dict[str, Any]:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # For libraries of a transform, and for downloads of a URI in --model_dir.
+        # For a transform's libraries, and for downloads from a URI in --model_dir.
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
 

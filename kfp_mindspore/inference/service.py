@@ -1,4 +1,4 @@
-"""The description and the status of a service, the same for all backends."""
+"""The description and a service's status, the same for all backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kfp_mindspore.settings import KUBERNETES, LOCAL
 LOOPBACK = "127.0.0.1"
 INITIALIZER = "initializer"
 SERVER = "server"
-# KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
+# KServe adds `-predictor`, and the whole has to be a DNS label with at most 63 characters.
 MAXIMUM_NAME = 53
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
@@ -27,7 +27,7 @@ _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 
 
 class ServiceState(str, Enum):
-    """The state of a service.
+    """A service's state.
 
     `Starting`: the first server is not ready yet. `Ready`: the readiness probe succeeds. `NotReady`: the server runs
     and the probe fails. `Restarting`: the server crashed and the next one is not ready yet. `Failed`: it crashed and is
@@ -50,25 +50,25 @@ class Service:
     """A model bundle to serve.
 
     Args:
-        name: Name of the service and of the model in its URLs: a DNS label of at most 53 characters.
+        name: Name for the service and for the model in its URLs: a DNS label with at most 53 characters.
         model_dir: The model bundle: a directory on this machine, or a URI such as `s3://bucket/model` on a cluster.
-        replicas: Number of replicas; this machine runs one.
-        resources: Kubernetes resource requirements of a replica: {"requests": {…}, "limits": {…}}; not enforced on this
+        replicas: Replica count; this machine runs one.
+        resources: A replica's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}; not enforced on this
             machine.
         namespace: Its namespace; empty for the client's.
         port: HTTP port on this machine; 0 for a free one.
         grpc_port: gRPC port on this machine; 0 for a free one.
         host: Listen address on this machine; `0.0.0.0` for all.
-        server_args: Further flags of the server, each `--flag=value`, such as `--max_batch=32`.
+        server_args: The server's further flags, each `--flag=value`, such as `--max_batch=32`.
         grpc: Whether the service on a cluster has a gRPC port, 8081; this machine always has one.
-        service_account: Service account of the pods on a cluster, with the credentials of the model's store.
+        service_account: The pods' service account on a cluster, with the model store's credentials.
         download: Where a cluster downloads a URI: `initializer`, KServe's storage initializer, or `server`, the model
-            server itself, which is allowed in namespaces of the Pod Security Standard `restricted`.
+            server itself, which is allowed in namespaces with the Pod Security Standard `restricted`.
         storage_secret: With `download="server"`: Secret whose keys are its environment, such as AWS_ACCESS_KEY_ID,
             AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
-        pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
-        digest: Digest of the bundle; a new digest at the same URI is a new version, the digest of the version that
-            serves at another URI is not.
+        pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        digest: Bundle digest; a new digest at the same URI is a new version, the serving version's digest at another
+            URI is not.
         run: The pipeline run that deploys it; recorded only.
     """
 
@@ -120,16 +120,16 @@ class Service:
 
 @dataclass(frozen=True)
 class CanaryStatus:
-    """The canary of a service: a second model that gets a part of the requests.
+    """A service's canary: a second model that gets some requests.
 
     Args:
-        percent: Percentage of the requests that it gets.
-        url: Its own address over HTTP, under the name of the service.
+        percent: Percentage of requests that it gets.
+        url: Its own address over HTTP, under the service name.
         traffic_url: Address that splits requests between the service and its canary: POST a V1 or V2 body to it; the
             path is ignored.
-        model: Directory or URI of its bundle.
+        model: Its bundle's directory or URI.
         state: Its state.
-        message: Reason of the state; may be empty.
+        message: The state's reason; may be empty.
     """
 
     percent: int
@@ -142,26 +142,26 @@ class CanaryStatus:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The status of a service.
+    """A service status.
 
     Args:
-        name: Name of the service and of the model in its URLs.
+        name: Name for the service and for the model in its URLs.
         namespace: Its namespace.
         state: Its state.
         url: Address over HTTP; the model is at `{url}/v1/models/{name}:predict` and `{url}/v2/models/{name}/infer`.
         grpc_url: Address over gRPC, host and port.
-        model: Directory or URI of the deployed bundle.
-        version: Number of the deployment of this name, from 1.
-        replicas: Number of running replicas.
-        restarts: Number of restarts of its server.
-        pid: Process number of the server on this machine; None when none runs.
-        message: Reason of the state; may be empty.
+        model: The deployed bundle's directory or URI.
+        version: Deployment number under this name, from 1.
+        replicas: Running replicas.
+        restarts: Its server's restart count.
+        pid: The server's process number on this machine; None when none runs.
+        message: The state's reason; may be empty.
         warnings: Requests that the backend does not honour.
-        created: Time of the deployment, in seconds since the epoch.
+        created: Deployment time, in seconds since the epoch.
         log: File with the server's log; empty on a cluster.
         canary: Its canary, or None.
         previous: The model that `rollback` restores when there is no canary; empty for none.
-        digest: Digest of the bundle; empty if the deployment named none.
+        digest: Bundle digest; empty if the deployment named none.
         run: The pipeline run that deployed it; empty for none.
     """
 
@@ -203,7 +203,7 @@ class ServiceStatus:
 
 
 def list_name_errors(name: Any, namespace: Any) -> list[str]:
-    """Return one sentence for each error in the name and the namespace of a service."""
+    """Return one sentence for each error in the name and a service's namespace."""
     errors = []
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAXIMUM_NAME:
         errors.append(
@@ -232,7 +232,7 @@ def format_command(verb: str, name: str, namespace: str, backend: str) -> str:
 
 
 def make_missing_error(name: str, namespace: str, backend: str) -> NotFoundError:
-    """Return the error of a service that a backend does not have."""
+    """Return the error for a service that a backend does not have."""
     return NotFoundError(
         f"service {name} does not exist in namespace {namespace}",
         hint=f"These exist: kfp-mindspore service list -A --backend {backend}. The other backend is "
@@ -241,7 +241,7 @@ def make_missing_error(name: str, namespace: str, backend: str) -> NotFoundError
 
 
 def make_canary_error(name: str, namespace: str, backend: str) -> UserError:
-    """Return the error of a deployment to a service that has a canary."""
+    """Return a deployment's error to a service that has a canary."""
     return UserError(
         f"service {name}: has a canary",
         hint=f"End it first: {format_command('promote', name, namespace, backend)}, or rollback.",

@@ -1,4 +1,4 @@
-"""The smoke test: predictions of a served model for held-out samples are compared with the network's own outputs."""
+"""The smoke test: a served model's predictions for held-out samples are compared with the network's own outputs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class SmokeReport:
-    """The result of a smoke test.
+    """A smoke test's result.
 
     Args:
-        url: Address of the service.
-        model_name: Name of the model there.
-        samples: Number of samples sent by each protocol.
+        url: Service address.
+        model_name: The model there's name.
+        samples: Samples sent by each protocol.
         max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
         tolerance: Largest absolute difference allowed.
-        prediction: Prediction for one sample by task: the class, the labels, the number, the text of the last id; else
-            the values.
-        label: The true value of that sample in the same form; empty when unknown.
+        prediction: Prediction for one sample by task: the class, the labels, the number, the last id's text; else the
+            values.
+        label: That sample's true value in the same form; empty when unknown.
         index: That sample's index in the bundle, from 0.
-        seconds: Duration of all requests.
+        seconds: All requests' duration.
     """
 
     url: str
@@ -79,26 +79,26 @@ def run_smoke_test(
     exported with.
 
     Args:
-        url: Address of the service over HTTP.
-        model_name: Name of the model in its URLs.
+        url: The service's HTTP address.
+        model_name: Model name in its URLs.
         bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
-        samples: Number of samples to send by each protocol, in one request; images of a declared preprocessing in as
-            many as the server's limit of pixels needs.
-        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
-        index: Index of the sample to report, from 0.
-        timeout: Timeout of each request in seconds.
+        samples: Samples to send by each protocol, in one request; images for a declared preprocessing in as many as the
+            server's pixel limit needs.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
+        index: Sample index to report, from 0.
+        timeout: Timeout for each request in seconds.
 
     Returns:
         The result.
 
     Raises:
-        UserError: The bundle is missing, damaged, has fewer samples, or has a transform and no example of it.
+        UserError: The bundle is missing, damaged, has fewer samples, or has a transform and no example for it.
         ProcessFailedError: A prediction is missing or differs; the message names protocol, output and sample.
     """
     bundle = ModelBundle.open(bundle_dir)
     verified = read_samples(bundle)
     if _is_transformed(bundle):
-        # The number of rows of an example depends on the transform.
+        # An example's row count depends on the transform.
         samples, index = min(samples, len(verified)), min(index, len(verified) - 1)
     if not 1 <= samples <= len(verified):
         raise UserError(f"samples: must be 1 to {len(verified)}, as many as {bundle.path} has, got {samples}")
@@ -141,7 +141,7 @@ def run_smoke_test(
 
 
 def list_specs(expected: Mapping[str, NDArray[Any]]) -> tuple[TensorSpec, ...]:
-    """Return names, data types and shapes of outputs with any number of rows."""
+    """Return output names, data types and shapes with any row count."""
     return tuple(
         TensorSpec(name, BYTES if array.dtype == object else array.dtype.name, (-1, *array.shape[1:]))
         for name, array in expected.items()
@@ -149,12 +149,12 @@ def list_specs(expected: Mapping[str, NDArray[Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _is_transformed(bundle: ModelBundle) -> bool:
-    """Return whether a transform in code changes the inputs or outputs of the graph."""
+    """Return whether a transform in code changes the graph's inputs or outputs."""
     return TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
 
 
 def get_max_rows(bundle: ModelBundle) -> int | None:
-    """Return the most rows of a request, whatever they hold, for a declared preprocessing; None without a limit."""
+    """Return the most rows in a request, whatever they hold, for a declared preprocessing; None without a limit."""
     if PREPROCESSING_FILE not in bundle.signature.files:
         return None
     from kfp_mindspore.transform.declaration import build_pipeline
@@ -165,8 +165,8 @@ def get_max_rows(bundle: ModelBundle) -> int | None:
 def read_samples(bundle: ModelBundle) -> VerifiedSamples:
     """Return what clients send and get.
 
-    The verified samples, with a declared preprocessing before it and after the postprocessing; or the example request
-    of a transform in code.
+    The verified samples, with a declared preprocessing before it and after the postprocessing; or a transform's example
+    request in code.
     """
     if PREPROCESSING_FILE in bundle.signature.files:
         from kfp_mindspore.transform.load import load_transform
@@ -256,7 +256,7 @@ def _format_prediction(row: NDArray[Any], bundle: ModelBundle) -> str:
 
 
 def _format_label(verified: VerifiedSamples, signature: Signature, index: int) -> str:
-    """Return the true value in the form of the prediction."""
+    """Return the true value in the prediction's form."""
     if verified.labels is None:
         return ""
     value, labels = verified.labels[index].tolist(), signature.labels
@@ -268,7 +268,7 @@ def _format_label(verified: VerifiedSamples, signature: Signature, index: int) -
 
 
 def _format_ids(ids: Any, signature: Signature) -> str:
-    """Return the quoted text of the last id of a language model; empty where texts are not known."""
+    """Return a language model's last id as quoted text; empty where texts are not known."""
     if signature.task != "language_model" or not 0 <= ids[-1] < len(signature.labels):
         return ""
     return repr(signature.labels[ids[-1]])

@@ -1,7 +1,7 @@
-"""Traffic splitter of a canary: `python -m kfp_mindspore.inference.splitter NAME HOST PORT STABLE CANARY PERCENT`.
+"""A canary's traffic splitter: `python -m kfp_mindspore.inference.splitter NAME HOST PORT STABLE CANARY PERCENT`.
 
-As the router of KServe's InferenceGraph it ignores the path of a POST request: a body with `instances` is V1, one with
-`inputs` is V2. Each request is forwarded to one of the two servers, at random.
+Like KServe's InferenceGraph router, it ignores a POST request's path: a body with `instances` is V1, one with `inputs`
+is V2. Each request is forwarded to either server, at random.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def build_application(name: str, stable: str, canary: str, percent: int) -> Star
     """Return the application.
 
     Args:
-        name: Name of the model on both servers.
-        stable: Address of the service.
-        canary: Address of its canary.
-        percent: Percentage of the requests for the canary.
+        name: Model name on both servers.
+        stable: Service address.
+        canary: Its canary's address.
+        percent: Percentage of requests for the canary.
     """
     # No timeout: the servers have their own.
     client = httpx.AsyncClient(timeout=None, trust_env=False)

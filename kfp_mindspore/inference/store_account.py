@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def build_account(name: str, namespace: str) -> Document:
-    """Return the service account, with a Secret of the same name."""
+    """Return the service account, with a Secret with the same name."""
     return _make_document("ServiceAccount", name, namespace, secrets=[{"name": name}])
 
 
@@ -27,10 +27,10 @@ def build_secret(name: str, namespace: str, credentials: tuple[str, str], *, end
     """Return the Secret: keys and annotations for KServe, and further keys for a server that downloads itself.
 
     Args:
-        name: Name of the Secret.
+        name: The Secret's name.
         namespace: Its namespace.
         credentials: Access key and secret key.
-        endpoint: URL of the store; empty for AWS.
+        endpoint: Store URL; empty for AWS.
         region: Region; empty for the default.
     """
     scheme, _, host = endpoint.rpartition("://")
@@ -43,7 +43,7 @@ def build_secret(name: str, namespace: str, credentials: tuple[str, str], *, end
 
 
 def find_secret(cluster: Cluster, account: str, namespace: str) -> str:
-    """Return the name of the account's Secret with S3 credentials; empty without one.
+    """Return the account's Secret name with S3 credentials; empty without one.
 
     Raises:
         NotFoundError: The account does not exist.

@@ -1,4 +1,4 @@
-"""The interface of service backends."""
+"""The service backend interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ServingBackend(ABC):
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of services without one."""
+        """The namespace for services without one."""
         return "default"
 
     @abstractmethod
@@ -27,12 +27,12 @@ class ServingBackend(ABC):
             service: The service.
             wait_seconds: Seconds to wait until it is ready.
             lease: The service ends when this lease is no longer held; None for one named by the environment, if any.
-            canary: Percentage of the requests for a canary; 0 for a new version. A service that does not exist yet or
-                is stopped gets its first version.
+            canary: Percentage of requests for a canary; 0 for a new version. A service that does not exist yet or is
+                stopped gets its first version.
 
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0.
-            ProcessFailedError: Its server terminated; the message has the last lines of its log.
+            ProcessFailedError: Its server terminated; the message has its log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
 
@@ -49,7 +49,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
-        """Remove the canary; without one, deploy the model of the version before as the next version.
+        """Remove the canary; without one, deploy the previous version's model as the next version.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -60,7 +60,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return the status of a service.
+        """Return a service's status.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -68,17 +68,17 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def list(self, namespace: str | None) -> list[ServiceStatus]:
-        """Return the services of a namespace, or of all when it is None, sorted by namespace and name."""
+        """Return the services in a namespace, or in all when it is None, sorted by namespace and name."""
 
     @abstractmethod
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
-        """Yield the log lines of a service.
+        """Yield a service's log lines.
 
         Args:
-            name: Name of the service.
+            name: Service name.
             namespace: Its namespace.
             follow: Whether to continue until the service is finished.
-            lines: Maximum number of existing lines; None for all.
+            lines: Maximum count for existing lines; None for all.
 
         Raises:
             NotFoundError: The service does not exist.

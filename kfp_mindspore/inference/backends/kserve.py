@@ -47,13 +47,13 @@ Document = dict[str, Any]
 
 
 class KServeBackend(ServingBackend):
-    """Services of a cluster with KServe, in Standard mode.
+    """Services in a cluster with KServe, in Standard mode.
 
-    Credentials and address are those of the kubernetes client: KUBECONFIG, ~/.kube/config, and in a pod its service
-    account. Errors are those of `kfp_mindspore.kube` beside the package's own.
+    Credentials and address come from the same sources as the kubernetes client's: KUBECONFIG, ~/.kube/config, and in a
+    pod its service account. Errors are `kfp_mindspore.kube` errors beside the package's own.
 
     Args:
-        context: Context of the kubeconfig; default the current one.
+        context: The kubeconfig's context; default the current one.
         kubeconfig: The kubeconfig.
         unschedulable_seconds: Seconds for which a pod may have no node before its rollout fails; give a cluster
             autoscaler the time that it takes to add one.
@@ -77,7 +77,7 @@ class KServeBackend(ServingBackend):
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of the context or the pod."""
+        """The context's or the pod's namespace."""
         return self.cluster.namespace
 
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
@@ -96,7 +96,7 @@ class KServeBackend(ServingBackend):
             )
         service = self._keep_location(current, service)
         has_canary = self._find(SERVICES, f"{service.name}-canary", service.namespace) is not None
-        # After its promotion, the canary of a retried step is the version that serves.
+        # After its promotion, a retried step's canary is the version that serves.
         is_promoted = not has_canary and current is not None and is_version_of(current, service)
         if canary and current is not None and not is_stopped(current) and not is_promoted:
             self._deploy_canary(service, canary, current, wait_seconds)
@@ -117,7 +117,7 @@ class KServeBackend(ServingBackend):
         return self.get(name, namespace)
 
     def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
-        """Remove the canary, or without one deploy the model of the version before again."""
+        """Remove the canary, or without one deploy the version's model before again."""
         current = self._get(name, namespace)
         if not self._remove_canary(name, namespace):
             previous = get_annotations(current).get(PREVIOUS_ANNOTATION)
@@ -128,13 +128,13 @@ class KServeBackend(ServingBackend):
         return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return the status of a service, from its InferenceService and the pods of its version."""
+        """Return a service's status, from its InferenceService and its version's pods."""
         document = self._get(name, namespace)
         canary = self._find(SERVICES, f"{name}-canary", namespace)
         return build_status(document, canary, self.cluster.list(PODS, namespace, labels=_PREDICTORS))
 
     def list(self, namespace: str | None) -> list[ServiceStatus]:
-        """Return the services of kfp-mindspore in a namespace, or in all."""
+        """Return kfp-mindspore services in a namespace, or in all."""
         found = self.cluster.list(SERVICES, namespace or "", labels=_OWN_LABEL)
         pods = self.cluster.list(PODS, namespace or "", labels=_PREDICTORS)
         named = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in found}
@@ -145,7 +145,7 @@ class KServeBackend(ServingBackend):
         ]
 
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
-        """Yield the lines of the model server in each pod of the service, or follow those of the newest pod."""
+        """Yield the model server's lines from each service pod, or follow the newest pod's."""
         self._get(name, namespace)
         pods = rollout.list_pods(self.cluster, f"{name}-predictor", namespace)
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
@@ -179,7 +179,7 @@ class KServeBackend(ServingBackend):
         self._wait_gone(namespace, name)
 
     def _keep_location(self, current: Document | None, service: Service) -> Service:
-        """Return the service at the URI of a version that serves an equal bundle: another URI would be a rollout."""
+        """Return the service at the URI where an equal bundle is served: another URI would be a rollout."""
         recorded = get_annotations(current).get(SERVICE_ANNOTATION) if current is not None else None
         if current is None or not recorded or is_stopped(current) or not self._is_serving(current):
             return service
@@ -194,7 +194,7 @@ class KServeBackend(ServingBackend):
         recorded = before.get(SERVICE_ANNOTATION)
         is_serving = current is not None and (is_stopped(current) or self._is_serving(current))
         if current is not None and is_version_of(current, service):
-            # A retried step: the annotations stay as well, since a change of theirs is a rollout.
+            # A retried step: the annotations stay as well, since changing them is a rollout.
             own.update({key: before[key] for key in OWN_ANNOTATIONS if key in before})
         else:
             own[VERSION] = str(int(before.get(VERSION) or 0) + 1)
@@ -203,7 +203,7 @@ class KServeBackend(ServingBackend):
                 own[PREVIOUS_ANNOTATION] = previous
         good = snapshot(current) if current and is_serving else None
         if current and good is None and before.get(PREVIOUS_ANNOTATION):
-            # The deployment of the present, failing version died before it could restore the one before.
+            # The present's deployment, failing version died before it could restore the one before.
             good = manifest.build_inference_service(
                 manifest.restore_service(before[PREVIOUS_ANNOTATION], service.name, service.namespace)
             )
@@ -295,7 +295,7 @@ class KServeBackend(ServingBackend):
         return bool(found)
 
     def _wait_gone(self, namespace: str, name: str) -> None:
-        """Wait until the pods of a service and of its canary have terminated."""
+        """Wait until a service's and its canary's pods have terminated."""
         deadline = time.monotonic() + _DELETION_SECONDS
         selector = f"{rollout.SERVICE_LABEL} in ({name},{name}-canary),{_PREDICTORS}"
         while pods := self.cluster.list(PODS, namespace, labels=selector):

@@ -1,4 +1,4 @@
-"""The status of a service on a cluster, from its InferenceService and its pods."""
+"""A service status on a cluster, from its InferenceService and its pods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN_ANNOTATIONS = (
 
 
 def get_annotations(document: Document) -> dict[str, str]:
-    """Return the annotations of an object."""
+    """Return an object's annotations."""
     return document["metadata"].get("annotations") or {}
 
 
@@ -39,7 +39,7 @@ def is_stopped(document: Document) -> bool:
 
 
 def is_version_of(document: Document, service: Service) -> bool:
-    """Return whether an InferenceService is this deployment of a service, whichever run made it."""
+    """Return whether an InferenceService deploys the same version of a service, whichever run made it."""
     recorded = get_annotations(document).get(SERVICE_ANNOTATION)
     return bool(recorded and manifest.is_same_version(recorded, service))
 
@@ -65,24 +65,24 @@ def snapshot(document: Document) -> dict[str, Any]:
 
 
 def get_url(document: Document) -> str:
-    """Return the address of an InferenceService within the cluster."""
+    """Return an InferenceService's address within the cluster."""
     metadata = document["metadata"]
     address = ((document.get("status") or {}).get("address") or {}).get("url")
     return str(address or f"http://{metadata['name']}-predictor.{metadata['namespace']}.svc.cluster.local")
 
 
 def get_canary_url(url: str, name: str) -> str:
-    """Return the address of a service's canary, of the same form as the service's own."""
+    """Return a service canary's address, in the same form as the service's own."""
     return url.replace(f"//{name}", f"//{name}-canary", 1)
 
 
 def build_status(document: Document, canary: Document | None, pods: Sequence[Document]) -> ServiceStatus:
-    """Return the status of a service.
+    """Return a service's status.
 
     Args:
         document: Its InferenceService.
-        canary: That of its canary, or None.
-        pods: Pods of predictors, also of other services.
+        canary: Its canary's InferenceService, or None.
+        pods: Predictor pods, including other services'.
     """
     metadata, found = document["metadata"], get_annotations(document)
     name, namespace = metadata["name"], metadata["namespace"]

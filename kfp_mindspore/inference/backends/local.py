@@ -1,4 +1,4 @@
-"""The local backend: services as processes of this machine, each with its own detached supervisor."""
+"""The local backend: services as processes on this machine, each with its own detached supervisor."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalServing(ServingBackend):
-    """Runs each service as a model server of this machine.
+    """Runs each service as a model server on this machine.
 
     Args:
-        home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
-        command: Program and first arguments of the server, which also gets kserve.ModelServer's `--model_name=`,
+        home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
+        command: The server's program and first arguments, which also gets kserve.ModelServer's `--model_name=`,
             `--http_port=` and `--grpc_port=`, and `--model_dir=`, `--host=` and the service's own flags; default
             mindsporeserver.
-        max_restarts: Maximum number of restarts after consecutive crashes.
-        stable_seconds: Seconds of readiness after which the count of consecutive crashes starts anew.
-        grace_seconds: Seconds between SIGTERM and SIGKILL of a server.
+        max_restarts: Maximum restarts after consecutive crashes.
+        stable_seconds: Ready seconds after which the consecutive crash count starts anew.
+        grace_seconds: Seconds between SIGTERM and SIGKILL for a server.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class LocalServing(ServingBackend):
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
         """Start a service, its new version or its canary, and return when it is ready.
 
-        A bundle with the digest of the version that serves starts nothing, wherever it is, unless another field of the
-        service or its lease differs. When the old version listens on the requested port, the new one first becomes
-        ready on another port and then moves to the requested one, with a gap of its start-up time.
+        A bundle with the serving version's digest starts nothing, wherever it is, unless another service field or its
+        lease differs. When the old version listens on the requested port, the new one first becomes ready on another
+        port and then moves to the requested one, with a gap equal to its start-up time.
         """
         bundle = _open_bundle(service)
         _check_flags(service)
@@ -118,7 +118,7 @@ class LocalServing(ServingBackend):
         return self.get(name, namespace)
 
     def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
-        """Terminate the canary, or without one start the model of the version before as the next version."""
+        """Terminate the canary, or without one start the previous version's model as the next version."""
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
@@ -131,7 +131,7 @@ class LocalServing(ServingBackend):
         return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return the status of a service, with a readiness probe of its server."""
+        """Return a service's status, with a readiness probe on its server."""
         while True:
             version = self._get_current(name, namespace)
             try:
@@ -145,7 +145,7 @@ class LocalServing(ServingBackend):
                 return status
 
     def list(self, namespace: str | None) -> list[ServiceStatus]:
-        """Return the services of a namespace, or of all."""
+        """Return the services in a namespace, or in all."""
         statuses = []
         # Hidden entries are locks, and directories that are being removed.
         for path in sorted(self._root.glob(f"{namespace or '*'}/[!.]*")):
@@ -155,7 +155,7 @@ class LocalServing(ServingBackend):
         return statuses
 
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
-        """Yield the log lines of a service."""
+        """Yield a service's log lines."""
         return read_logs(self._get_current(name, namespace), follow, lines)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
@@ -190,7 +190,7 @@ class LocalServing(ServingBackend):
     ) -> None:
         """Start a second server and the splitter in front of both; on failure the canary before, if any, stays."""
         name, namespace = service.name, service.namespace
-        # The service keeps its ports; those of a canary are free ones.
+        # The service keeps its ports; a canary gets free ones.
         service = dataclasses.replace(service, port=0, grpc_port=0)
         directories = [self._get_hidden(name, namespace, kind) for kind in (CANARY, TRAFFIC)]
         is_new = directories[0].current is None
@@ -214,7 +214,7 @@ class LocalServing(ServingBackend):
         *,
         keep_previous: bool,
     ) -> None:
-        """Deploy the model of a canary or of the version before, at the service's requested address."""
+        """Deploy a canary's or the previous version's model, at the service's requested address."""
         spec = current.read_spec()
         address = {key: spec.service[key] for key in ("host", "port", "grpc_port") if key in spec.service}
         service = Service(**{**source.read_spec().service, **address})
@@ -232,7 +232,7 @@ class LocalServing(ServingBackend):
         return found
 
     def _describe(self, version: VersionDirectory, name: str, namespace: str) -> ServiceStatus:
-        """Return the status of a version with that of its canary."""
+        """Return a version's status with its canary's."""
         status = get_status(version)
         previous = self._get_directory(name, namespace).previous
         if previous is not None:
@@ -250,7 +250,7 @@ class LocalServing(ServingBackend):
         return dataclasses.replace(status, canary=_build_canary_status(spec, splitter.url, worst))
 
     def _get_hidden(self, name: str, namespace: str, kind: str) -> ServiceDirectory:
-        """Return the directory of a canary or its splitter, which `list` skips."""
+        """Return a canary's or its splitter's directory, which `list` skips."""
         return ServiceDirectory(self._root / namespace / f".{name}-{kind}")
 
     def _get_directory(self, name: str, namespace: str) -> ServiceDirectory:

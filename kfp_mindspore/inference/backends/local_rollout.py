@@ -27,7 +27,7 @@ _PORT_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of all servers of a backend; see `LocalServing`."""
+    """Options for all servers in a backend; see `LocalServing`."""
 
     command: tuple[str, ...] | None
     max_restarts: int
@@ -37,14 +37,14 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class LocalRollout:
-    """One deployment of a service, its canary or its traffic splitter.
+    """One deployment for a service, its canary or its traffic splitter.
 
     Args:
         directory: The service; the caller has its lock.
         service: The service.
-        options: Options of the server.
-        lease: File of the lease that the version must not outlive; None for none.
-        wait_seconds: Timeout of the deployment.
+        options: Server options.
+        lease: Lease file that the version must not outlive; None without one.
+        wait_seconds: Deployment timeout.
     """
 
     directory: ServiceDirectory
@@ -77,7 +77,7 @@ class LocalRollout:
         return version
 
     def start_splitter(self, stable: str, canary: str, percent: int) -> VersionDirectory:
-        """Start the process that splits requests between two servers, in place of another one."""
+        """Start the process that splits requests between two servers, replacing another one."""
         old = self.directory.current
 
         def prepare(version: VersionDirectory, ports: Sequence[int]) -> None:
@@ -124,7 +124,7 @@ class LocalRollout:
         raise AssertionError("the last attempt returns or raises")
 
     def _move(self, version: VersionDirectory, old: VersionDirectory, ports: Sequence[int], deadline: float) -> None:
-        """Move a version that was ready to the ports of the old one; when that fails, restart the old one."""
+        """Move a version that was ready to the old one's ports; when that fails, restart the old one."""
         spec = version.read_spec()
         port, grpc_port = ports
         end_version(version)
@@ -181,7 +181,7 @@ def _list_warnings(service: Service) -> tuple[str, ...]:
 
 
 def _get_ports(version: VersionDirectory | None) -> set[int]:
-    """Return the ports of a running version."""
+    """Return a running version's ports."""
     if version is None:
         return set()
     state = version.read_state()

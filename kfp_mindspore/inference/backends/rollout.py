@@ -1,7 +1,7 @@
 """A rollout on a cluster: its completion, and the reason why it fails.
 
-Ready=True of an InferenceService stays true while the pods of a new version crash, and an InferenceGraph is Ready
-without its router. So a rollout is complete when its Deployment is, and fails when a pod of its version does.
+An InferenceService's Ready=True stays true while a new version's pods crash, and an InferenceGraph is Ready without its
+router. So a rollout is complete when its Deployment is, and fails when a pod of its version does.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
-# On the pods of an InferenceService: its name.
+# On an InferenceService's pods: its name.
 SERVICE_LABEL = "serving.kserve.io/inferenceservice"
 KNATIVE_MODES = ("Knative", "Serverless")
 _POLL_SECONDS = 0.1
 _LAST_LINES = 15
 # The controller makes a Deployment in under a second, and repeats an attempt that failed by a conflict.
 _CONTROLLER_SECONDS = 5.0
-# modelStatus keeps the failure of an earlier spec until the controller has read the new one.
+# modelStatus keeps an earlier spec's failure until the controller has read the new one.
 _STALE_SECONDS = 2.0
 # A container does not leave these waiting states without intervention.
 _STUCK_REASONS = frozenset(
@@ -42,7 +42,7 @@ class PodFailure:
 
     Args:
         reason: One sentence with the pod and its container.
-        pod: Name of the pod.
+        pod: Pod name.
         container: Its failing container; empty when none has started.
         restarted: Whether the container that failed is the one before the present one.
         message: Termination message, the last resort for a log.
@@ -57,14 +57,14 @@ class PodFailure:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One version of an InferenceService or InferenceGraph.
+    """One InferenceService or InferenceGraph version.
 
     Args:
         cluster: The cluster.
         subject: Its name in messages, such as `service digits`.
-        resource: Kind of the object.
+        resource: The object's kind.
         applied: The object as the API server stored it.
-        deployment: Name of its Deployment in Standard mode.
+        deployment: Its Deployment's name in Standard mode.
         unschedulable_seconds: Seconds for which a pod may have no node.
     """
 
@@ -76,7 +76,7 @@ class Rollout:
     unschedulable_seconds: float
 
     def wait(self, wait_seconds: float) -> None:
-        """Wait until the version serves, and no pod of another version is left.
+        """Wait until the version serves, and no other version's pod is left.
 
         Raises:
             ProcessFailedError: A pod fails, the controller refuses the spec, or another deployment replaced it.
@@ -119,7 +119,7 @@ class Rollout:
 
     @property
     def _applied_at(self) -> str:
-        """Time of the newest change to the applied object (RFC 3339, seconds)."""
+        """When the newest change was made to the applied object (RFC 3339, seconds)."""
         entries = self.applied["metadata"].get("managedFields") or []
         return max((entry.get("time", "") for entry in entries), default="")
 
@@ -145,7 +145,7 @@ class Rollout:
         if status.get("deploymentMode") in KNATIVE_MODES:
             revisions = (status.get("components") or {}).get("predictor") or {}
             latest = revisions.get("latestCreatedRevision")
-            # A graph has no components, and its own Ready is that of its Knative service.
+            # A graph has no components, and its own Ready is its Knative service's.
             is_latest = not revisions or latest == revisions.get("latestReadyRevision")
             is_serving = is_latest and (not revisions or any(map(is_ready, pods)))
             return get_condition(observed, "Ready").get("status") == "True" and is_serving
@@ -163,7 +163,7 @@ class Rollout:
         """Return why there are no pods: the spec, or a quota or policy; empty while there is no reason."""
         if deployment is not None:
             failed = get_condition(deployment, "ReplicaFailure")
-            # The condition of the version before stays for a moment.
+            # The version's condition before stays for a moment.
             is_stale = str(failed.get("lastUpdateTime") or "") < self._applied_at and seconds < _CONTROLLER_SECONDS
             is_failed = failed.get("status") == "True" and not pods and not is_stale
             return str(failed.get("message") or "") if is_failed else ""
@@ -174,7 +174,7 @@ class Rollout:
         return self._get_event() if seconds >= _CONTROLLER_SECONDS and not pods else ""
 
     def _get_event(self) -> str:
-        """Return the newest warning of the controller about this version."""
+        """Return the controller's newest warning about this version."""
         name = self.applied["metadata"]["name"]
         fields = f"involvedObject.kind={self.resource.kind},involvedObject.name={name},type=Warning"
         events = self.cluster.list(EVENTS, self._namespace, fields=fields)
@@ -196,13 +196,13 @@ class Rollout:
 
 
 def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = "") -> list[dict[str, Any]]:
-    """Return the pods of a Deployment of KServe, without those that are being deleted.
+    """Return a KServe Deployment's pods, without pods being deleted.
 
     Args:
         cluster: The cluster.
-        deployment: Its name; in Knative mode, the name of the Knative service.
+        deployment: Its name; in Knative mode, the Knative service's name.
         namespace: Their namespace.
-        version: Only those of this version; empty for all.
+        version: Only this version's; empty for all.
     """
     service, _, component = deployment.rpartition("-")
     selector = f"app=isvc.{deployment}"
@@ -214,14 +214,14 @@ def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = 
 
 
 def is_of_version(pod: Document, version: str = "") -> bool:
-    """Return whether a pod is of a version, or with no version of any, and is not being deleted."""
+    """Return whether a pod belongs to a version, or to any without a version, and is not being deleted."""
     metadata = pod["metadata"]
     found = (metadata.get("annotations") or {}).get(VERSION_ANNOTATION)
     return not metadata.get("deletionTimestamp") and version in ("", found)
 
 
 def get_condition(document: Document, kind: str) -> Document:
-    """Return a condition of an object; empty when it has none."""
+    """Return an object's condition; empty when it has none."""
     conditions = (document.get("status") or {}).get("conditions") or []
     return next((entry for entry in conditions if entry.get("type") == kind), {})
 
@@ -232,7 +232,7 @@ def is_ready(pod: Document) -> bool:
 
 
 def count_restarts(pods: Sequence[Document]) -> int:
-    """Return the number of container restarts of pods."""
+    """Return the pods' total container restarts."""
     statuses = [item for pod in pods for item in (pod.get("status") or {}).get("containerStatuses") or []]
     return sum(int(item.get("restartCount") or 0) for item in statuses)
 

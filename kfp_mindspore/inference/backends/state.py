@@ -1,15 +1,12 @@
-"""The directories of a local service, shared by clients and supervisors.
+"""A local service's directories, shared by clients and supervisors.
 
 services/<namespace>/<name>/; a canary's is `.<name>-canary`, that of its traffic splitter `.<name>-traffic`
   current               number of the version that is the service; absent until one was ready
   previous              number of the version that `rollback` deploys again; absent if there is none
   versions/<number>/
-    plan.json           `ServerSpec`, written by the deployment
-    state.json          `ServerState`, written by the supervisor
-    model/              the bundle as it was deployed
-    server.log, server.log.1, supervisor.log
-    work/               the server's working directory
-    deploying           lease of the deployment until it is done
+    plan.json           `ServerSpec`, written by the deployment state.json          `ServerState`, written by the
+    supervisor model/              the bundle as it was deployed server.log, server.log.1, supervisor.log work/
+    the server's working directory deploying           the deployment's lease until it is done
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from kfp_mindspore.inference.service import LOOPBACK, ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.state import StateDirectory
 
-# Addresses of a server that listens on every address.
+# Addresses for a server that listens on every address.
 _LOOPBACKS = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
@@ -34,23 +31,23 @@ class ServerSpec:
     """The server that a supervisor runs.
 
     Args:
-        name: Name of the service.
+        name: Service name.
         namespace: Its namespace.
-        version: Number of the version.
+        version: Version number.
         source: The bundle that was deployed.
         argv: The server's command.
         port: Its HTTP port.
         grpc_port: Its gRPC port.
-        replicas: Number of replicas requested.
+        replicas: Replicas requested.
         warnings: Requests that this machine does not honour.
-        lease: File of the lease that the service must not outlive; None for none.
-        max_restarts: Maximum number of restarts after consecutive crashes.
-        stable_seconds: Seconds of readiness after which the count of consecutive crashes starts anew.
-        grace_seconds: Seconds between SIGTERM and SIGKILL of the server.
-        created: Time of the deployment, in seconds since the epoch.
+        lease: Lease file that the service must not outlive; None without one.
+        max_restarts: Maximum restarts after consecutive crashes.
+        stable_seconds: Ready seconds after which the consecutive crash count starts anew.
+        grace_seconds: Seconds between SIGTERM and SIGKILL for the server.
+        created: Deployment time, in seconds since the epoch.
         host: Listen address.
-        service: Fields of the deployed `Service`; empty for a traffic splitter.
-        percent: Percentage of the requests, of a canary.
+        service: The deployed `Service`'s fields; empty for a traffic splitter.
+        percent: Percentage of requests, for a canary.
     """
 
     name: str
@@ -83,7 +80,7 @@ class ServerSpec:
 
     @property
     def _address(self) -> str:
-        """The host in a URL of this machine."""
+        """The host in a URL on this machine."""
         host = _LOOPBACKS.get(self.host, self.host)
         return f"[{host}]" if ":" in host else host
 
@@ -95,15 +92,15 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class ServerState:
-    """The state of a server, as recorded by its supervisor.
+    """A server's state, as recorded by its supervisor.
 
     Args:
-        state: State of the service.
-        supervisor: Identity of the supervisor.
-        server: Identity of the server; None when none runs.
-        restarts: Number of restarts.
-        exit_code: Exit code of the last server; negative for a signal.
-        message: Reason of the state.
+        state: The service's state.
+        supervisor: The supervisor's identity.
+        server: The server's identity; None when none runs.
+        restarts: Restart count.
+        exit_code: The last server's exit code; negative for a signal.
+        message: The state's reason.
     """
 
     state: ServiceState
@@ -139,7 +136,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class VersionDirectory(StateDirectory):
-    """One deployment of a service."""
+    """One service deployment."""
 
     @property
     def number(self) -> int:
@@ -153,17 +150,17 @@ class VersionDirectory(StateDirectory):
 
     @property
     def server_log(self) -> Path:
-        """Output of the server."""
+        """The server's output."""
         return self.path / "server.log"
 
     @property
     def supervisor_log(self) -> Path:
-        """Output of the supervisor; empty unless it fails itself."""
+        """The supervisor's output; empty unless it fails itself."""
         return self.path / "supervisor.log"
 
     @property
     def deploying(self) -> Path:
-        """The lease of the deployment."""
+        """The deployment's lease."""
         return self.path / "deploying"
 
     @property
@@ -173,7 +170,7 @@ class VersionDirectory(StateDirectory):
 
     @property
     def service(self) -> ServiceDirectory:
-        """The service that this is a version of."""
+        """The service that this version belongs to."""
         return ServiceDirectory(self.path.parent.parent)
 
     def read_spec(self) -> ServerSpec:
@@ -192,7 +189,7 @@ class VersionDirectory(StateDirectory):
             return None
 
     def write_state(self, state: ServerState) -> None:
-        """Record the state of the server."""
+        """Record the server's state."""
         self.write("state.json", state.to_dict())
 
 
@@ -228,7 +225,7 @@ class ServiceDirectory(StateDirectory):
         return [VersionDirectory(root / str(name)) for name in names]
 
     def add_version(self) -> VersionDirectory:
-        """Create the directory of the next version."""
+        """Create the next version's directory."""
         current = self.current
         numbers = [version.number for version in self.list_versions()]
         path = self.path / "versions" / str(max([0, current.number if current else 0, *numbers]) + 1)
@@ -243,6 +240,6 @@ class ServiceDirectory(StateDirectory):
         return VersionDirectory(self.path / "versions" / str(number))
 
     def remove_if_empty(self) -> None:
-        """Remove the directory of a service without versions."""
+        """Remove a service's directory without versions."""
         if self.current is None and not self.list_versions():
             self.remove()

@@ -1,4 +1,4 @@
-"""Supervisor of one version of a service: `python -m kfp_mindspore.inference.backends.supervisor DIRECTORY`.
+"""Supervisor for one service version: `python -m kfp_mindspore.inference.backends.supervisor DIRECTORY`.
 
 It terminates its server and itself on SIGTERM, when its lease is released, when the deployment that started it dies
 before it is done, and when another version becomes the service.
@@ -132,7 +132,7 @@ class ServerSupervisor(Supervisor):
 
     def _rotate_log(self) -> None:
         log = self._directory.server_log
-        # The directory of a deleted service is missing.
+        # A deleted service's directory is missing.
         with contextlib.suppress(FileNotFoundError):
             if log.stat().st_size > _LOG_BYTES:
                 # The server has the file open to append, and continues at its start.
@@ -141,7 +141,7 @@ class ServerSupervisor(Supervisor):
 
     def _save(self, **changes: object) -> None:
         self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]
-        # Writing would create the directory of a deleted service again.
+        # Writing would create a deleted service's directory again.
         if self._directory.path.is_dir():
             self._directory.write_state(self._state)
 

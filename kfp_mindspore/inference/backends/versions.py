@@ -1,4 +1,4 @@
-"""One version of a local service: start, status, logs and termination of its processes."""
+"""One local service version: starts and terminates its processes, reads status and logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUPERVISOR_MODULE = "kfp_mindspore.inference.backends.supervisor"
 _LAST_LINES = 20
 _POLL_SECONDS = 0.02
 _FOLLOW_SECONDS = 0.1
-# A server that uses this share of one core in each period is waited for beyond the timeout, up to the factor.
+# A server that uses this share of one core in each period gets more time than the timeout, up to the factor.
 _PROGRESS_SECONDS = 10.0
 _PROGRESS_SHARE = 0.05
 _MAXIMUM_FACTOR = 5
@@ -47,7 +47,7 @@ def _wait_for_server(
     limit = deadline + (_MAXIMUM_FACTOR - 1) * wait_seconds
     progress = _Progress(min(_PROGRESS_SECONDS, wait_seconds / 2))
     while True:
-        # Checked before the state, so that the last state of a supervisor is still read.
+        # Checked before the state, so that a supervisor's last state is still read.
         alive = supervisor.is_alive()
         state = version.read_state()
         if state is not None and state.state is ServiceState.READY:
@@ -70,7 +70,7 @@ def _wait_for_server(
 
 
 class _Progress:
-    """Progress of a server that starts: whether it uses the CPU, of which a busy machine gives it little.
+    """A starting server's progress: whether it uses the CPU, which a busy machine rations.
 
     Args:
         period: Seconds between two measurements.
@@ -84,12 +84,12 @@ class _Progress:
         self.is_made = True
 
     def update(self, pid: int) -> None:
-        """Measure the CPU time of a process if the period is over."""
+        """Measure a process's CPU time if the period is over."""
         elapsed = time.monotonic() - self._measured_at
         if elapsed < self._period:
             return
         used = read_cpu_seconds(pid)
-        # The start of the server by its supervisor is progress too.
+        # That the supervisor has started the server is progress too.
         is_new, self._pid = pid != self._pid, pid
         self.is_made = is_new or used - self.cpu_seconds >= _PROGRESS_SHARE * elapsed
         self.cpu_seconds = used
@@ -101,11 +101,11 @@ def _read_last_lines(version: VersionDirectory) -> list[str]:
 
 
 def _make_environment() -> dict[str, str]:
-    # The spec names the lease; events of a service do not belong to the step that deployed it.
+    # The spec names the lease; a service's events do not belong to the step that deployed it.
     dropped = (LEASE_VARIABLE, EVENTS_VARIABLE, STEP_VARIABLE)
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     if (temporary := environment.pop(CALLER_TMPDIR_VARIABLE, None)) is not None:
-        # That of the run is removed at its end.
+        # The run's lease is removed at its end.
         environment["TMPDIR"] = temporary
     return environment
 
@@ -129,7 +129,7 @@ def discard(version: VersionDirectory) -> None:
 
 
 def get_status(version: VersionDirectory) -> ServiceStatus:
-    """Return the status of a version.
+    """Return a version's status.
 
     Raises:
         UserError: It was removed meanwhile.
@@ -181,7 +181,7 @@ def get_status(version: VersionDirectory) -> ServiceStatus:
 
 
 def read_logs(version: VersionDirectory, follow: bool, lines: int | None) -> Iterator[str]:
-    """Yield the lines of a version's server; with `follow` until the version is finished."""
+    """Yield a version's server log lines; with `follow` until the version is finished."""
     reader = LogReader(version.server_log)
     finished = not follow or _is_finished(version.read_state())
     first = reader.read(final=finished)
