@@ -36,7 +36,8 @@ Status = Literal["passed", "failed", "unknown"]
 _DEFAULT_ROOT = "minio://mlpipeline/v2/artifacts"
 # Schemes that both KFP and KServe's storage initializer read.
 _SERVABLE_SCHEMES = ("s3", "gs")
-_STEP_MODULE = re.compile(r"kfp_mindspore\.steps\.(\w+)")
+# Compiled pipelines of earlier versions have modules without a folder.
+_STEP_MODULE = re.compile(r"kfp_mindspore\.steps(?:\.\w+)*\.(\w+)")
 _MODULE_CAPABILITIES: Mapping[str, Capability] = {
     "train": "training",
     "function": "training",
