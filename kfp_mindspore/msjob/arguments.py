@@ -1,4 +1,4 @@
-"""Arguments of TrainingClient's methods, and their jobs."""
+"""TrainingClient method arguments, and their jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_processes(num_procs_per_worker: int | str | None) -> None:
 
 
 def check_types(**arguments: Any) -> None:
-    """Raise a ValidationError that names each argument of TrainingClient's methods with a wrong type; None is right."""
+    """Raise a ValidationError that names each wrongly typed TrainingClient method argument; None is valid."""
     errors = []
     for name, value in arguments.items():
         types, expected = _TYPES[name]
@@ -61,7 +61,7 @@ def check_types(**arguments: Any) -> None:
 
 
 def read_job(job: MSJob | Mapping[str, Any]) -> MSJob:
-    """Return a copy of a job, or the job of a manifest.
+    """Return a copied job, or a manifest's job.
 
     Raises:
         ValidationError: It is neither, or the manifest is invalid.
@@ -87,20 +87,20 @@ def build_function_job(
     volumes: Sequence[Any] = (),
     volume_mounts: Sequence[Any] = (),
 ) -> MSJob:
-    """Return the job of a function, or without one of an image with its own entry point.
+    """Return the job for a function, or for an image with its own entry point when there is no function.
 
     Args:
-        name: Name of the job.
+        name: Job name.
         namespace: Its namespace.
-        image: Image of the workers; default that of KFP_MINDSPORE_IMAGE.
-        train_func: The function, of no or one argument.
+        image: The workers' image; default KFP_MINDSPORE_IMAGE.
+        train_func: The function, with no or one argument.
         parameters: Its argument.
-        workers: Number of workers.
+        workers: Worker count.
         resources: ResourceRequirements, or resources by name.
         packages_to_install: Installed by pip before the function runs.
-        pip_index_url: Package index of pip.
+        pip_index_url: Package index for pip.
         env: Variables by name, or Kubernetes EnvVars.
-        volumes: Volumes of each worker.
+        volumes: Volumes for each worker.
         volume_mounts: Their mounts.
 
     Raises:
@@ -115,7 +115,7 @@ def build_function_job(
         )
     job = build_msjob(
         name,
-        # An exception of a function is repeated by every restart; kills and preemptions are not.
+        # Every restart repeats a function's exception; kills and preemptions are not.
         restart_policy="OnFailure" if train_func is None else "ExitCode",
         command=command,
         image=get_image(image or "") or PLACEHOLDER_IMAGE,

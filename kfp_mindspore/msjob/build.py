@@ -38,20 +38,20 @@ def build_msjob(
 
     Args:
         name: A DNS label of at most 51 characters.
-        command: The workers' command, such as `["python", "train.py"]`; None for the entry point of their image.
+        command: The workers' command, such as `["python", "train.py"]`; None for their image's entry point.
         args: Its arguments.
-        image: Image of the workers; the local backend runs in the present environment instead.
-        workers: Number of workers. From 2 on a scheduler runs the same command, with another `MS_ROLE`.
-        namespace: Namespace of the job.
-        env: Variables by name, or a list of Kubernetes EnvVars.
+        image: The workers' image; the local backend runs in the present environment instead.
+        workers: Worker count. From 2 on a scheduler runs the same command, with another `MS_ROLE`.
+        namespace: Job namespace.
+        env: Variables by name, or a Kubernetes EnvVar list.
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
-        backoff_limit: Maximum number of restarts.
+        backoff_limit: Maximum restarts.
         active_deadline_seconds: Maximum run time in seconds; None for no limit.
         ttl_seconds_after_finished: Seconds until a finished job is deleted; None for never.
         clean_pod_policy: `Running` (the default), `All` or `None`.
         resources: A worker's ResourceRequirements, or its limits, such as `{"cpu": 2}`.
-        working_dir: Working directory of the command.
-        empty_dirs: Empty directories of each worker's pod by path, see `build_empty_dirs`.
+        working_dir: The command's working directory.
+        empty_dirs: Empty directories in each worker's pod by path, see `build_empty_dirs`.
 
     Raises:
         ValidationError: An argument is wrong; the message names the field.
@@ -85,11 +85,11 @@ def build_msjob(
 
 
 def build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes and mounts of a pod's empty directories.
+    """Return the volumes and mounts for a pod's empty directories.
 
     Args:
         empty_dirs: Size limit, such as `8Gi`, or an empty text for none, by absolute path. `/dev/shm` is in memory and
-            counts as the memory of its container; others are on the node's disk.
+            counts as its container's memory; others are on the node's disk.
 
     Raises:
         ValidationError: A path is not absolute.
@@ -105,7 +105,7 @@ def build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]
 
 
 def to_env_vars(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
-    """Return Kubernetes EnvVars for variables by name, or for a list of EnvVars, dicts or models."""
+    """Return Kubernetes EnvVars for variables by name, or for listed EnvVars, dicts or models."""
     if isinstance(env, Mapping):
         return [{"name": name, "value": str(value)} for name, value in env.items()]
     items: list[dict[str, Any]] = serialize(list(env))

@@ -1,4 +1,4 @@
-"""Changes of a conversion between kinds of jobs."""
+"""Changes made by a conversion between job kinds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a conversion.
+    """One change made by a conversion.
 
     Attributes:
         field: Path in the converted document.

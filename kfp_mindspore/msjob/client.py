@@ -27,19 +27,19 @@ from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
 
 
 class MSJobClient(JobConditions):
-    """A client for MSJobs with the methods of kubeflow-training's TrainingClient.
+    """A client for MSJobs with the methods in kubeflow-training's TrainingClient.
 
-    Errors are those of this package and derive from TrainingClient's: `ValidationError` from ValueError,
-    `WaitTimeoutError` from TimeoutError, `NotFoundError`, `AlreadyExistsError`, `JobFailedError` and those of
-    `kfp_mindspore.kube` from RuntimeError. `job_kind` may be `MSJob` only. `timeout` of TrainingClient's callers has no
-    effect: requests have the backend's own timeouts.
+    Errors are this package's and derive from TrainingClient's: `ValidationError` from ValueError, `WaitTimeoutError`
+    from TimeoutError, `NotFoundError`, `AlreadyExistsError`, `JobFailedError` and `kfp_mindspore.kube` errors from
+    RuntimeError. `job_kind` may be `MSJob` only. `timeout` as passed by TrainingClient's callers has no effect:
+    requests have the backend's own timeouts.
 
     Args:
-        backend: Where jobs run; default the cluster of `config_file` or `context`, if given, or the backend that
+        backend: Where jobs run; default the cluster in `config_file` or `context`, if given, or the backend that
             KFP_MINDSPORE_BACKEND names.
-        namespace: Default namespace of calls; default the backend's.
+        namespace: Default namespace for calls; default the backend's.
         config_file: A kubeconfig file, for jobs on a cluster.
-        context: A context of the kubeconfig, for jobs on a cluster.
+        context: A kubeconfig context, for jobs on a cluster.
         client_configuration: Refused: a kubeconfig takes its place.
         job_kind: `MSJob`, for TrainingClient's callers.
 
@@ -71,7 +71,7 @@ class MSJobClient(JobConditions):
 
     @property
     def namespace(self) -> str:
-        """Default namespace of calls."""
+        """Default namespace for calls."""
         return self._namespace or self.backend.default_namespace
 
     @property
@@ -106,30 +106,31 @@ class MSJobClient(JobConditions):
         data parallel with more than one worker.
 
         Args:
-            name: Name of the job.
-            namespace: Namespace of the job.
-            labels: Labels of the job.
-            annotations: Annotations of the job.
-            num_workers: Number of workers.
+            name: Job name.
+            namespace: Job namespace.
+            labels: Job labels.
+            annotations: Job annotations.
+            num_workers: Worker count.
             num_procs_per_worker: 1; a worker is one process.
             resources_per_worker: ResourceRequirements, or resources by name.
-            network: `module:factory` of a function or class that returns a mindspore.nn.Cell.
+            network: `module:factory` for a function or class that returns a mindspore.nn.Cell.
             network_arguments: The factory's keyword arguments, JSON types.
             script: A Python script to run instead of a network.
             dataset: A dataset directory (kfp_mindspore.formats.dataset); KFP_MINDSPORE_DATASET_DIR in the job;
                 required with a network. On a cluster, paths are the pods' own and kept as given.
-            trainer_parameters: Of a network: `loss` and `optimizer` (names in mindspore.nn), `learning_rate`,
-                `metrics`, and the options of TrainingConfig that have a JSON form, such as `epochs` and `schedule`
-                (`python -m kfp_mindspore.training --help`); of a script: its command-line options by name.
+            trainer_parameters: For a network: `loss` and `optimizer` (names in mindspore.nn), `learning_rate`,
+                `metrics`, and the TrainingConfig options that have a JSON form, such as `epochs` and `schedule`
+                (`python -m kfp_mindspore.training --help`); for a script: its command-line options by name.
             output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
             checkpoint_dir: Directory or URI (s3://, gs://) for checkpoints; default `checkpoints` in `output_dir`.
             env_vars: Variables by name, or Kubernetes EnvVars.
-            queue_name: Kueue queue of the job; ignored on this machine.
-            base_image: Image of the workers.
-            empty_dirs: Size limits of empty directories of the workers' pods by path: {"/dev/shm": "8Gi"} is in memory.
+            queue_name: The job's Kueue queue; ignored on this machine.
+            base_image: The workers' image.
+            empty_dirs: Size limits for empty directories in the workers' pods by path: {"/dev/shm": "8Gi"} is in
+                memory.
 
         Raises:
-            UserError: Not exactly one of network and script is given, or an argument is wrong.
+            UserError: Network and script are both given or both missing, or an argument is wrong.
         """
         check_processes(num_procs_per_worker)
         command = build_training_command(network, network_arguments, script, dataset, output_dir, trainer_parameters)
@@ -176,31 +177,31 @@ class MSJobClient(JobConditions):
 
         Args:
             job: The manifest; besides it only namespace, labels, annotations and queue_name are allowed.
-            name: Name of the job of a function or image.
-            namespace: Namespace of the job; default its own, or the client's.
+            name: Job name for a function or image.
+            namespace: Job namespace; default its own, or the client's.
             labels: Labels to add.
             annotations: Annotations to add.
             job_kind: `MSJob`, or another kind that the cluster runs: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`,
                 `legacy` or `first-generation`, with a warning for each field that it lacks; the other methods are for
                 MSJobs.
-            base_image: Image of the workers.
-            train_func: The function, of no or one argument; it imports what it needs itself. None runs the image. The
+            base_image: The workers' image.
+            train_func: The function, with no or one argument; it imports what it needs itself. None runs the image. The
                 job is restarted when it is killed or preempted, and fails when the function raises.
             parameters: Its argument: a dict of numbers, texts, lists and dicts.
-            num_workers: Number of workers.
+            num_workers: Worker count.
             num_procs_per_worker: 1; a worker is one process.
             resources_per_worker: ResourceRequirements, or resources by name.
             packages_to_install: Installed by pip before the function runs.
-            pip_index_url: Package index of pip.
+            pip_index_url: Package index for pip.
             env_vars: Variables by name, or Kubernetes EnvVars.
-            queue_name: Kueue queue of the job; ignored on this machine.
-            volumes: Volumes of each worker.
+            queue_name: The job's Kueue queue; ignored on this machine.
+            volumes: Volumes for each worker.
             volume_mounts: Their mounts.
             dry_run: Only validate it: on a cluster by the API server.
 
         Raises:
             ValidationError: The job is invalid, or arguments contradict each other; the message names the fields.
-            AlreadyExistsError: A job of this name exists.
+            AlreadyExistsError: A job with this name exists.
         """
         check_job_kind(job_kind, KINDS)
         check_processes(num_procs_per_worker)
@@ -279,7 +280,7 @@ class MSJobClient(JobConditions):
     def list_jobs(
         self, namespace: str | None = None, job_kind: str | None = None, timeout: float | None = None
     ) -> list[MSJob]:
-        """Return the jobs of a namespace by name."""
+        """Return the jobs in a namespace by name."""
         check_job_kind(job_kind)
         return self.backend.list_jobs(namespace or self.namespace)
 
@@ -317,7 +318,7 @@ class MSJobClient(JobConditions):
         replica_index: int | None = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Return the names of a job's pods; the arguments are those of `get_job_pods`.
+        """Return a job's pod names; the arguments are `get_job_pods`'s.
 
         Raises:
             NotFoundError: The job does not exist.
@@ -336,7 +337,7 @@ class MSJobClient(JobConditions):
         timeout: float | None = None,
         verbose: bool = False,
     ) -> tuple[dict[str, str], dict[str, list[str]]]:
-        """Return the logs of a job's pods.
+        """Return a job's pod logs.
 
         Args:
             name: The job.

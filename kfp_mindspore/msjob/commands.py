@@ -14,7 +14,7 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
-# Flags of `python -m kfp_mindspore.training`.
+# Flags for `python -m kfp_mindspore.training`.
 NETWORK_PARAMETERS = (
     "accumulate",
     "batch_size",
@@ -60,7 +60,7 @@ def build_function_command(
     """Return the command that runs a Python function, as TrainingClient's `train_func` does.
 
     Args:
-        function: A function of no or one argument. Only its source is sent, without decorators: it imports what it
+        function: A function with no or one argument. Only its source is sent, without decorators: it imports what it
             needs itself.
         parameters: The argument; None calls the function without one.
         packages_to_install: Installed by pip before the call.
@@ -90,7 +90,7 @@ def build_function_command(
             hint="Define it in a file or a notebook's cell.",
         ) from None
     source = textwrap.dedent(lines)
-    # Decorators may need names of the function's module.
+    # Decorators may need names in the function's module.
     source = source[source.index(f"def {name}") :]
     call = f"{name}({parameters!r})" if parameters is not None else f"{name}()"
     program = f"{source.rstrip()}\n\n{call}\n"
@@ -98,7 +98,7 @@ def build_function_command(
         index = ["-i", pip_index_url] if pip_index_url else []
         command = ["-m", "pip", "install", "--quiet", *index, *packages_to_install]
         program = f"import subprocess, sys\nsubprocess.run([sys.executable, *{command!r}], check=True)\n{program}"
-    # Not evaluated: annotations may need names of the function's module.
+    # Not evaluated: annotations may need names in the function's module.
     program = f"from __future__ import annotations\n\n{program}"
     # Kubernetes reads `$(NAME)` in a command as a variable; doubled, a dollar sign is one.
     return ["python", "-u", "-c", program.replace("$", "$$")]
@@ -129,10 +129,10 @@ def build_training_command(
     output_dir: str | Path | None,
     parameters: Mapping[str, Any] | None,
 ) -> list[str]:
-    """Return the command that trains a network or runs a script; the arguments are those of `MSJobClient.train`.
+    """Return the command that trains a network or runs a script; the arguments are `MSJobClient.train`'s.
 
     Raises:
-        UserError: Not exactly one of network and script is given, or an argument is wrong.
+        UserError: Network and script are both given or both missing, or an argument is wrong.
     """
     if network is not None and script is not None:
         raise UserError("train: must have either network or script, got both")
@@ -159,7 +159,7 @@ def build_directory_variables(
         dataset: The dataset.
         output_dir: The output.
         checkpoint_dir: The checkpoints.
-        in_pods: Whether paths are the pods' own, which are kept as given; those of this machine become absolute.
+        in_pods: Whether paths are the pods' own, which are kept as given; this machine's paths become absolute.
     """
     if output_dir is not None and checkpoint_dir is None:
         checkpoint_dir = f"{str(output_dir).rstrip('/')}/checkpoints"
@@ -174,7 +174,7 @@ def build_network_command(network: str, arguments: Mapping[str, Any], parameters
     Args:
         network: `module:factory`.
         arguments: The factory's keyword arguments.
-        parameters: Of NETWORK_PARAMETERS.
+        parameters: Parameters in NETWORK_PARAMETERS.
 
     Raises:
         ValidationError: An argument is wrong.

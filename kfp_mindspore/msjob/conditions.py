@@ -16,7 +16,7 @@ from kfp_mindspore.msjob.types import MSJob
 
 
 class JobConditions(abc.ABC):
-    """Conditions of jobs, given by name or as objects.
+    """Job conditions, given by name or as objects.
 
     Attributes:
         backend: Where jobs run.
@@ -27,7 +27,7 @@ class JobConditions(abc.ABC):
     @property
     @abc.abstractmethod
     def namespace(self) -> str:
-        """Default namespace of calls."""
+        """Default namespace for calls."""
 
     @abc.abstractmethod
     def get_job(
@@ -43,9 +43,9 @@ class JobConditions(abc.ABC):
         job: MSJob | None = None,
         timeout: float | None = None,
     ) -> list[JobCondition]:
-        """Return the conditions of a job, given by name or as an object.
+        """Return a job's conditions, given by name or as an object.
 
-        A job is in a condition when one of that type has the status `True`; their order has no meaning.
+        A job is in a condition when that condition type has the status `True`; their order has no meaning.
         """
         check_job_kind(job_kind)
         if job is None:
@@ -122,7 +122,7 @@ class JobConditions(abc.ABC):
         callback: Callable[[MSJob], Any] | None = None,
         timeout: float | None = None,
     ) -> MSJob:
-        """Wait until a job is in one of the expected conditions.
+        """Wait until a job is in any expected condition.
 
         Args:
             name: The job.
@@ -165,7 +165,7 @@ class JobConditions(abc.ABC):
         )
 
     def explain_failure(self, job: MSJob, lines: int = 20) -> JobFailedError:
-        """Return the error of a failed job, with the last lines of the pod that failed first."""
+        """Return a failed job's error, with the last lines from the pod that failed first."""
         return explain_failure(self.backend, job, lines)
 
     def _is_job(

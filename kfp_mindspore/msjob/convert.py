@@ -1,4 +1,4 @@
-"""Conversion of jobs of other kinds and generations to MSJobs, and of MSJobs to other kinds, file by file."""
+"""Conversion from other job kinds and generations to MSJobs, and from MSJobs to other kinds, file by file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.yaml_document import parse_yaml_documents
 
-# Objects that a file may hold beside its jobs; other kinds of jobs have groups of their own.
+# Objects that a file may hold beside its jobs; other job kinds have their own groups.
 _KEPT_GROUPS = ("", "rbac.authorization.k8s.io", "storage.k8s.io", "networking.k8s.io", "scheduling.k8s.io")
 
 
@@ -24,7 +24,7 @@ class Conversion:
 
     Attributes:
         job: The job, valid.
-        changes: Changes in the order of the document; empty for a document of the current generation.
+        changes: Changes in document order; empty for a current-generation document.
     """
 
     job: MSJob
@@ -38,7 +38,7 @@ class FileConversion:
     Attributes:
         documents: Its documents; those that are no jobs are unchanged.
         jobs: The jobs, as MSJobs.
-        changes: Changes in the order of the file; empty when every document is as it was.
+        changes: Changes in file order; empty when every document is as it was.
     """
 
     documents: tuple[dict[str, Any], ...]
@@ -47,11 +47,11 @@ class FileConversion:
 
 
 def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | None = None) -> Conversion:
-    """Convert a job of the first generation or another kind; one of the current generation is only validated.
+    """Convert a first-generation job or another kind; a current-generation job is only validated.
 
     Args:
         document: As parsed from YAML; it is not modified.
-        others: The other documents of its file; those that the job refers to are removed.
+        others: The other documents in its file; documents that the job refers to are removed.
 
     Raises:
         ValidationError: It is no job, or cannot be converted; the message names the fields.
@@ -74,12 +74,12 @@ def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | No
 
 
 def convert_file(text: str, *, source: str = "", to: str | None = None) -> FileConversion:
-    """Convert the jobs of a YAML file; its other documents are kept.
+    """Convert a YAML file's jobs; its other documents are kept.
 
     Args:
-        text: The YAML, of one or more documents.
-        source: Name of the file, for messages.
-        to: Kind of the result, of `kfp_mindspore.msjob.kinds.KINDS`; None for MSJob.
+        text: The YAML, with one or more documents.
+        source: File name, for messages.
+        to: Target kind, in `kfp_mindspore.msjob.kinds.KINDS`; None for MSJob.
 
     Raises:
         ValidationError: Not YAML, no job in it, or a job that cannot be converted.

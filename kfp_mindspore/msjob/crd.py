@@ -23,12 +23,12 @@ from kfp_mindspore.msjob.schema import describe_class
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.status import StatusSummary
 
-# Replica types are the keys of a map, since ms-operator accepts them in any case; without maxProperties the API server
-# estimates an unlimited cost of its rules and refuses them.
+# Replica types are a map's keys, since ms-operator accepts them in any case; without maxProperties the API server
+# estimates an unlimited cost for its rules and refuses them.
 _FOLDED = {name: name.lower() for name in REPLICA_TYPES}
 _RESTING = "has(oldSelf.spec.runPolicy) && has(oldSelf.spec.runPolicy.suspend) && oldSelf.spec.runPolicy.suspend"
-# A write of the status cannot change the spec, and other writes cannot change the status: skip the rules of the spec,
-# which cost the API server as much CPU as the rest of a status write.
+# A status write cannot change the spec, and other writes cannot change the status: skip the spec rules, which cost the
+# API server as much CPU as all else in a status write.
 _STATUS_WRITTEN = (
     "has(self.status) && (!has(oldSelf.status) || has(self.status.state) != has(oldSelf.status.state) || "
     "has(self.status.state) && self.status.state != oldSelf.status.state)"
@@ -81,13 +81,13 @@ def build_crd() -> dict[str, Any]:
 
 
 def build_job_schema() -> Schema:
-    """Return the structural schema of an MSJob: defaults, limits and rules included."""
+    """Return an MSJob's structural schema: defaults, limits and rules included."""
     extras = {"label_selector": {"definition": "LabelSelector"}, "conditions": _map_by("type")}
     job = describe_class(JobManifest, extras)
     fields = job["properties"]
     status = fields.pop("status")
     summary = describe_class(StatusSummary)
-    # Without maxLength the API server estimates an unlimited cost of comparing it.
+    # Without maxLength the API server estimates an unlimited cost for comparing it.
     state = {"description": "The condition of highest precedence.", "type": "string", "maxLength": 64}
     status["properties"] = {"state": state, **summary["properties"], **status["properties"]}
     status["description"] = "Observed state of the job, written by the operator."
@@ -125,7 +125,7 @@ def _add_rules(fields: dict[str, Schema]) -> None:
             f"template.spec.containers: must have one named '{CONTAINER_NAME}'",
         )
     ]
-    # A default for the object: without it the defaults of its fields are not applied when it is absent.
+    # A default for the object: without it its fields' defaults are not applied when it is absent.
     fields["runPolicy"]["default"] = {}
     fields["runPolicy"]["x-kubernetes-validations"] = [_rule(_is_same("managedBy"), "managedBy: cannot change")]
     fields["elasticPolicy"]["x-kubernetes-validations"] = [
@@ -217,7 +217,7 @@ def _is_same(name: str, new: str = "self", old: str = "oldSelf") -> str:
 
 
 def _join(rules: Mapping[str, str]) -> dict[str, Any]:
-    """Join rules by message into one: each rule costs the API server a full evaluation of the object at each write."""
+    """Join rules by message into one: each rule costs the API server a full object evaluation at each write."""
     *others, last = rules
     expression = "".join(f"!({rules[message]}) ? '{message}' : " for message in others)
     return {

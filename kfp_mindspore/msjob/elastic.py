@@ -1,6 +1,6 @@
-"""Decisions about the number of workers of an elastic job. Pure; used by all backends.
+"""Decisions about an elastic job's worker count. Pure; used by all backends.
 
-A worker is available when it runs or could be started. Of a job that runs `current` workers and requests `requested`:
+A worker is available when it runs or could be started. For a job that runs `current` workers and requests `requested`:
 
 | available | gang incomplete | workers of the next attempt |
 |---|---|---|
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def get_requested_workers(job: JobManifest) -> int:
-    """Return the number of workers when all are available: `replicas` within the bounds of the elastic policy."""
+    """Return the worker count when all are available: `replicas` within the elastic policy's bounds."""
     policy = job.elastic_policy
     if policy is None:
         return job.workers
@@ -34,7 +34,7 @@ def get_requested_workers(job: JobManifest) -> int:
 
 
 def get_minimum_workers(job: JobManifest) -> int:
-    """Return the least number of workers that a job runs with: the requested number unless it is elastic."""
+    """Return the fewest workers that a job runs with: the requested count unless it is elastic."""
     requested = get_requested_workers(job)
     return requested if job.elastic_policy is None else min(job.elastic_policy.min_replicas or 1, requested)
 
@@ -46,7 +46,7 @@ def get_elastic_grace_seconds(job: JobManifest) -> float:
 
 
 def get_restart_limit(job: JobManifest) -> int:
-    """Return the maximum number of counted restarts: `maxRestarts` of an elastic job, else `backoffLimit`."""
+    """Return the maximum for counted restarts: `maxRestarts` for an elastic job, else `backoffLimit`."""
     if job.elastic_policy is not None and job.elastic_policy.max_restarts is not None:
         return job.elastic_policy.max_restarts
     return job.effective_run_policy.backoff_limit or 0
@@ -57,7 +57,7 @@ def explain_missing_checkpoints(job: JobManifest, inherited: Container[str] = ()
 
     Args:
         job: A valid job.
-        inherited: Variables that its processes have beside those of the template.
+        inherited: Variables that its processes have beside the template's.
     """
     container = job.ms_replica_specs[WORKER].container
     own = [item.get("name") for item in container.get("env") or []]
@@ -72,16 +72,16 @@ def explain_missing_checkpoints(job: JobManifest, inherited: Container[str] = ()
 
 
 def decide_workers(job: JobManifest, *, current: int, available: int, missing_seconds: float = 0.0) -> int:
-    """Decide the number of workers that the gang should have.
+    """Decide how many workers the gang should have.
 
     Args:
         job: A valid job.
-        current: Number of workers of the present attempt.
-        available: Number of workers that run or could be started, at least 0.
+        current: The present attempt's worker count.
+        available: Workers that run or could be started, at least 0.
         missing_seconds: Seconds since the gang has lacked a worker.
 
     Returns:
-        The number of workers; `current` for no change, also while a missing worker may return.
+        The worker count; `current` for no change, also while a missing worker may return.
     """
     requested = get_requested_workers(job)
     if available >= requested:

@@ -1,4 +1,4 @@
-"""The error of a failed job, with the last lines of the pod that failed first."""
+"""A failed job's error, with the last lines from the pod that failed first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class JobFailedError(ProcessFailedError, RuntimeError):
 
 
 def explain_failure(backend: JobBackend, job: MSJob, lines: int = 20) -> JobFailedError:
-    """Return the error of a failed job.
+    """Return a failed job's error.
 
     Args:
         backend: Its backend.
         job: The job, with its status.
-        lines: Maximum number of last lines of the pod that failed first.
+        lines: Maximum count for last lines from the pod that failed first.
     """
     failed = job.status.get_condition(FAILED) if job.status is not None else None
     recorded = job.status.failure if isinstance(job.status, DetailedStatus) else None

@@ -1,7 +1,7 @@
-"""MSJobs of the first generation (kubeflow.org/v1) to the current one, with a list of changes and their reasons.
+"""First-generation MSJobs (kubeflow.org/v1) to current ones, with changes and reasons.
 
-The first generation had a list of replica specs, MASTER and WORKER, whose master trained as the first worker, a
-`backend`, a `masterPort` and containers of any name. Here all that trains is of one type, Worker.
+The first generation had a replica spec list, MASTER and WORKER, whose master trained as the first worker, a `backend`,
+a `masterPort` and containers with any name. Here all that trains has one type, Worker.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from kfp_mindspore.settings import (
 
 _MASTER, _WORKER = "MASTER", "WORKER"
 _REPLICA_FIELDS = ("masterPort", "replicaType", "replicas", "template")
-# Fields of both generations, with the same meaning.
+# Fields in both generations, with the same meaning.
 _COMMON_FIELDS = ("runPolicy", "successPolicy")
-# RuntimeId has no JSON name in the Go type, so any case of it was accepted.
+# RuntimeId has no JSON name in the Go type, so any case was accepted.
 _SPEC_FIELDS = (
     *("backend", "masterPort", "msImage", "replicaSpecs", "RuntimeId", "runtimeId", "schedulerName"),
     *("terminationPolicy", *_COMMON_FIELDS),
@@ -53,10 +53,10 @@ _SHOWN = 60
 
 
 def convert_first_generation(document: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Change, ...]]:
-    """Return the document of the current generation, which is not validated yet, and the changes.
+    """Return the current generation's document, which is not validated yet, and the changes.
 
     Args:
-        document: Of kind MSJob in kubeflow.org/v1; it is not modified.
+        document: An MSJob in kubeflow.org/v1; it is not modified.
 
     Raises:
         ValidationError: It cannot be converted; the message names the fields.
@@ -253,7 +253,7 @@ class _Reader:
             )
 
     def _check_termination(self) -> None:
-        """Drop a terminationPolicy that is the success policy of the current generation, and refuse any other."""
+        """Drop a terminationPolicy that is the current generation's success policy, and refuse any other."""
         if (policy := self.spec.get("terminationPolicy")) is None:
             return
         master = policy.get("master") if isinstance(policy, Mapping) else None
@@ -284,7 +284,7 @@ class _Reader:
             self.note(f"{path}.containers[0].env", f"{names} added", "the operator of the first generation set them")
 
     def _compare(self, master: dict[str, Any], workers: dict[str, Any]) -> None:
-        """Refuse different templates, with the paths of the fields that differ."""
+        """Refuse different templates, with the differing field paths."""
         old = f"{_MASTER} ({master['path']}) and {_WORKER} ({workers['path']})"
         pairs = [
             *_list_differences(master["template"], workers["template"], "template"),
@@ -296,7 +296,7 @@ class _Reader:
             )
 
     def _place_port(self, replicas: Mapping[str, dict[str, Any]], template: dict[str, Any], count: int) -> None:
-        """Write the master's port into the container port of the scheduler."""
+        """Write the master's port into the scheduler's container port."""
         given = {replica["path"] + ".masterPort": replica["masterPort"] for replica in replicas.values()}
         given["spec.masterPort"] = self._read_port(self.spec.get("masterPort"), "spec.masterPort")
         given = {path: port for path, port in given.items() if port is not None}

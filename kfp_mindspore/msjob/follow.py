@@ -27,7 +27,7 @@ def run_job(
     on_log: Callable[[str], object] | None = print,
     on_waiting: Callable[[Waiting], object] | None = None,
 ) -> JobStatus:
-    """Submit a job, report the log lines of worker 0, and wait for its end.
+    """Submit a job, report worker 0's log lines, and wait for its end.
 
     When this process is interrupted (SIGTERM, Ctrl-C, any exception), the job is deleted. For a `kill -9`, hold a
     `kfp_mindspore.local.lease.Lease`.
@@ -40,7 +40,7 @@ def run_job(
         on_waiting: Called with the reason why the job's pods do not run, when it changes.
 
     Returns:
-        The status of the job, which has succeeded. The job and its logs are kept.
+        The job status, which has succeeded. The job and its logs are kept.
 
     Raises:
         JobFailedError: It failed; the message ends with the last lines.
@@ -70,18 +70,18 @@ def follow_job(
     on_log: Callable[[str], object] | None = print,
     on_waiting: Callable[[Waiting], object] | None = None,
 ) -> JobStatus:
-    """Report the log lines of worker 0 of a submitted job, and wait for its end.
+    """Report worker 0's log lines for a submitted job, and wait for its end.
 
     Args:
-        client: The client of the job's backend.
-        name: Name of the job.
+        client: The job backend's client.
+        name: Job name.
         namespace: Its namespace.
         timeout: Seconds; None for no limit.
         on_log: Called with each line; None for no output.
         on_waiting: Called with the reason why the job's pods do not run, when it changes.
 
     Returns:
-        The status of the job, which has succeeded.
+        The job status, which has succeeded.
 
     Raises:
         JobFailedError: It failed, or was deleted; the message ends with the last lines.

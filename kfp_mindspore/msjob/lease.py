@@ -1,4 +1,4 @@
-"""The lease of a job: a time on the job that its client renews, after which the operator fails an unfinished job."""
+"""A job's lease: a time on the job that its client renews, after which the operator fails an unfinished job."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from kfp_mindspore.msjob.backends.base import JobBackend
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 
-# Longer than a restart of the API server, and than the replacement of a deleted launcher pod.
+# Longer than an API server restart, and than replacing a deleted launcher pod.
 LEASE_SECONDS = 180.0
 RENEWAL_SECONDS = 20.0
 
 
 def format_lease(seconds: float = LEASE_SECONDS) -> str:
-    """Return the value of LEASE_ANNOTATION for a lease that starts now."""
+    """Return the LEASE_ANNOTATION value for a lease that starts now."""
     end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
     return end.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class LeaseRenewal:
-    """A thread that renews the lease of a job for the length of a `with` block.
+    """A thread that renews a job's lease during a `with` block.
 
     Args:
         backend: The job's backend.
-        name: Name of the job.
+        name: Job name.
         namespace: Its namespace.
         on_error: Called with a sentence when a renewal fails, once per sentence; the renewal is repeated.
-        lease_seconds: Length of the lease.
+        lease_seconds: Lease length.
         interval: Seconds between renewals.
     """
 

@@ -1,4 +1,4 @@
-"""Conversion of dataclasses and API models to JSON manifests and back, field by field."""
+"""Conversion from dataclasses and API models to JSON manifests and back, field by field."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 @functools.cache
 def to_field_name(name: str) -> str:
-    """Return the manifest's name of a field: `clean_pod_policy` is `cleanPodPolicy`."""
+    """Return a field's name in the manifest: `clean_pod_policy` is `cleanPodPolicy`."""
     head, *tail = name.split("_")
     return head + "".join(word.title() for word in tail)
 
 
 def serialize(value: Any) -> Any:
-    """Return JSON types for dataclasses of this package, models of the kubernetes and kubeflow-training clients, times.
+    """Return JSON types for this package's dataclasses, kubernetes and kubeflow-training client models, and times.
 
-    Fields that are None are dropped; items of plain dicts and lists are kept.
+    Fields that are None are dropped; items in plain dicts and lists are kept.
     """
     # Fast path: the input is already JSON-serialisable.
     kind = type(value)

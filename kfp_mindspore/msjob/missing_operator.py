@@ -49,8 +49,8 @@ def report_missing_operator(
     """Call `on_missing` with a sentence if no operator reconciles a job during a block that waits for it.
 
     Args:
-        client: The client of the job's backend.
-        name: Name of the job.
+        client: The job backend's client.
+        name: Job name.
         namespace: Its namespace.
         on_missing: Called at most once, in another thread.
     """

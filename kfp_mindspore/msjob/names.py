@@ -1,4 +1,4 @@
-"""Constants of the MSJob API: group, kinds, resource, labels, condition types and limits."""
+"""The MSJob API's constants: group, kinds, resource, labels, condition types and limits."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ LEASE_ANNOTATION = "training.kubeflow.org/lease-expires"
 
 
 def resolve_replica_type(text: str) -> str | None:
-    """Return the replica type of a case-insensitive name, such as `Worker` for `worker`, or None."""
+    """Return the replica type for a case-insensitive name, such as `Worker` for `worker`, or None."""
     return next((name for name in REPLICA_TYPES if name.lower() == text.lower()), None)

@@ -1,4 +1,4 @@
-"""Selection of a job's pods."""
+"""Selecting a job's pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_mindspore.msjob.names import REPLICA_TYPES, WORKER, resolve_replica_typ
 def build_pod_filter(
     is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
 ) -> Callable[[Pod], bool]:
-    """Return the predicate for the arguments of `get_job_pods`.
+    """Return the predicate for `get_job_pods` arguments.
 
     Raises:
         ValidationError: The replica type is unknown.

@@ -1,4 +1,4 @@
-"""The structural schema of PodTemplateSpec, from the OpenAPI of one named Kubernetes release.
+"""PodTemplateSpec's structural schema, from one named Kubernetes release's OpenAPI.
 
 `pod_schema.json` holds the definitions reachable from a pod template, with short descriptions; `make pod-schema`
 extracts them from the Go module `k8s.io/kubernetes`.
@@ -23,8 +23,8 @@ QUANTITY: Schema = {
 }
 _TEXT: Schema = {"type": "string"}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
-# The API server prunes fields that a CustomResourceDefinition does not name, so the metadata of a template is named
-# field by field; Go programs write `creationTimestamp: null`.
+# The API server prunes fields that a CustomResourceDefinition does not name, so a template's metadata is named field by
+# field; Go programs write `creationTimestamp: null`.
 _METADATA: Schema = {
     "type": "object",
     "properties": {
@@ -49,19 +49,19 @@ _REPEATABLE = frozenset({"env", "hostAliases", "imagePullSecrets"})
 
 @functools.cache
 def load_release() -> dict[str, Any]:
-    """Return the content of `pod_schema.json`: `release` (such as `v1.34.4`), `sum` and `definitions`."""
+    """Return `pod_schema.json`'s content: `release` (such as `v1.34.4`), `sum` and `definitions`."""
     release: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
     return release
 
 
 @functools.cache
 def list_fields(definition: str) -> frozenset[str]:
-    """Return the names of a definition's fields, such as those of `Container`."""
+    """Return a definition's field names, such as `Container`'s."""
     return frozenset(load_release()["definitions"][definition]["properties"])
 
 
 def build_schema(definition: str) -> Schema:
-    """Return the structural schema of a definition, such as `PodTemplateSpec`, every reference written out."""
+    """Return a definition's structural schema, such as `PodTemplateSpec`, every reference written out."""
     if definition in _LEAVES:
         return dict(_LEAVES[definition])
     return _expand(load_release()["definitions"][definition])

@@ -1,4 +1,4 @@
-"""Progress reports of worker 0, read from a file or its log. Programs other than `fit` may write them too."""
+"""Progress reports from worker 0, read from a file or its log. Programs other than `fit` may write them too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAXIMUM_NUMBER = 2**53
 
 
 def read_last_progress(lines: Iterable[str]) -> Progress | None:
-    """Return the newest valid report among the lines of a log, or None."""
+    """Return the newest valid report among a log's lines, or None."""
     found = None
     for line in lines:
         if line.startswith(PROGRESS_PREFIX):
@@ -26,7 +26,7 @@ def read_last_progress(lines: Iterable[str]) -> Progress | None:
 
 
 def format_line(line: str) -> str:
-    """Return a line of a log; a valid report becomes text such as `progress: 45 %, epoch 5/10, loss 0.31`."""
+    """Return a log line; a valid report becomes text such as `progress: 45 %, epoch 5/10, loss 0.31`."""
     if not line.startswith(PROGRESS_PREFIX):
         return line
     progress = parse_progress(line.removeprefix(PROGRESS_PREFIX))
@@ -45,9 +45,9 @@ def describe_progress(progress: Progress) -> str:
 
 
 def parse_progress(text: str | bytes) -> Progress | None:
-    """Parse a report, a JSON object with the fields of `Progress`; None for an invalid one.
+    """Parse a report, a JSON object with `Progress` fields; None for an invalid one.
 
-    A report comes from a job's own process: the API server must accept the status that it becomes part of.
+    A report comes from a job's own process: the API server must accept the status to which it is added.
     """
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""The restart table: restart, fail or succeed after terminations of members. Pure; used by all backends.
+"""The restart table: restart, fail or succeed after members terminate. Pure; used by all backends.
 
 A member cannot rejoin a running MindSpore cluster, so the whole gang is restarted.
 
@@ -17,10 +17,10 @@ Of the job, the first match:
 1. successPolicy empty: worker 0 is done; `AllWorkers`: all workers are done → the job succeeds.
 2. A member fails → the job fails.
 3. A member restarts → the gang is restarted, or fails after backoffLimit restarts. A restart after an eviction,
-   preemption or loss of a node is not counted.
+   preemption or node loss is not counted.
 4. Otherwise the job continues. A scheduler or parameter server that is done has no effect.
 
-Exit code 75 (a peer is lost) is a consequence: any other failure is the reason of a decision before it.
+Exit code 75 (a peer is lost) is a consequence: any other failure is a decision's reason before it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Action = Literal["continue", "succeed", "restart", "fail"]
 
 @dataclass(frozen=True)
 class ContainerTermination:
-    """The state of one member.
+    """One member's state.
 
     Attributes:
         name: Its pod's name.
@@ -71,8 +71,8 @@ class Decision:
 
     Attributes:
         action: `continue`, `succeed`, `restart` or `fail`.
-        reason: Reason of the condition.
-        message: Message of the condition.
+        reason: The condition's reason.
+        message: The condition's message.
         counted: Whether a restart counts against the backoffLimit.
         termination: The failure that decided; None without one.
     """
@@ -85,7 +85,7 @@ class Decision:
 
 
 def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
-    """Decide whether the termination of a member restarts the gang.
+    """Decide whether a member's termination restarts the gang.
 
     Args:
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
@@ -106,13 +106,13 @@ def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Ver
 def decide_job_phase(
     members: Iterable[tuple[ContainerTermination, str]], *, success_policy: str, restarts: int, backoff_limit: int
 ) -> Decision:
-    """Decide the next phase of a job.
+    """Decide a job's next phase.
 
     Args:
         members: Every member with its restart policy.
         success_policy: Empty, or `AllWorkers`.
-        restarts: Number of restarts so far.
-        backoff_limit: Maximum number of restarts.
+        restarts: Restarts so far.
+        backoff_limit: Maximum restarts.
     """
     # The sort is stable: scheduler, parameter servers, workers by rank.
     terminations = sorted(members, key=lambda item: item[0].exit_code == PEER_LOST_EXIT_CODE)
@@ -152,7 +152,7 @@ def compute_restart_delay(restarts: int) -> float:
 
 
 def describe(termination: ContainerTermination) -> str:
-    """Return a sentence about the termination of a member."""
+    """Return a sentence about a member's termination."""
     if termination.reason == START_ERROR:
         return f"{termination.name} could not be started: {termination.message}"
     if termination.exit_code in _MEANINGS and termination.reason in ("", "Error"):

@@ -1,4 +1,4 @@
-"""The structural schema of a dataclass, for a CustomResourceDefinition."""
+"""A dataclass's structural schema, for a CustomResourceDefinition."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def limit(**words: Any) -> Any:
-    """Return an optional dataclass field with further keywords of its schema.
+    """Return an optional dataclass field with further schema keywords.
 
     Args:
-        words: Keywords of OpenAPI, such as `minimum=1`; `required=True`; `definition="Quantity"` for a definition of
-            Kubernetes; `default_factory` of dataclasses. The API server applies a `default`; in Python None stays.
+        words: OpenAPI keywords, such as `minimum=1`; `required=True`; `definition="Quantity"` for a Kubernetes
+            definition; the dataclasses' `default_factory`. The API server applies a `default`; in Python None stays.
     """
     factory = words.pop("default_factory", None)
     if factory is not None:
@@ -36,11 +36,11 @@ def limit(**words: Any) -> Any:
 
 
 def describe_class(kind: type[Any], extras: Mapping[str, Mapping[str, Any]] | None = None) -> Schema:
-    """Return the schema of a dataclass, with the descriptions of its docstring.
+    """Return a dataclass's schema, with its docstring's descriptions.
 
     Args:
         kind: The dataclass.
-        extras: Field name to keywords of OpenAPI, for fields without `limit`.
+        extras: Field name to OpenAPI keywords, for fields without `limit`.
     """
     hints = typing.get_type_hints(kind)
     texts = _read_docstring(kind)

@@ -1,4 +1,4 @@
-"""The fields of an MSJob, one dataclass for each object of the manifest; the CRD's schema is generated from them."""
+"""An MSJob's fields, one dataclass for each object in the manifest; the CRD's schema is generated from them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from kfp_mindspore.msjob.status import JobStatus
 
 @dataclass
 class SchedulingPolicy:
-    """Gang scheduling of the job's pods, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it.
+    """Gang scheduling for the job's pods, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it.
 
     Attributes:
         min_available: Minimum number of pods that are scheduled together; default all.
-        min_resources: Resources of the whole job, name to quantity; default for Volcano the sum of the requests of
+        min_resources: The whole job's resources, name to quantity; default for Volcano the summed requests of
             min_available pods, for scheduler-plugins none.
-        priority_class: PriorityClass of the PodGroup; Volcano only.
-        queue: Queue of the PodGroup; Volcano only.
-        schedule_timeout_seconds: Scheduling timeout of the PodGroup in seconds; scheduler-plugins only.
+        priority_class: The PodGroup's PriorityClass; Volcano only.
+        queue: The PodGroup's queue; Volcano only.
+        schedule_timeout_seconds: The PodGroup's scheduling timeout in seconds; scheduler-plugins only.
     """
 
     min_available: int | None = limit(minimum=1)
@@ -48,12 +48,12 @@ class SchedulingPolicy:
 
 @dataclass
 class ElasticPolicy:
-    """Bounds of the number of workers: while one is missing the job runs with fewer, and grows when it returns.
+    """Bounds on the worker count: while one is missing the job runs with fewer, and grows when it returns.
 
     Attributes:
-        min_replicas: Minimum number of workers; default 1.
-        max_replicas: Maximum number of workers; default the requested number.
-        max_restarts: Maximum number of gang restarts, in place of backoffLimit; default backoffLimit.
+        min_replicas: Minimum worker count; default 1.
+        max_replicas: Maximum worker count; default the requested count.
+        max_restarts: Maximum number of gang restarts, instead of backoffLimit; default backoffLimit.
         grace_seconds: Seconds that a missing worker may take to return before the job runs without it; default 30.
     """
 
@@ -65,14 +65,14 @@ class ElasticPolicy:
 
 @dataclass
 class RunPolicy:
-    """Deadline, restarts and clean-up of a job, as `KubeflowOrgV1RunPolicy`.
+    """A job's deadline, restarts and clean-up, as `KubeflowOrgV1RunPolicy`.
 
     Attributes:
         active_deadline_seconds: Maximum run time in seconds; default no limit.
         backoff_limit: Maximum number of gang restarts; default 3.
         clean_pod_policy: Pods deleted at the end: `Running` (the default), `All` (with their logs) or `None`.
         managed_by: Controller that manages the job; the local backend ignores it.
-        scheduling_policy: Gang scheduling of the job's pods.
+        scheduling_policy: Gang scheduling for the job's pods.
         suspend: Whether the job is suspended, without any process.
         ttl_seconds_after_finished: Seconds until a finished job is deleted; default never.
     """
@@ -92,10 +92,10 @@ class RunPolicy:
 
 @dataclass
 class ReplicaSpec:
-    """The replicas of one type, as `KubeflowOrgV1ReplicaSpec`.
+    """One type's replicas, as `KubeflowOrgV1ReplicaSpec`.
 
     Attributes:
-        replicas: Number of replicas; default 1.
+        replicas: Replica count; default 1.
         restart_policy: `Always`, `OnFailure`, `Never` (the default) or `ExitCode` (after retryable exit codes).
         template: The PodTemplateSpec, a dict as in YAML; its container `mindspore` runs the training.
     """
@@ -132,11 +132,11 @@ class JobManifest:
         run_policy: Deadline, restarts and clean-up.
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
         enable_dynamic_worker: Stored for ms-operator.
-        elastic_policy: Bounds of the number of workers.
+        elastic_policy: Bounds on the worker count.
         warm_spares: Number of spare processes that have imported MindSpore and become members at the next restart;
             default 0.
-        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
-            with the same value; the local backend ignores it.
+        topology_key: Node label, such as `topology.kubernetes.io/zone`: all the job's pods are scheduled to nodes with
+            the same value; the local backend ignores it.
         status: Observed state, written by the backend.
     """
 
@@ -177,7 +177,7 @@ class JobManifest:
 
     @property
     def workers(self) -> int:
-        """Requested number of workers."""
+        """Requested worker count."""
         replicas = self.ms_replica_specs["Worker"].replicas
         return 1 if replicas is None else replicas
 

@@ -1,4 +1,4 @@
-"""Limit of the time that a job waits for the start of its pods."""
+"""Time limit for a job to wait until its pods start."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class StartLimit:
-    """Deletion of a job whose pods cannot start, within a block that waits for the job.
+    """Deletes a job whose pods cannot start, within a block that waits for the job.
 
     Args:
-        client: The client of the job's backend.
-        name: Name of the job.
+        client: The job backend's client.
+        name: Job name.
         namespace: Its namespace.
-        seconds: Limit for each reason; None for those of `get_start_limit`.
+        seconds: Limit for each reason; None for `get_start_limit`'s.
 
     Attributes:
         error: Why the job was deleted, in a sentence; empty if it was not.
@@ -47,7 +47,7 @@ class StartLimit:
             timer.cancel()
 
     def start(self, waiting: Waiting) -> None:
-        """Start the limit of a new reason."""
+        """Start the limit for a new reason."""
         limit = self._get_limit(waiting.reason)
         if limit is not None:
             timer = threading.Timer(limit, self._check, [limit])

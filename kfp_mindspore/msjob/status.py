@@ -21,8 +21,8 @@ class JobCondition:
         status: `True`, `False` or `Unknown`.
         reason: One machine-readable word, such as `BackoffLimitExceeded`.
         message: A sentence.
-        last_update_time: Time of the last update.
-        last_transition_time: Time of the last change of the status.
+        last_update_time: Last update time.
+        last_transition_time: Time of the status's last change.
     """
 
     type: str
@@ -39,14 +39,14 @@ class JobCondition:
 
 @dataclass
 class ReplicaStatus:
-    """Numbers of replicas of one type, as `KubeflowOrgV1ReplicaStatus`.
+    """Replica counts for one type, as `KubeflowOrgV1ReplicaStatus`.
 
     Attributes:
         active: Number of running replicas.
         succeeded: Number of succeeded replicas.
         failed: Number of failed replicas.
-        selector: Label selector of their pods, as text.
-        label_selector: Label selector of their pods.
+        selector: Their pods' label selector, as text.
+        label_selector: Their pods' label selector.
     """
 
     active: int | None = None
@@ -58,16 +58,16 @@ class ReplicaStatus:
 
 @dataclass
 class JobStatus:
-    """Observed state of a job, as `KubeflowOrgV1JobStatus`.
+    """A job's observed state, as `KubeflowOrgV1JobStatus`.
 
-    A job *is* in a condition when one of that type has the status `True`; their order has no meaning.
+    A job *is* in a condition when that condition type has the status `True`; their order has no meaning.
 
     Attributes:
-        conditions: Conditions, one of each type.
-        replica_statuses: Replica type to its numbers of replicas.
-        start_time: Start of its first process.
-        completion_time: Time of success or final failure.
-        last_reconcile_time: Time of the last reconciliation.
+        conditions: Conditions, one per type.
+        replica_statuses: Replica type to its replica counts.
+        start_time: When its first process started.
+        completion_time: When it succeeded or finally failed.
+        last_reconcile_time: Last reconciliation time.
     """
 
     conditions: list[JobCondition] = field(default_factory=list)
@@ -99,7 +99,7 @@ class JobStatus:
         return any(item.type == condition and item.status == "True" for item in self.conditions)
 
     def get_condition(self, condition: str) -> JobCondition | None:
-        """Return the condition of a type, of any status, or None."""
+        """Return the condition with a type, whatever its status, or None."""
         return next((item for item in self.conditions if item.type == condition), None)
 
     @property
@@ -128,8 +128,8 @@ class JobStatus:
             condition: Its type.
             reason: One machine-readable word.
             message: A sentence.
-            status: Status of the condition.
-            time: Time of the transition; default now.
+            status: Condition status.
+            time: Transition time; default now.
         """
         time = time or now()
         if condition not in CONDITIONS:
@@ -159,15 +159,15 @@ class JobStatus:
 
 @dataclass
 class Failure:
-    """The first failure of the newest attempt that failed.
+    """The first failure in the newest failed attempt.
 
     Attributes:
-        pod: Name of the pod that failed first.
+        pod: The pod that failed first.
         exit_code: As a shell reports it.
         reason: Reason, such as `OOMKilled`, `Evicted` or `Error`.
         message: A sentence.
         log: The pod's last lines, oldest first.
-        attempt: Number of the attempt, from 0.
+        attempt: Attempt number, from 0.
     """
 
     pod: str
@@ -193,15 +193,15 @@ class Metric:
 
 @dataclass
 class Progress:
-    """Progress of the training, as reported by worker 0; all fields but metrics are None when they are unknown.
+    """Training progress, as reported by worker 0; all fields but metrics are None when they are unknown.
 
     Attributes:
-        percentage: Steps done of all steps in percent, 0 to 100.
+        percentage: Steps done in percent, 0 to 100.
         epoch: The present epoch, from 1.
-        epochs: Number of epochs.
-        step: Number of optimizer steps done.
-        steps: Number of optimizer steps of all epochs.
-        estimated_remaining_seconds: Estimated time to the end in seconds, at the rate of the present attempt.
+        epochs: Epoch count.
+        step: Optimizer steps done.
+        steps: Optimizer steps over all epochs.
+        estimated_remaining_seconds: Estimated time to the end in seconds, at the present attempt's rate.
         metrics: The newest metrics.
     """
 
@@ -222,16 +222,16 @@ class StatusSummary:
     """The fields that backends add to `JobStatus`.
 
     Attributes:
-        workers: Workers that run or have succeeded, of all, such as `1/2`.
-        target_workers: Number of workers of the present attempt, while an elastic job runs with fewer than requested.
-        restarts: Number of gang restarts after failures; bounded by backoffLimit, or maxRestarts of an elastic job.
-        attempt: Number of the present gang, from 0: restarts, disruptions, suspensions and scalings raise it.
-        failure: The first failure of the newest attempt that failed.
-        progress: Progress of the training; absent until worker 0 has reported it.
-        warm_spares: Warm spares that run, of all, such as `1/2`, and what keeps others from running.
+        workers: Workers that run or have succeeded, and the total, such as `1/2`.
+        target_workers: The present attempt's worker count, while an elastic job runs with fewer than requested.
+        restarts: Number of gang restarts after failures; bounded by backoffLimit, or maxRestarts for an elastic job.
+        attempt: The present gang's number, from 0: restarts, disruptions, suspensions and scalings raise it.
+        failure: The first failure in the newest failed attempt.
+        progress: Training progress; absent until worker 0 has reported it.
+        warm_spares: Warm spares that run, and the total, such as `1/2`, and what keeps others from running.
         waiting: Reason why the present attempt does not run, in a sentence; absent when nothing is wrong.
         waiting_reason: The reason in one word.
-        observed_generation: Generation of the spec that the status describes.
+        observed_generation: Spec generation that the status describes.
     """
 
     workers: str | None = None
@@ -248,7 +248,7 @@ class StatusSummary:
 
 @dataclass
 class DetailedStatus(JobStatus, StatusSummary):
-    """The status of a job on a cluster: `JobStatus`, `StatusSummary` and the state."""
+    """A job status on a cluster: `JobStatus`, `StatusSummary` and the state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Volumes of two pod templates that become one."""
+"""Volumes for two pod templates that become one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def move_volume_sources(template: dict[str, Any]) -> Iterator[str]:
 
 
 def merge_volumes(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Give both templates the volumes and mounts of either; yield the path and the names of what was added.
+    """Give both templates the volumes and mounts in either; yield the path and the added names.
 
-    Volumes of equal names, and mounts of equal paths, that differ stay different.
+    Volumes with equal names, and mounts with equal paths, that differ stay different.
     """
     pods = first["spec"], second["spec"]
     owners = [("template.spec", "volumes", "name", *pods)]
@@ -45,6 +45,6 @@ def merge_volumes(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tup
 
 
 def list_mappings(owner: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
-    """Return a field's list of mappings; empty for anything else, which validation refuses later."""
+    """Return a field's mappings; empty for anything else, which validation refuses later."""
     items = owner.get(field)
     return items if isinstance(items, list) and all(isinstance(item, dict) for item in items) else []

@@ -1,4 +1,4 @@
-"""The topology of a job: names, ranks, ports and MS_* variables of its members. Pure; used by all backends."""
+"""A job's topology: its members' names, ranks, ports and MS_* variables. Pure; used by all backends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kfp_mindspore.settings import (
 )
 
 ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: PARAMETER_SERVER_ROLE, WORKER: WORKER_ROLE}
-# Variables of a topology that a template cannot set; those of TOPOLOGY_DEFAULTS it can.
+# Topology variables that a template cannot set; it can set TOPOLOGY_DEFAULTS.
 VARIABLES = (
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -50,7 +50,7 @@ VARIABLES = (
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The address of the scheduler.
+    """The scheduler address.
 
     Attributes:
         host: An IP address; MindSpore accepts no name.
@@ -65,13 +65,13 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a job, a pod on a cluster.
+    """One process in a job, a pod on a cluster.
 
     Attributes:
         name: `<job>-<scheduler|ps|worker>-<index>`.
         replica_type: `Scheduler`, `PS` or `Worker`.
         index: Index within the type. A worker's index is its rank.
-        environment: The MS_* variables; none for a job of one worker.
+        environment: The MS_* variables; none for a job with one worker.
         labels: The pod's labels.
         spec: Its replica spec.
     """
@@ -86,11 +86,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Topology:
-    """The members of a job.
+    """A job's members.
 
     Attributes:
         members: Scheduler first, then parameter servers, then workers by rank.
-        scheduler_port: The port the scheduler listens on; None for a job of one worker.
+        scheduler_port: The port the scheduler listens on; None for a job with one worker.
     """
 
     members: tuple[Member, ...]
@@ -102,29 +102,29 @@ def is_standalone(job: JobManifest, workers: int | None = None) -> bool:
 
     Args:
         job: The job.
-        workers: Number of workers; default the requested number.
+        workers: Worker count; default the requested number.
     """
     return (workers or get_requested_workers(job)) == 1 and PARAMETER_SERVER not in job.ms_replica_specs
 
 
 def get_scheduler_port(job: JobManifest, default: int = DEFAULT_PORT) -> int:
-    """Return the scheduler's port on a cluster: the container port `msjob-port` of its template, or the default."""
+    """Return the scheduler's port on a cluster: the container port `msjob-port` in its template, or the default."""
     spec = job.ms_replica_specs.get(SCHEDULER) or job.ms_replica_specs[WORKER]
     named = (port for port in spec.container.get("ports") or [] if port.get("name") == PORT_NAME)
     return next((int(port["containerPort"]) for port in named), default)
 
 
 def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None = None) -> Topology:
-    """Compute the topology of a job.
+    """Compute a job's topology.
 
-    A job of one worker is one process without MS_*. Otherwise a scheduler is added; without a template of its own it
-    runs the workers' template, which is what MindSpore expects: the same script in all roles. Workers of an elastic
-    job have the requested number of workers in a variable of its own.
+    A job with one worker is one process without MS_*. Otherwise a scheduler is added; without its own template it runs
+    the workers' template, which is what MindSpore expects: the same script in all roles. An elastic job's workers have
+    the requested worker count in a separate variable.
 
     Args:
         spec: A valid job.
-        endpoints: Address of its scheduler.
-        workers: Number of workers of this attempt; default the requested number.
+        endpoints: Its scheduler's address.
+        workers: This attempt's worker count; default the requested count.
     """
     requested = get_requested_workers(spec)
     workers = workers or requested
@@ -169,7 +169,7 @@ def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None 
 
 
 def make_labels(job_name: str, replica_type: str, index: int) -> dict[str, str]:
-    """Return the labels of a member's pod; worker 0 is the job's master."""
+    """Return a member's pod labels; worker 0 is the job's master."""
     labels = {
         OPERATOR_LABEL: "msjob-controller",
         JOB_LABEL: job_name,

@@ -23,11 +23,11 @@ class MSJob(JobManifest):
         run_policy: Deadline, restarts and clean-up.
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
         enable_dynamic_worker: Stored for ms-operator.
-        elastic_policy: Bounds of the number of workers.
-        warm_spares: Number of spare processes that have imported MindSpore and become members at the next restart;
-            default 0. On this machine only: a cluster refuses more than 0.
-        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
-            with the same value; the local backend ignores it.
+        elastic_policy: Bounds on the worker count.
+        warm_spares: Spare processes that have imported MindSpore and become members at the next restart; default 0. On
+            this machine only: a cluster refuses more than 0.
+        topology_key: Node label, such as `topology.kubernetes.io/zone`: all the job's pods are scheduled to nodes with
+            the same value; the local backend ignores it.
         status: Observed state, written by the backend.
     """
 
@@ -37,7 +37,7 @@ class MSJob(JobManifest):
 
         Args:
             document: As parsed from YAML; it is copied.
-            validate: Whether to validate it; False for a document of a backend.
+            validate: Whether to validate it; False for a backend's document.
 
         Raises:
             ValidationError: It is invalid; the message names the fields.
@@ -65,7 +65,7 @@ class MSJob(JobManifest):
 
         Args:
             text: The YAML.
-            source: Name of its file, for messages.
+            source: Its file's name, for messages.
 
         Raises:
             ValidationError: Not YAML (with line and column), or an invalid MSJob.
@@ -80,7 +80,7 @@ class MSJob(JobManifest):
         return text
 
     def to(self, kind: str) -> list[dict[str, Any]]:
-        """Return the manifests of the job as another kind, in the order in which they are created.
+        """Return the job manifests as another kind, in the order in which they are created.
 
         Args:
             kind: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`, `legacy` (ms-operator) or `first-generation`.

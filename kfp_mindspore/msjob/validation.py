@@ -1,7 +1,7 @@
-"""Validation of MSJob documents: the CRD's schema, and the rules that the CRD expresses in CEL.
+"""MSJob document validation: the CRD's schema, and the rules that the CRD expresses in CEL.
 
-Every error is one sentence that starts with the path of the field, such as
-`spec.msReplicaSpecs.Worker.replicas: must be ≥ 1, got 0`. A null value counts as an absent field, as in Kubernetes.
+Every error is one sentence that starts with the field path, such as `spec.msReplicaSpecs.Worker.replicas: must be ≥ 1,
+got 0`. A null value counts as an absent field, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def validate_msjob(job: Any) -> None:
 
 
 def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
-    """Return the hint for a job of another kind or generation; empty for other documents.
+    """Return the hint for a job with another kind or generation; empty for other documents.
 
     Args:
         document: The document.
-        source: Name of its file.
+        source: Its file's name.
     """
     from kfp_mindspore.msjob.kinds import find_kind
 
@@ -85,7 +85,7 @@ def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
 
 
 def list_errors(document: Any) -> list[str]:
-    """Return one sentence for each invalid field of a job's document; empty when it is valid."""
+    """Return one sentence for each invalid field in a job's document; empty when it is valid."""
     if not isinstance(document, Mapping):
         return [f"document: must be a mapping, got {_show(document)}"]
     status = document.get("status")
@@ -111,7 +111,7 @@ def _drop_nulls(value: Any) -> Any:
 
 
 def _resolve_replica_types(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Replace the keys of msReplicaSpecs, which are case-insensitive, by the replica types; yield the wrong ones."""
+    """Replace msReplicaSpecs keys, which are case-insensitive, by the replica types; yield the wrong ones."""
     replicas = _mapping(_mapping(document.get("spec")).get("msReplicaSpecs"))
     given: dict[str, str] = {}
     for key in list(replicas):
@@ -126,7 +126,7 @@ def _resolve_replica_types(document: dict[str, Any]) -> Iterator[tuple[str, str]
 
 
 def _list_rule_errors(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the path and the message of each violation of a rule that JSON schema cannot express."""
+    """Yield path and message for each violated rule that JSON schema cannot express."""
     spec = _mapping(document.get("spec"))
     replicas = spec.get("msReplicaSpecs")
     if isinstance(replicas, Mapping):

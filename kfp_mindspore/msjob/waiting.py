@@ -16,7 +16,7 @@ QUOTA_TOO_SMALL = "QuotaTooSmall"
 REJECTED = "Rejected"
 NAME_TAKEN = "NameTaken"
 NAME_TERMINATING = "NameTerminating"
-# The values of `status.waitingReason`, which operators write.
+# `status.waitingReason` values, which operators write.
 WAITING_REASONS = (
     IMAGE_PULL,
     CONTAINER_CONFIG,
@@ -34,7 +34,7 @@ WAITING_REASONS = (
 # Found by clients: no operator writes the status.
 NO_OPERATOR = "NoOperator"
 
-# Four attempts of the kubelet to pull an image.
+# The kubelet's four attempts to pull an image.
 _SECONDS = 60.0
 # An autoscaler adds a node within minutes; an operator is back after its upgrade.
 _LONG_SECONDS = 600.0
@@ -49,7 +49,7 @@ class Waiting:
     """Why pods do not run.
 
     Attributes:
-        reason: One of `WAITING_REASONS`, or `NO_OPERATOR`; empty from an operator that writes no reason.
+        reason: A value in `WAITING_REASONS`, or `NO_OPERATOR`; empty from an operator that writes no reason.
         message: A sentence.
     """
 

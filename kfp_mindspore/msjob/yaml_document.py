@@ -17,8 +17,8 @@ def parse_yaml_documents(text: str, *, source: str = "", repeated: list[str] | N
 
     Args:
         text: The YAML.
-        source: Name of its file, for messages.
-        repeated: Receives `line N, column M: KEY` of keys that are given twice, of which the last counts; None refuses
+        source: Its file's name, for messages.
+        repeated: Receives `line N, column M: KEY` for keys that are given twice, where the last counts; None refuses
             them.
 
     Raises:
@@ -77,15 +77,15 @@ def parse_yaml_documents(text: str, *, source: str = "", repeated: list[str] | N
 
 
 def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
-    """Parse the YAML of one job without validating it.
+    """Parse one job's YAML without validating it.
 
     Args:
         text: The YAML.
-        source: Name of its file, for messages.
+        source: Its file's name, for messages.
 
     Raises:
-        ValidationError: Not YAML (with line and column), a duplicate key, not exactly one mapping, or a job of another
-            kind or generation.
+        ValidationError: Not YAML (with line and column), a duplicate key, not exactly one mapping, or a job with
+            another kind or generation.
     """
     from kfp_mindspore.msjob.validation import get_convert_hint
 

@@ -1,4 +1,4 @@
-"""The interface of job backends."""
+"""The job backend interface."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from typing import Any
 from kfp_mindspore.msjob.manifest import deserialize, parse_time, serialize
 from kfp_mindspore.msjob.types import MSJob
 
-# Grace period for the processes of a cancelled job to save a checkpoint.
+# Grace period for a cancelled job's processes to save a checkpoint.
 CANCEL_GRACE_SECONDS = 5.0
 
 
 @dataclass
 class Pod:
-    """A running member of a job: a pod on a cluster, a process on this machine.
+    """A running job member: a pod on a cluster, a process on this machine.
 
     Attributes:
         name: `<job>-<scheduler|ps|worker>-<index>`.
-        namespace: Namespace of the job.
+        namespace: Job namespace.
         replica_type: `Scheduler`, `PS` or `Worker`.
         index: Index within the type.
         phase: `Pending`, `Running`, `Succeeded` or `Failed`.
         labels: Labels, the training.kubeflow.org ones among them.
         node: Its node; None on this machine.
         pid: Process number; None on a cluster, and before the start.
-        process_start: Start time of the process; see ProcessIdentity.
+        process_start: The process's start time; see ProcessIdentity.
         exit_code: As a shell reports it (128 + signal); None while it runs.
-        reason: Reason of its termination: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also of waiting.
+        reason: Its termination's reason: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also a waiting
+            reason.
         message: Details.
-        restarts: Number of restarts.
-        start_time: Time of the last start.
-        finish_time: Time of its termination.
+        restarts: Restart count.
+        start_time: When it was last started.
+        finish_time: When it was terminated.
     """
 
     name: str
@@ -62,12 +63,12 @@ class Pod:
 
     @property
     def metadata(self) -> SimpleNamespace:
-        """Name, namespace and labels, as of a V1Pod."""
+        """Name, namespace and labels, as in a V1Pod."""
         return SimpleNamespace(name=self.name, namespace=self.namespace, labels=dict(self.labels))
 
     @property
     def status(self) -> SimpleNamespace:
-        """Phase, reason, message and start time, as of a V1Pod."""
+        """Phase, reason, message and start time, as in a V1Pod."""
         return SimpleNamespace(phase=self.phase, reason=self.reason, message=self.message, start_time=self.start_time)
 
     @classmethod
@@ -83,11 +84,11 @@ class Pod:
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a job or one of its pods.
+    """An event on a job or one of its pods.
 
     Attributes:
         time: RFC 3339.
-        object: Name of the job or pod.
+        object: Job or pod name.
         reason: One machine-readable word.
         message: A sentence.
     """
@@ -103,7 +104,7 @@ class JobBackend(abc.ABC):
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of jobs without one."""
+        """The namespace for jobs without one."""
         return "default"
 
     def list_flags(self) -> Sequence[str]:
@@ -111,7 +112,7 @@ class JobBackend(abc.ABC):
         return ()
 
     def name_command(self, *words: str, namespace: str = "") -> str:
-        """Return a command line of `kfp-mindspore job` for jobs of this backend.
+        """Return a `kfp-mindspore job` command line for jobs on this backend.
 
         Args:
             words: Its words, such as `logs` and a job's name.
@@ -129,7 +130,7 @@ class JobBackend(abc.ABC):
             dry_run: Only validate it, and return it as it would be stored.
 
         Raises:
-            AlreadyExistsError: A job of this name exists in its namespace.
+            AlreadyExistsError: A job with this name exists in its namespace.
             ValidationError: It is invalid, or this backend cannot run it; the message names the fields.
         """
 
@@ -150,7 +151,7 @@ class JobBackend(abc.ABC):
             name: The job.
             namespace: Its namespace.
             timeout: Seconds; None for no limit.
-            interval: Polling interval in seconds of a backend without a watch.
+            interval: Polling interval in seconds for a backend without a watch.
 
         Raises:
             NotFoundError: The job does not exist, or was deleted.
@@ -165,7 +166,7 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def list_jobs(self, namespace: str) -> list[MSJob]:
-        """Return the jobs of a namespace by name."""
+        """Return the jobs in a namespace by name."""
 
     @abc.abstractmethod
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
@@ -190,7 +191,7 @@ class JobBackend(abc.ABC):
         """
 
     def cancel(self, job: MSJob) -> None:
-        """Request the deletion of a job without waiting for its end, for a client that is about to be killed.
+        """Request a job's deletion without waiting for its end, for a client that is about to be killed.
 
         Args:
             job: The job, as `create` or `get` returned it.
@@ -203,7 +204,7 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Return the events of a job and its pods, oldest first."""
+        """Return the events on a job and its pods, oldest first."""
 
     @abc.abstractmethod
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
@@ -213,7 +214,7 @@ class JobBackend(abc.ABC):
             name: The job.
             namespace: Its namespace.
             pod: The pod.
-            last: Number of last lines; default all.
+            last: How many last lines; default all.
         """
 
     @abc.abstractmethod
@@ -226,12 +227,12 @@ class JobBackend(abc.ABC):
         timeout: float | None = None,
         on_change: Callable[[MSJob], object] | None = None,
     ) -> Iterator[tuple[str, str]]:
-        """Yield (pod name, line) of the chosen pods, from their first line until the job is finished or deleted.
+        """Yield (pod name, line) from the chosen pods, from their first line until the job is finished or deleted.
 
         Args:
             name: The job.
             namespace: Its namespace.
-            pod_filter: Predicate of the pods to follow.
+            pod_filter: Predicate for the pods to follow.
             timeout: Seconds; None for no limit.
             on_change: Called with the job at first and after each change, between two lines; not called for jobs on
                 this machine, whose processes wait for nothing.

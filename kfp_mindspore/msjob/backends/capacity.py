@@ -1,8 +1,8 @@
-"""The capacity of this machine for the workers of an elastic job.
+"""This machine's capacity for an elastic job's workers.
 
 A worker that returns after a restart runs for graceSeconds. One that fails again within graceSeconds, or whose process
 cannot be started, is missing: the job goes on without it. It is tried again after ten times graceSeconds, then after
-twice that time, and so on, and when the number of workers in the spec changes.
+twice that time, and so on, and when the worker count in the spec changes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _GROWTH_FACTOR = 10.0
 
 @dataclass
 class Capacity:
-    """The missing workers of one job. Times are time.monotonic().
+    """One job's missing workers. Times are time.monotonic().
 
     Attributes:
-        missing: Number of missing workers.
+        missing: Missing worker count.
     """
 
     missing: int = 0
@@ -31,7 +31,7 @@ class Capacity:
     _retry_at: float = float("inf")
 
     def record_start(self, now: float) -> None:
-        """Record the start of an attempt."""
+        """Record an attempt's start."""
         self._start = now
 
     def record_failure(self, job: MSJob, now: float) -> None:
@@ -51,7 +51,7 @@ class Capacity:
         self._losses += 1
 
     def get_available(self, job: MSJob, now: float) -> int:
-        """Return the number of workers that run or may be started."""
+        """Return how many workers run or may be started."""
         requested = get_requested_workers(job)
         if requested != self._requested or now >= self._retry_at:
             self._on_trial = self.missing > 0

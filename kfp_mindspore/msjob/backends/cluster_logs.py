@@ -1,4 +1,4 @@
-"""The logs of a job's pods as one stream, across restarts: each new pod is followed from its first line."""
+"""A job's pod logs as one stream, across restarts: each new pod is followed from its first line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kfp_mindspore.msjob.types import MSJob
 
 # Bounds the memory when the reader is slower than the pods.
 _WAITING_LINES = 10_000
-# Pods may still write after their job has finished: terminating peers, buffers of the kubelet.
+# Pods may still write after their job has finished: terminating peers, the kubelet's buffers.
 _LAST_SECONDS = 10.0
-# The log of a replaced pod ends at once, unless its node is lost.
+# A replaced pod's log ends at once, unless its node is lost.
 _PREDECESSOR_SECONDS = 5.0
 _CHECK_SECONDS = 0.5
 
@@ -50,7 +50,7 @@ class _Failure:
     error: BaseException
 
 
-# A list holds the documents of the job's pods.
+# A list holds the job's pod documents.
 _Message = _Line | _Finished | _Failure | MSJob | list[dict[str, Any]]
 
 
@@ -68,7 +68,7 @@ def follow_pods(
     timeout: float | None,
     on_change: Callable[[MSJob], object] | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield (pod name, line) of a job's selected pods until the job finishes.
+    """Yield (pod name, line) from a job's selected pods until the job finishes.
 
     Args:
         cluster: Its cluster.

@@ -1,4 +1,4 @@
-"""Conversion of a cluster's pods and events to those of a backend."""
+"""Conversion from a cluster's pods and events to a backend's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 
 
 def is_owned(document: Document, uid: str) -> bool:
-    """Return whether an object is owned by the job of this uid, not by an earlier job of the same name."""
+    """Return whether an object is owned by the job with this uid, not by an earlier job with the same name."""
     owners = document["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == uid for owner in owners)
 
@@ -32,7 +32,7 @@ def has_started(document: Document) -> bool:
 
 
 def read_pods(documents: Iterable[Document]) -> list[Pod]:
-    """Return pods with the labels of a member: scheduler, parameter servers, workers by rank."""
+    """Return pods with a member's labels: scheduler, parameter servers, workers by rank."""
     pods = [read_pod(document) for document in documents if _get_replica_type(document) is not None]
     return sorted(pods, key=lambda pod: (REPLICA_TYPES.index(pod.replica_type), pod.index))
 
@@ -64,10 +64,10 @@ def read_pod(document: Document) -> Pod:
 
 
 def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event]:
-    """Return the events of a job and its members, oldest first.
+    """Return the events on a job and its members, oldest first.
 
     Args:
-        documents: The events of its namespace.
+        documents: Its namespace's events.
         job: Its name.
         uid: Its uid.
     """
@@ -109,7 +109,7 @@ def _get_replica_type(document: Document) -> str | None:
 
 
 def _get_waiting_reason(document: Document) -> tuple[str | None, str | None]:
-    """Return reason and message of a pod that does not run, or failed before its container started."""
+    """Return reason and message for a pod that does not run, or failed before its container started."""
     status = document.get("status") or {}
     for item in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         state = item.get("state") or {}

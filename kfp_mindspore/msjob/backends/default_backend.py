@@ -15,7 +15,7 @@ def create_backend(namespace: str | None = None) -> JobBackend:
     """Return the backend that `get_backend_name` names.
 
     Args:
-        namespace: Namespace of the jobs; default that of the context or the pod.
+        namespace: Job namespace; default the context's or the pod's.
 
     Raises:
         UserError: KFP_MINDSPORE_BACKEND names no backend.

@@ -1,4 +1,4 @@
-"""Submission of an MSJob as another kind, which that kind's own operator runs."""
+"""An MSJob's submission as another kind, which that kind's own operator runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kfp_mindspore.msjob.validation import validate_msjob
 
 
 def create_as_kind(backend: JobBackend, job: MSJob, kind: str, *, dry_run: bool = False) -> Export:
-    """Submit a job as another kind; return its stored manifests, and the changes of the conversion.
+    """Submit a job as another kind; return its stored manifests, and the conversion's changes.
 
     Objects without a namespace, such as a ClusterTrainingRuntime, are applied; the job itself is created.
 
     Args:
         backend: A KubernetesBackend.
         job: The job.
-        kind: Of `kfp_mindspore.msjob.kinds.KINDS`.
+        kind: A kind in `kfp_mindspore.msjob.kinds.KINDS`.
         dry_run: Only validate it, by the API server.
 
     Raises:
         ValidationError: The backend is no cluster, the kind cannot express the job, or the job is invalid.
-        NotInstalledError: The cluster does not have the definition of the kind; nothing was created.
-        AlreadyExistsError: A job of this name exists.
+        NotInstalledError: The cluster does not have the kind's definition; nothing was created.
+        AlreadyExistsError: A job with this name exists.
     """
     if not isinstance(backend, KubernetesBackend):
         raise ValidationError(

@@ -1,4 +1,4 @@
-"""The processes of one attempt of a local job, started and terminated together; used by its supervisor only."""
+"""The processes for one attempt by a local job, started and terminated together; used by its supervisor only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kfp_mindspore.settings import (
 )
 
 HUNG = "Hung"
-# faulthandler writes the stacks of a process in a few milliseconds.
+# faulthandler writes a process's stacks in a few milliseconds.
 _STACKS_SECONDS = 0.3
 
 
@@ -44,14 +44,14 @@ class _Running:
 
 
 class Gang:
-    """All members of one attempt.
+    """All members in one attempt.
 
     Args:
         job: The job.
-        workers: Number of workers of this attempt.
-        restarts: Number of restarts before this attempt.
-        supervisor: Owner of the processes.
-        heartbeats: Heartbeats of the workers.
+        workers: This attempt's worker count.
+        restarts: Restarts before this attempt.
+        supervisor: The processes' owner.
+        heartbeats: The workers' heartbeats.
         spares: Warm spares, which become members.
     """
 
@@ -89,7 +89,7 @@ class Gang:
         for running in self._members:
             member, pod = running.member, running.pod
             pod.labels, pod.restarts, pod.start_time = member.labels, self._restarts, now()
-            # A job submitted by worker 0 of another job must not report as that one.
+            # A job submitted by another job's worker 0 must not report as that job.
             environment = {name: value for name, value in request.environment.items() if name != PROGRESS_VARIABLE}
             if (member.replica_type, member.index) == (WORKER, 0):
                 environment[PROGRESS_VARIABLE] = str(directory.progress_file)
@@ -123,7 +123,7 @@ class Gang:
 
     @property
     def terminations(self) -> list[tuple[ContainerTermination, str]]:
-        """The state of each member, with its restart policy."""
+        """Each member's state, with its restart policy."""
         return [
             (
                 ContainerTermination(
@@ -141,7 +141,7 @@ class Gang:
 
     @property
     def grace_seconds(self) -> float:
-        """The longest grace period of its members."""
+        """Its members' longest grace period."""
         return max((running.member.spec.grace_seconds for running in self._members), default=0.0)
 
     def is_running(self) -> bool:
@@ -149,7 +149,7 @@ class Gang:
         return any(running.pod.phase == "Running" for running in self._members)
 
     def poll(self) -> bool:
-        """Update the pods of members that exited; kill what they left in their process groups.
+        """Update exited members' pods; kill what they left in their process groups.
 
         Returns:
             Whether any exited.
@@ -201,7 +201,7 @@ class Gang:
             self._mark_hung(item.pod, "no heartbeat")
 
     def dump_stacks(self) -> None:
-        """Have each worker that trains write the stacks of its threads to its log."""
+        """Have each worker that trains write its threads' stacks to its log."""
         for item in self._members:
             pod = item.pod
             if item.process is not None and pod.phase == "Running" and self._heartbeats.read(pod.name) is not None:
@@ -248,7 +248,7 @@ class Gang:
 
         Args:
             grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
-            reason: Reason of each pod that was terminated.
+            reason: Reason for each terminated pod.
         """
         self.poll()
         running = [item.pod for item in self._members if item.pod.phase == "Running"]

@@ -1,4 +1,4 @@
-"""Heartbeats of a local job's workers: files that `kfp_mindspore.training.watchdog` writes each second."""
+"""Heartbeats from a local job's workers: files that `kfp_mindspore.training.watchdog` writes each second."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kfp_mindspore.settings import DEFAULT_HANG_SECONDS, FIRST_STEP_FACTOR, HANG
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The newest heartbeat of a worker.
+    """A worker's newest heartbeat.
 
     Attributes:
-        step: Number of steps done by this process's training; None before its first step.
+        step: Steps done by this process's training; None before its first step.
         in_step: Whether it computes a step or waits in one for the others.
         ended: `done` once its training has ended, `terminated` if by a SIGTERM to a worker, else empty.
     """
@@ -26,13 +26,13 @@ class Heartbeat:
 
 
 class Heartbeats:
-    """The heartbeats of one attempt.
+    """One attempt's heartbeats.
 
-    Ages are measured by the caller's clock from the first sight of a file's version: a step of the machine's clock has
-    no effect.
+    Ages are measured by the caller's clock from when a file's version is first seen: a machine clock step has no
+    effect.
 
     Args:
-        directory: Directory of the files.
+        directory: File directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,11 +40,11 @@ class Heartbeats:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def get_file(self, name: str) -> Path:
-        """Return the file of a worker."""
+        """Return a worker's file."""
         return self._directory / f"{name}.json"
 
     def clear(self) -> None:
-        """Remove the files of the last attempt."""
+        """Remove the last attempt's files."""
         self._seen.clear()
         self._directory.mkdir(exist_ok=True)
         for file in self._directory.iterdir():
@@ -61,7 +61,7 @@ class Heartbeats:
     def list_stale(self, limits: Mapping[str, float], now: float) -> list[str]:
         """Return the workers without a heartbeat for their time limit, which is three times as long before a step.
 
-        Workers whose training has ended are none of them: they may export or evaluate for longer.
+        Workers whose training has ended are not included: they may export or evaluate for longer.
 
         Args:
             limits: Seconds by worker; 0 for none.
@@ -107,7 +107,7 @@ class Heartbeats:
 
 
 def get_hang_seconds(environment: Mapping[str, str]) -> float:
-    """Return the time limit of a process without progress in seconds; the process itself refuses a wrong value."""
+    """Return the time limit for a process without progress in seconds; the process itself refuses a wrong value."""
     try:
         return float(environment.get(HANG_SECONDS_VARIABLE) or DEFAULT_HANG_SECONDS)
     except ValueError:

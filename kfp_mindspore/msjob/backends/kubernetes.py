@@ -42,19 +42,20 @@ _SERVER_FIELDS = (
     "selfLink",
 )
 _CONFLICTS = 10
-# Time for deletion beyond the grace period of the pods.
+# Time for deletion beyond the pods' grace period.
 _DELETION_SECONDS = 120.0
 
 
 class KubernetesBackend(JobBackend):
     """Jobs on a cluster.
 
-    Credentials and address are those of the kubernetes client: KUBECONFIG, ~/.kube/config with its contexts and exec
-    plugins, and in a pod its service account. Errors are those of `kfp_mindspore.kube` beside the package's own.
+    Credentials and address come from the same sources as the kubernetes client's: KUBECONFIG, ~/.kube/config with its
+    contexts and exec plugins, and in a pod its service account. Errors are `kfp_mindspore.kube` errors beside the
+    package's own.
 
     Args:
-        namespace: Namespace of the jobs; default that of the context or the pod.
-        context: Context of the kubeconfig; default the current one.
+        namespace: Job namespace; default the context's or the pod's.
+        context: The kubeconfig's context; default the current one.
         kubeconfig: The kubeconfig.
     """
 
@@ -75,7 +76,7 @@ class KubernetesBackend(JobBackend):
 
     @property
     def default_namespace(self) -> str:
-        """The default namespace of jobs: the backend's, else that of the context or the pod."""
+        """The default namespace for jobs: the backend's, else the context's or the pod's."""
         return self.namespace or self.cluster.namespace
 
     def list_flags(self) -> Sequence[str]:
@@ -86,9 +87,9 @@ class KubernetesBackend(JobBackend):
         return flags
 
     def name_command(self, *words: str, namespace: str = "") -> str:
-        """Return a command line of `kfp-mindspore job` that means the same jobs; see `JobBackend.name_command`."""
+        """Return a `kfp-mindspore job` command line that means the same jobs; see `JobBackend.name_command`."""
         other = copy.copy(self)
-        # Pasted, the command finds the namespace of the context, not this object's.
+        # Pasted, the command finds the context namespace, not this object's.
         other.namespace = None
         return JobBackend.name_command(other, *words, namespace=namespace)
 
@@ -125,7 +126,7 @@ class KubernetesBackend(JobBackend):
         return _read_job(self._get(name, namespace))
 
     def list_jobs(self, namespace: str) -> list[MSJob]:
-        """Return the jobs of a namespace by name."""
+        """Return the jobs in a namespace by name."""
         return [_read_job(document) for document in _sort(self.cluster.list(MSJOBS, namespace))]
 
     def watch(
@@ -197,7 +198,7 @@ class KubernetesBackend(JobBackend):
         self._wait_for_end(name, namespace, pods_there, lambda item: is_owned(item, uid))
 
     def cancel(self, job: MSJob) -> None:
-        """Request the deletion of a job by one API call; see `JobBackend.cancel`."""
+        """Request a job's deletion by one API call; see `JobBackend.cancel`."""
         self.cluster.delete(MSJOBS, job.name, job.namespace, uid=str(job.metadata.get("uid") or ""))
 
     def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
@@ -207,12 +208,12 @@ class KubernetesBackend(JobBackend):
         return read_pods(document for document in documents if is_owned(document, uid))
 
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Return the events of a job and its pods, oldest first; the API server keeps them for an hour."""
+        """Return the events on a job and its pods, oldest first; the API server keeps them for an hour."""
         uid = self._get(name, namespace)["metadata"]["uid"]
         return read_events(self.cluster.list(EVENTS, namespace), name, uid)
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a pod's output; see `JobBackend.read_log`. That of an earlier attempt went with its pod."""
+        """Return a pod's output; see `JobBackend.read_log`. An earlier attempt's log is deleted with its pod."""
         text = self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
         return "\n".join(map(format_line, text.split("\n")))
 
@@ -312,7 +313,7 @@ def check_images(job: MSJob) -> None:
 
 
 def _read_job(document: dict[str, Any]) -> MSJob:
-    """Return a stored job; unknown fields of the spec are dropped, those of pod templates kept."""
+    """Return a stored job; unknown spec fields are dropped, but kept in pod templates."""
     status = document.get("status")
     job = MSJob.from_dict({**document, "status": None}, validate=False)
     job.metadata.pop("managedFields", None)

@@ -1,4 +1,4 @@
-"""The local backend: jobs as processes of this machine, each job with its own detached supervisor."""
+"""The local backend: jobs as processes on this machine, each job with its own detached supervisor."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _END_SECONDS = 10.0
 
 
 class LocalBackend(JobBackend):
-    """Runs jobs as processes of this machine; `process_spec` lists which fields of a template it honours.
+    """Runs jobs as processes on this machine; `process_spec` lists which template fields it honours.
 
     Args:
-        home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
+        home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
     """
 
     def __init__(self, home: Path | str | None = None) -> None:
@@ -60,7 +60,7 @@ class LocalBackend(JobBackend):
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
         """Start a job's supervisor and return; see `JobBackend.create`.
 
-        It runs in this process's directory and environment, and ends with the holder of the lease that these name.
+        It runs in this process's directory and environment, and ends with the lease holder that these name.
         """
         validate_msjob(job)
         environment = dict(os.environ)
@@ -89,7 +89,7 @@ class LocalBackend(JobBackend):
         for warning in warnings:
             state.add_event(job.name, "NotHonoured", warning)
         path = self._get_path(job.name, job.namespace)
-        # Removes a job of this name whose TTL has passed.
+        # Removes a job with this name whose TTL has passed.
         with contextlib.suppress(NotFoundError):
             self.get(job.name, job.namespace)
         try:
@@ -110,7 +110,7 @@ class LocalBackend(JobBackend):
                 _SUPERVISOR,
                 path,
                 cwd="/",
-                # The job's own PYTHONPATH must not shadow modules of the supervisor.
+                # The job's own PYTHONPATH must not shadow the supervisor's modules.
                 env={**environment, "PYTHONPATH": _PACKAGE_ROOT},
                 log=directory.supervisor_log,
             )
@@ -130,7 +130,7 @@ class LocalBackend(JobBackend):
         return job
 
     def list_jobs(self, namespace: str) -> list[MSJob]:
-        """Return the jobs of a namespace by name."""
+        """Return the jobs in a namespace by name."""
         folder = self.home / "jobs" / namespace
         if not folder.is_dir():
             return []
@@ -142,9 +142,9 @@ class LocalBackend(JobBackend):
         return jobs
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
-        """Apply a merge patch; of the spec runPolicy, elasticPolicy, warmSpares and the number of workers are mutable.
+        """Apply a merge patch; in the spec, runPolicy, elasticPolicy, warmSpares and the worker count are mutable.
 
-        See `JobBackend.update`. Another number of workers restarts the gang from its checkpoint.
+        See `JobBackend.update`. Another worker count restarts the gang from its checkpoint.
         """
         job, state = self._read(name, namespace)
         directory = JobDirectory(self._get_path(name, namespace))
@@ -191,11 +191,11 @@ class LocalBackend(JobBackend):
         return self._read(name, namespace)[1].pods
 
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Return the events of a job and its processes, oldest first."""
+        """Return the events on a job and its processes, oldest first."""
         return self._read(name, namespace)[1].events
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a process's log, of all attempts; see `JobBackend.read_log`."""
+        """Return a process's log, from all attempts; see `JobBackend.read_log`."""
         path = self._open(name, namespace).log_file(pod)
         if last is not None:
             return "".join(f"{line}\n" for line in read_last_lines(path, last))
@@ -236,7 +236,7 @@ class LocalBackend(JobBackend):
             time.sleep(_POLL_SECONDS)
 
     def get_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
-        """Return the identity of a job's supervisor, which may have terminated; None before its start."""
+        """Return a job supervisor's identity, which may have terminated; None before its start."""
         return self._open(name, namespace).read_supervisor()
 
     def _get_path(self, name: str, namespace: str) -> Path:

@@ -1,4 +1,4 @@
-"""The process of a job's member on this machine; which fields of its template are honoured, ignored or refused.
+"""A job member's process on this machine; which template fields are honoured, ignored or refused.
 
 | field | local backend |
 |---|---|
@@ -39,7 +39,7 @@ from kfp_mindspore.settings import CORES_VARIABLE, PLACEHOLDER_IMAGE, WORKER_COU
 PYTHON_WORDS = frozenset({"python", "python3"})
 LOCAL_ADDRESS = "127.0.0.1"
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-# Placeholder port of a topology that is only checked.
+# Placeholder port for a topology that is only checked.
 _ANY_PORT = 1024
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
@@ -77,7 +77,7 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
         value = _read_variable(job, member, item)
         if value is not None:
             variables[item["name"]] = _expand(value, variables)
-    # A job submitted by a worker of another job must not inherit its topology.
+    # A job submitted by another job's worker must not inherit its topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
     if WORKER_COUNT_VARIABLE in member.environment and THREADS_VARIABLE not in {**base, **variables}:
@@ -163,12 +163,12 @@ def find_script(argv: tuple[str, ...]) -> str | None:
 
 
 def is_python_program(argv: Sequence[str]) -> bool:
-    """Return whether a command line is a script or a module of this interpreter, without options but -u."""
+    """Return whether a command line is a script or a module under this interpreter, without options but -u."""
     return bool(argv) and argv[0] == sys.executable and has_python_arguments(argv)
 
 
 def has_python_arguments(argv: Sequence[str]) -> bool:
-    """Return whether a command line of Python runs a script or a module, without options but -u."""
+    """Return whether a Python command line runs a script or a module, without options but -u."""
     words = list(argv[1:])
     while words and words[0] == "-u":
         del words[0]

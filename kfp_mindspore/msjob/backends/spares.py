@@ -1,7 +1,7 @@
-"""Warm spares of a local job: processes that have imported MindSpore and become members at the next restart.
+"""A local job's warm spares: processes that have imported MindSpore and become members at the next restart.
 
-A restart replaces all members, since none can rejoin a running MindSpore cluster: spares for all of them (workers and
-scheduler) save the most. They are used for commands of the form `python script …` and `python -m module …`, with the
+A restart replaces all members, since none can rejoin a running MindSpore cluster: spares for all (workers and
+scheduler) save the most. They are used for commands with the form `python script …` and `python -m module …`, with the
 workers' template; others start as usual.
 """
 
@@ -33,10 +33,10 @@ class _Spare:
 
 
 class Spares:
-    """The spare processes of one job.
+    """One job's spare processes.
 
     Args:
-        supervisor: Owner of the processes.
+        supervisor: The processes' owner.
         log: File for their output until they become members.
     """
 
@@ -47,7 +47,7 @@ class Spares:
 
     @property
     def pids(self) -> list[int]:
-        """The process numbers of the spares that wait or import."""
+        """Process numbers for the spares that wait or import."""
         return [spare.process.pid for spare in self._spares]
 
     def fill(self, count: int, spec: ProcessSpec) -> bool:
@@ -55,7 +55,7 @@ class Spares:
 
         Args:
             count: Their number.
-            spec: The process of a worker; its environment is used except for the topology.
+            spec: A worker's process; its environment is used except for the topology.
 
         Returns:
             False if one ended by itself: it cannot import MindSpore, as its log explains.

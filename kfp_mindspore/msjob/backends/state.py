@@ -42,7 +42,7 @@ class JobRequest:
     Attributes:
         cwd: Directory.
         environment: The whole environment.
-        lease: File of the lease that the job was started under; empty for none.
+        lease: Lease file that the job was started under; empty without one.
     """
 
     cwd: str
@@ -58,8 +58,8 @@ class JobState:
         status: The job's status.
         pods: Its members.
         events: Events, oldest first.
-        restarts: Number of gang restarts after failures.
-        attempt: Number of the present gang, from 0.
+        restarts: Gang restarts after failures.
+        attempt: The present gang's number, from 0.
     """
 
     status: DetailedStatus = field(default_factory=DetailedStatus)
@@ -85,7 +85,7 @@ class JobState:
         return document
 
     def add_event(self, name: str, reason: str, message: str) -> None:
-        """Record an event of the job or a pod; the oldest beyond 200 are dropped."""
+        """Record an event on the job or a pod; the oldest beyond 200 are dropped."""
         self.events.append(Event(format_time(now()), name, reason, message))
         del self.events[:-_MAXIMUM_EVENTS]
 
@@ -96,10 +96,10 @@ class JobState:
         self.add_event(job_name, reason, message)
 
     def count_replicas(self, requested_workers: int) -> None:
-        """Write the numbers of active, succeeded and failed replicas, of restarts and attempts into the status.
+        """Write the counts for active, succeeded and failed replicas, restarts and attempts into the status.
 
         Args:
-            requested_workers: Number of workers that the job requests.
+            requested_workers: Workers that the job requests.
         """
         counts: dict[str, ReplicaStatus] = {}
         for pod in self.pods:
@@ -127,17 +127,17 @@ class JobDirectory(StateDirectory):
 
     @property
     def supervisor_log(self) -> Path:
-        """Output of the supervisor; empty unless it fails itself."""
+        """The supervisor's output; empty unless it fails itself."""
         return self.log_file("supervisor")
 
     @property
     def heartbeats(self) -> Path:
-        """Directory of the workers' heartbeats."""
+        """Directory for the workers' heartbeats."""
         return self.path / "heartbeats"
 
     @property
     def progress_file(self) -> Path:
-        """Progress of the training."""
+        """Training progress."""
         return self.path / "progress.json"
 
     def log_file(self, pod: str) -> Path:
@@ -202,13 +202,13 @@ class JobDirectory(StateDirectory):
         self.write("delete.json", {"graceSeconds": grace_seconds})
 
     def read_delete(self) -> tuple[float | None] | None:
-        """Return the grace period of a request to delete, in a tuple; None without a request."""
+        """Return the grace period in a delete request, in a tuple; None without a request."""
         if not (self.path / "delete.json").exists():
             return None
         return (self.read("delete.json")["graceSeconds"],)
 
     def recover(self, job: MSJob, state: JobState, start_seconds: float = 10.0) -> JobState:
-        """Terminate the processes of a job whose supervisor was killed, and record that it failed.
+        """Terminate the processes in a job whose supervisor was killed, and record that it failed.
 
         Args:
             job: The job.

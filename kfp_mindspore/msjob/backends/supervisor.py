@@ -1,6 +1,6 @@
-"""Supervisor of one local job: `python -m kfp_mindspore.msjob.backends.supervisor DIRECTORY`.
+"""Supervisor for one local job: `python -m kfp_mindspore.msjob.backends.supervisor DIRECTORY`.
 
-`restart.decide_job_phase` makes its decisions; requests of clients are files in the job's directory.
+`restart.decide_job_phase` makes its decisions; client requests are files in the job's directory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from kfp_mindspore.msjob.status import Failure
 _POLL_SECONDS = 0.15
 # After the job has succeeded, members that are about to exit may do so before they are terminated.
 _SETTLE_SECONDS = 3.0
-# The foreground run that owned the job is dead: nobody waits for a long grace period.
+# The foreground run that owned the job is dead: no process waits for a long grace period.
 _ORPHANED_GRACE_SECONDS = 2.0
-# Clients that wait for a job with a TTL of 0 still observe its end.
+# Clients that wait for a job with TTL 0 still observe its end.
 _LINGER_SECONDS = 1.0
 _FAILURE_LINES = 20
 # Restarts are delayed after attempts that ended sooner without a completed step.
 _QUICK_SECONDS = 60.0
-# Of a script that does not train by `fit`, and so has no heartbeats.
+# For a script that does not train by `fit`, and so has no heartbeats.
 _SPARE_DELAY_SECONDS = 20.0
 
 
@@ -200,7 +200,7 @@ class JobSupervisor(Supervisor):
             self._restart(gang, "JobRestarting", f"{decision.message}; the job goes on without it", 0.0)
         elif decision.action == "fail":
             self._record_failure(decision)
-            # Peers would block in a collective of the lost member.
+            # Peers would block in a collective with the lost member.
             self._finish_failed(decision.reason, decision.message, grace=0.0)
         else:
             self._record_failure(decision)
@@ -241,7 +241,7 @@ class JobSupervisor(Supervisor):
         self._record_pods()
 
     def _record_failure(self, decision: Decision) -> None:
-        """Write the first failure into the status, with the last lines of its log."""
+        """Write the first failure into the status, with its log's last lines."""
         item = decision.termination
         assert item is not None
         log: list[str] = []
@@ -258,7 +258,7 @@ class JobSupervisor(Supervisor):
         return self._capacity.get_available(self._job, now) == started
 
     def _resize(self, gang: Gang, workers: int) -> None:
-        """Terminate the gang, which writes a checkpoint after its step, and start another number of workers."""
+        """Terminate the gang, which writes a checkpoint after its step, and start another worker count."""
         message = f"{workers} workers instead of {gang.workers}: the gang restarts from its checkpoint"
         self._end_gang(None, "Resized")
         if (decision := self._make_decision(gang)).action == "succeed":

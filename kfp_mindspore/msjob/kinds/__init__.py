@@ -1,4 +1,4 @@
-"""Other kinds of jobs that an MSJob converts to, each with the manifests of its own operator."""
+"""Other job kinds that an MSJob converts to, each with its own operator's manifests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS: dict[str, JobKind] = {
         *(legacy.LEGACY, legacy.FIRST_GENERATION),
     )
 }
-# Kinds that are read from their manifests; MSJobs of both generations are read by `kfp_mindspore.msjob.convert`.
+# Kinds that are read from their manifests; both MSJob generations are read by `kfp_mindspore.msjob.convert`.
 _READERS = (mpijob.KIND, trainjob.KIND, ascendjob.KIND, volcano.KIND)
 
 _OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -39,11 +39,11 @@ class Export:
 
 
 def export_job(job: JobManifest, kind: str) -> Export:
-    """Return the manifests of a job in another kind.
+    """Return a job's manifests in another kind.
 
     Args:
         job: A valid job.
-        kind: Of KINDS, case-insensitive.
+        kind: A kind in KINDS, case-insensitive.
 
     Raises:
         ValidationError: The kind is unknown, or cannot express the job.
@@ -60,17 +60,17 @@ def export_job(job: JobManifest, kind: str) -> Export:
 
 
 def find_kind(document: Mapping[str, Any]) -> JobKind | None:
-    """Return the kind of a manifest, or None for MSJobs and other objects."""
+    """Return a manifest's kind, or None for MSJobs and other objects."""
     names = (document.get("apiVersion"), document.get("kind"))
     return next((kind for kind in _READERS if (kind.api_version, kind.kind) == names), None)
 
 
 def read_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Change, ...]]:
-    """Return the document of an MSJob for a manifest of another kind, and the changes.
+    """Return an MSJob's document for another kind's manifest, and the changes.
 
     Args:
         document: The manifest, for which `find_kind` returns a kind.
-        others: The other documents of its file; those that it refers to are removed.
+        others: The other documents in its file; documents that it refers to are removed.
 
     Raises:
         ValidationError: It cannot be converted; the message names the fields.

@@ -1,8 +1,8 @@
-"""AscendJob of MindCluster's Ascend operator (mindxdl.gitee.com/v1).
+"""AscendJob for MindCluster's Ascend operator (mindxdl.gitee.com/v1).
 
-The operator sets MS_ROLE, MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_RANK. MS_LOCAL_WORKER is the number of NPUs of a
-pod, MS_WORKER_NUM that of the job: a command that trains on several NPUs per pod starts its processes by msrun. The
-operator writes the rank table into the volume `ranktable`.
+The operator sets MS_ROLE, MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_RANK. MS_LOCAL_WORKER is a pod's NPU count,
+MS_WORKER_NUM the job's: a command that trains on several NPUs per pod starts its processes by msrun. The operator
+writes the rank table into the volume `ranktable`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SPECS, _READ_SPECS = "spec.msReplicaSpecs", "spec.replicaSpecs"
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the AscendJob of a job."""
+    """Return a job's AscendJob."""
     refuse_parameter_servers(job, _NAME)
     note_dropped(job, _NAME, _KEPT, notes)
     own = job.to_dict()["spec"].get("runPolicy", {})
@@ -91,7 +91,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 
 
 def _add_chip(metadata: Manifest, replicas: dict[str, Manifest], notes: Notes) -> None:
-    """Give job and pods the label of the NPU's type where they lack it: that of the job, else of a template."""
+    """Give job and pods the NPU type label where they lack it: the job's, else a template's."""
     templates = {f"{_SPECS}.{kind}.template.metadata": replica["template"] for kind, replica in replicas.items()}
     owners = {"metadata": metadata, **{path: item.setdefault("metadata", {}) for path, item in templates.items()}}
     found = [owner["labels"][_CHIP] for owner in owners.values() if _CHIP in (owner.get("labels") or {})]
@@ -131,7 +131,7 @@ def _build_replica(job: JobManifest, kind: str, notes: Notes) -> Manifest:
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
-    """Return the document of the MSJob of an AscendJob."""
+    """Return the MSJob document for an AscendJob."""
     spec = notes.read(job["spec"], "spec")
     spec.drop("the operator of MSJob sets the scheduler of gangs", schedulerName=_GANG_SCHEDULER)
     metadata = copy.deepcopy(job["metadata"])

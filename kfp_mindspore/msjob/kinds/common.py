@@ -30,18 +30,18 @@ _METADATA = ("name", "namespace", "labels", "annotations")
 # Written by the API server and its clients.
 _SERVER_METADATA = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
 _QUEUE = "default"
-# Fields of an MSJob whose value, where it is this, is their absence.
+# MSJob fields whose absence means this value.
 _DEFAULTS = {"spec.runPolicy.suspend": False, "spec.successPolicy": "", "spec.warmSpares": 0}
 
 
 @dataclass
 class Notes:
-    """Errors and changes of one conversion.
+    """Errors and changes in one conversion.
 
     Attributes:
-        errors: Sentences that start with the path of the field.
+        errors: Sentences that start with the field path.
         changes: Changes and losses.
-        objects: Objects of the manifest that the conversion reads.
+        objects: Objects in the manifest that the conversion reads.
     """
 
     errors: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Notes:
         self.changes.append(Change(path, change, reason))
 
     def read(self, document: Mapping[str, Any] | None, path: str) -> Fields:
-        """Return the fields of an object; those that the conversion does not use are refused at its end."""
+        """Return an object's fields; those that the conversion does not use are refused at its end."""
         self.objects.append(Fields(document or {}, path, self))
         return self.objects[-1]
 
@@ -64,10 +64,10 @@ class Notes:
 
 
 class Fields:
-    """The fields of an object that a conversion reads: each is taken, or dropped with a reason.
+    """Object fields that a conversion reads: each is taken, or dropped with a reason.
 
     Attributes:
-        path: Path of the object in the manifest.
+        path: Object path in the manifest.
         rest: The fields that are neither taken nor dropped yet.
     """
 
@@ -81,7 +81,7 @@ class Fields:
         return self.rest.pop(name, default)
 
     def take_template(self) -> Manifest:
-        """Return a copy of the pod template, whose pods are restarted by the job only.
+        """Return a copied pod template whose pods are restarted by the job only.
 
         Raises:
             ValidationError: There is none with containers.
@@ -114,15 +114,15 @@ class Fields:
 
 @dataclass(frozen=True)
 class JobKind:
-    """A kind of jobs.
+    """A job kind.
 
     Attributes:
         name: Its name in `MSJob.to`.
-        api_version: The apiVersion of its objects.
-        kind: The kind of its objects.
+        api_version: Its objects' apiVersion.
+        kind: Its objects' kind.
         description: One line for the command line.
-        export: Returns the manifests of an MSJob; those that the job refers to come first.
-        read: Returns the document of the MSJob for manifests of this kind.
+        export: Returns an MSJob's manifests; those that the job refers to come first.
+        read: Returns the MSJob's document for this kind's manifests.
     """
 
     name: str
@@ -134,12 +134,12 @@ class JobKind:
 
 
 def copy_metadata(metadata: Mapping[str, Any]) -> Manifest:
-    """Return name, namespace, labels and annotations of a job."""
+    """Return a job's name, namespace, labels and annotations."""
     return {name: copy.deepcopy(metadata[name]) for name in _METADATA if metadata.get(name)}
 
 
 def note_object_fields(document: Mapping[str, Any], notes: Notes) -> None:
-    """Record the fields of an object's metadata and its status, which no conversion carries."""
+    """Record the fields in an object's metadata and its status, which no conversion carries."""
     for name, value in document["metadata"].items():
         if name not in (*_METADATA, *_SERVER_METADATA) and value:
             notes.change(f"metadata.{name}", "dropped", "it belongs to the object that is converted")
@@ -148,7 +148,7 @@ def note_object_fields(document: Mapping[str, Any], notes: Notes) -> None:
 
 
 def copy_template(job: JobManifest, replica_type: str) -> Manifest:
-    """Return a copy of a replica type's pod template; a scheduler without one has the workers', without devices."""
+    """Return a copied pod template for a replica type; a scheduler without one has the workers', without devices."""
     own = job.ms_replica_specs.get(replica_type)
     template = copy.deepcopy((own or job.ms_replica_specs[WORKER]).template)
     if own is None:
@@ -163,14 +163,14 @@ def find_container(template: Manifest, name: str = CONTAINER_NAME) -> Manifest:
 
 
 def count_devices(container: Mapping[str, Any]) -> int:
-    """Return the number of GPUs or NPUs that a container requests."""
+    """Return how many GPUs or NPUs a container requests."""
     resources = container.get("resources") or {}
     amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return sum(int(amount) for name, amount in amounts.items() if name.startswith(_DEVICES))
 
 
 def remove_devices(container: Manifest) -> None:
-    """Remove the requests of GPUs and NPUs: a scheduler or launcher computes nothing."""
+    """Remove GPU and NPU requests: a scheduler or launcher computes nothing."""
     resources = container.get("resources") or {}
     for key in ("requests", "limits"):
         if key in resources:
@@ -178,7 +178,7 @@ def remove_devices(container: Manifest) -> None:
 
 
 def get_container_path(specs: str, replica_type: str) -> str:
-    """Return the path of the container that trains, for messages."""
+    """Return the training container's path, for messages."""
     return f"{specs}.{replica_type}.template.spec.containers[0]"
 
 
@@ -204,7 +204,7 @@ def unwrap_command(command: Iterable[Any]) -> list[Any]:
 
 
 def set_variables(container: Manifest, variables: Mapping[str, str], path: str, notes: Notes) -> None:
-    """Put variables before those of a container, which they replace."""
+    """Put variables before a container's, which they replace."""
     own = container.get("env") or []
     for item in own:
         if item.get("name") in variables and item.get("value") != variables[item["name"]]:
@@ -216,7 +216,7 @@ def set_variables(container: Manifest, variables: Mapping[str, str], path: str, 
 
 
 def set_cluster_variables(container: Manifest, job: JobManifest, replica_type: str, host: str, notes: Notes) -> None:
-    """Set role, number of workers and scheduler of a replica type, and put the entry point before its command."""
+    """Set role, worker count and scheduler for a replica type, and put the entry point before its command."""
     variables = {
         ROLE_VARIABLE: ROLES[replica_type],
         SCHEDULER_HOST_VARIABLE: host,
@@ -231,7 +231,7 @@ def set_cluster_variables(container: Manifest, job: JobManifest, replica_type: s
 
 
 def set_pod_restart_policy(template: Manifest, path: str, notes: Notes, policy: str = "Never") -> None:
-    """Set the restart policy of a template's pods: MSJobs restart pods by the restartPolicy of their replicas."""
+    """Set the restart policy for a template's pods: MSJobs restart pods by their replicas' restartPolicy."""
     if template["spec"].get("restartPolicy") not in (None, policy):
         found = template["spec"]["restartPolicy"]
         notes.change(f"{path}.spec.restartPolicy", f"{found!r} is now {policy!r}", "containers are not restarted alone")
@@ -239,7 +239,7 @@ def set_pod_restart_policy(template: Manifest, path: str, notes: Notes, policy: 
 
 
 def read_container(template: Manifest, path: str, notes: Notes, usual_name: str = CONTAINER_NAME) -> Manifest:
-    """Return the container of another kind's template that trains, with the name that it has in an MSJob.
+    """Return the training container in another kind's template, with the name that it has in an MSJob.
 
     Args:
         template: The template, which is changed.
@@ -259,7 +259,7 @@ def read_container(template: Manifest, path: str, notes: Notes, usual_name: str 
 
 
 def rename_references(value: Any, old: Any) -> None:
-    """Rename the container in references of variables and volumes to its resources."""
+    """Rename the container in references from variables and volumes to its resources."""
     if isinstance(value, list):
         for item in value:
             rename_references(item, old)
@@ -272,7 +272,7 @@ def rename_references(value: Any, old: Any) -> None:
 
 
 def remove_variables(container: Manifest, path: str, notes: Notes, extra: Iterable[str] = ()) -> None:
-    """Remove the variables of the cluster, which each backend sets itself."""
+    """Remove the cluster variables, which each backend sets itself."""
     names = {*VARIABLES, *extra}
     own = container.pop("env", None) or []
     if removed := [item for item in own if item.get("name") in names]:
@@ -297,12 +297,12 @@ def refuse_parameter_servers(job: JobManifest, kind: str) -> None:
 
 
 def note_dropped(job: JobManifest, kind: str, kept: Iterable[str], notes: Notes) -> None:
-    """Record the fields of a job that a kind has no equivalent for; templates and numbers of replicas are converted.
+    """Record job fields that a kind has no equivalent for; templates and replica counts are converted.
 
     Args:
         job: The job.
-        kind: Name of the kind.
-        kept: Paths below `spec` of the fields that are converted, such as `runPolicy.backoffLimit`.
+        kind: Kind name.
+        kept: Paths below `spec` to the converted fields, such as `runPolicy.backoffLimit`.
         notes: Receives the changes.
     """
     known = {f"spec.{name}" for name in (*kept, "msReplicaSpecs")}
@@ -321,7 +321,7 @@ def note_dropped(job: JobManifest, kind: str, kept: Iterable[str], notes: Notes)
 
 
 def note_scheduler(job: JobManifest, kind: str, notes: Notes, *, policy_only: bool = False) -> None:
-    """Record that a kind has no Scheduler of the job, or no restart policies of replicas other than Worker."""
+    """Record that a kind has no job Scheduler, or no restart policies for replicas other than Worker."""
     worker = job.ms_replica_specs[WORKER].restart_policy
     for name, replica in job.ms_replica_specs.items():
         if name == SCHEDULER and not policy_only:
@@ -331,7 +331,7 @@ def note_scheduler(job: JobManifest, kind: str, notes: Notes, *, policy_only: bo
 
 
 def convert_restart_policy(job: JobManifest, kind: str, notes: Notes) -> int:
-    """Return the number of restarts for a kind that restarts a job after any failure or never."""
+    """Return the restart count for a kind that restarts a job after any failure or never."""
     policy, limit = job.ms_replica_specs[WORKER].restart_policy or "Never", job.effective_run_policy.backoff_limit or 0
     path = f"{_SPECS}.{WORKER}.restartPolicy"
     if policy == "Never":
@@ -359,7 +359,7 @@ def read_scheduling(policy: Mapping[str, Any], pods: int, path: str, notes: Note
 
 
 def build_job_document(metadata: Mapping[str, Any], replicas: Mapping[str, Any], **spec: Any) -> Manifest:
-    """Return the document of an MSJob; fields that are None or empty are left out."""
+    """Return an MSJob's document; fields that are None or empty are left out."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,4 +1,4 @@
-"""MSJobs for ms-operator (mindspore.gitee.com/v1), and for its first generation of 2020 (kubeflow.org/v1)."""
+"""MSJobs for ms-operator (mindspore.gitee.com/v1), and for its first generation from 2020 (kubeflow.org/v1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEPT = (
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the MSJob with the fields of ms-operator's definition, and a scheduler, which it does not add itself."""
+    """Return the MSJob with the fields in ms-operator's definition, and a scheduler, which it does not add itself."""
     note_dropped(job, "ms-operator", _KEPT, notes)
     document = job.to_dict()
     spec = {name: value for name, value in document["spec"].items() if name in (*_SPEC, "msReplicaSpecs")}
@@ -54,7 +54,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 
 
 def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the MSJob of the first generation: worker 0 is its MASTER.
+    """Return the first generation's MSJob: worker 0 is its MASTER.
 
     Its operator sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, from which the entry point sets MS_*.
     """
@@ -82,7 +82,7 @@ def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
-    """Return the document itself: an MSJob of ms-operator is valid here."""
+    """Return the document itself: an ms-operator MSJob is valid here."""
     return job
 
 

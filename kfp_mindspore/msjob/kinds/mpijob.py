@@ -1,8 +1,8 @@
-"""MPIJob of the MPI operator (kubeflow.org/v2beta1): a launcher runs mpirun, workers run sshd.
+"""MPIJob for the MPI operator (kubeflow.org/v2beta1): a launcher runs mpirun, workers run sshd.
 
-mpirun starts a rank for each device of a worker, at least one. The entry point of each rank reads its rank, and that of
-rank 0 starts the scheduler beside it, in worker 0. A process that sshd starts has none of the container's variables:
-mpirun passes those of the template on.
+mpirun starts a rank for each worker device, at least one. Each rank's entry point reads its rank, and rank 0's starts
+the scheduler beside it, in worker 0. A process that sshd starts does not have the container's variables: mpirun passes
+the template's on.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OPTIONS = {
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the MPIJob of a job."""
+    """Return a job's MPIJob."""
     refuse_parameter_servers(job, _NAME)
     note_dropped(job, _NAME, _KEPT, notes)
     note_scheduler(job, _NAME, notes)
@@ -129,7 +129,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
-    """Return the document of an MSJob that runs the command of the launcher's mpirun in each worker."""
+    """Return the document for an MSJob that runs the launcher's mpirun command in each worker."""
     spec = notes.read(job["spec"], "spec")
     if spec.take("runLauncherAsWorker"):
         notes.errors.append("spec.runLauncherAsWorker: must be false: raise replicas of Worker by one in its place")
@@ -181,13 +181,13 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
 
 @dataclass
 class _Settings:
-    """The settings of a launcher that apply to its ranks.
+    """Launcher settings that apply to its ranks.
 
     Attributes:
         env: The launcher's own variables.
         variables: Variables that mpirun sets.
-        directory: Working directory of the ranks.
-        ranks: Number of ranks, as given.
+        directory: The ranks' working directory.
+        ranks: Rank count, as given.
         dropped: Other options.
     """
 
@@ -222,7 +222,7 @@ def _read_launcher(launcher: Fields, worker: Manifest, notes: Notes) -> tuple[li
 
 
 def _split_mpirun(words: list[Any], path: str, settings: _Settings, notes: Notes) -> list[Any]:
-    """Return the program in a command line of mpirun, and read its options into settings."""
+    """Return the program in an mpirun command line, and read its options into settings."""
     if not words or str(words[0]).rpartition("/")[2] not in ("mpirun", "mpiexec"):
         notes.errors.append(f"{path}: must start with mpirun or mpiexec, got {words[:1] or 'nothing'}")
         return []

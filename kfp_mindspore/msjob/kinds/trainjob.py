@@ -1,4 +1,4 @@
-"""TrainJob of Kubeflow Trainer (trainer.kubeflow.org/v1alpha1) and its ClusterTrainingRuntime.
+"""TrainJob for Kubeflow Trainer (trainer.kubeflow.org/v1alpha1) and its ClusterTrainingRuntime.
 
 The runtime is a JobSet of two replicated jobs: `scheduler`, and `node` with one pod per worker. An indexed Job sets
 JOB_COMPLETION_INDEX, the rank. The scheduler's name is `<job>-scheduler-0-0.<job>`, from JobSet.
@@ -47,7 +47,7 @@ _TRAINER_FIELDS = ("image", "command", "args", "env")
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the runtime and the TrainJob of a job."""
+    """Return the runtime and a job's TrainJob."""
     refuse_parameter_servers(job, _NAME)
     note_dropped(job, _NAME, _KEPT, notes)
     metadata = copy_metadata(job.metadata)
@@ -112,7 +112,7 @@ def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes:
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
-    """Return the document of the MSJob of a TrainJob; its runtime must be among the other documents."""
+    """Return the MSJob document for a TrainJob; its runtime must be among the other documents."""
     spec = notes.read(job["spec"], "spec")
     reference = spec.child("runtimeRef")
     name, kind = reference.take("name"), reference.take("kind", _RUNTIME)
@@ -177,7 +177,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
 
 @dataclass(frozen=True)
 class _Pods:
-    """The pods of a replicated job.
+    """A replicated job's pods.
 
     Attributes:
         template: Their template.
@@ -211,7 +211,7 @@ def _read_replicated_job(item: Fields, notes: Notes) -> _Pods:
 
 
 def _read_trainer(trainer: Fields, container: Manifest, path: str, notes: Notes) -> None:
-    """Replace the fields of the runtime's container by those of a trainer; variables replace one by one."""
+    """Replace the runtime container's fields by a trainer's; variables replace one by one."""
     fields = {name: trainer.take(name) for name in _TRAINER_FIELDS if name in trainer.rest}
     if resources := trainer.take("resourcesPerNode"):
         fields["resources"] = resources

@@ -1,4 +1,4 @@
-"""Job of Volcano (batch.volcano.sh/v1alpha1): one task per replica type.
+"""Volcano Job (batch.volcano.sh/v1alpha1): one task per replica type.
 
 The plugin `svc` makes a headless Service with the job's name, so that the scheduler's host is
 `<job>-scheduler-0.<job>`; the plugin `env` sets VC_TASK_INDEX, the rank.
@@ -40,7 +40,7 @@ _KEPT = (
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the Volcano Job of a job."""
+    """Return a job's Volcano Job."""
     note_dropped(job, _NAME, _KEPT, notes)
     alone = is_standalone(job, job.workers)
     note_scheduler(job, _NAME, notes, policy_only=not alone)
@@ -88,7 +88,7 @@ def _build_task(job: JobManifest, kind: str, notes: Notes, *, alone: bool) -> Ma
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
-    """Return the document of the MSJob of a Volcano Job whose tasks are scheduler, ps and worker."""
+    """Return the MSJob document for a Volcano Job whose tasks are scheduler, ps and worker."""
     spec = notes.read(job["spec"], "spec")
     policies = spec.take("policies", [])
     if policies:
