@@ -1,4 +1,4 @@
-"""The copy of a local directory in an object store, updated while the directory grows."""
+"""A local directory's copy in an object store, updated while the directory grows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Stamp = tuple[int, int]
 
 
 class ArtifactMirror:
-    """Uploads the complete files of a directory and deletes the objects of deleted files.
+    """Uploads a directory's complete files and deletes deleted files' objects.
 
-    A checkpoint's description is its commit: it is deleted before a file of the checkpoint changes and uploaded after
-    all files of it, so that a reader of the store never finds a description with incomplete files. A checkpoint
-    directory appears at once under its name (`formats.checkpoint.write_checkpoint`). Any other file is complete when
-    its size and time are those of the previous call. Names that start with a dot are temporary.
+    A checkpoint's description is its commit: it is deleted before a checkpoint file changes and uploaded after all its
+    files, so that a store reader never finds a description with incomplete files. A checkpoint directory appears at
+    once under its name (`formats.checkpoint.write_checkpoint`). Any other file is complete when its size and time equal
+    the previous call's. Names that start with a dot are temporary.
 
     Args:
         store: The store.
         path: A directory, or one file; may not exist yet.
         uri: Its URI.
-        names: Names of the objects that exist below the URI.
+        names: Object names that exist below the URI.
     """
 
     def __init__(self, store: ArtifactStore, path: Path, uri: str, names: Iterable[str] = ()) -> None:
@@ -47,7 +47,7 @@ class ArtifactMirror:
 
         Args:
             final: Also upload files that may be incomplete, because no process writes them any more.
-            only: Relative names of append-only files to upload at any length; nothing else is uploaded or deleted.
+            only: Append-only files' relative names to upload at any length; nothing else is uploaded or deleted.
 
         Raises:
             StoreError: The store cannot be reached or denies the request. The next call continues.

@@ -1,11 +1,11 @@
 """Entrypoint of a job's pods that hand over data by artifacts: `python -m kfp_mindspore.podside.artifacts`.
 
 It downloads the inputs, restores the checkpoints, runs the command as a subprocess and uploads its checkpoints and
-outputs. Only worker 0 uploads. The image of the job needs kfp_mindspore and fsspec's implementation for the store
+outputs. Only worker 0 uploads. The job's image needs kfp_mindspore and fsspec's implementation for the store
 (`kfp-mindspore[artifacts]`, `kfp-mindspore[gcs]`); neither kfp nor MindSpore is imported.
 
-Exit codes: that of the command (128 + n after signal n); 2 when the store denies a request or an object is missing;
-138, which restarts the job, when the store cannot be reached.
+Exit codes: the command's (128 + n after signal n); 2 when the store denies a request or an object is missing; 138,
+which restarts the job, when the store cannot be reached.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kfp_mindspore.settings import (
 from kfp_mindspore.stores.artifact_store import SECRET_PREFIX, STORES_VARIABLE, ArtifactStore, StoreError
 
 METRICS_FILE = "metrics.jsonl"
-# Retryable by the restart policy ExitCode: 128 + SIGUSR1, "user-defined retryable error" of Kubeflow's operators.
+# Retryable by the restart policy ExitCode: 128 + SIGUSR1, "user-defined retryable error" in Kubeflow's operators.
 RETRYABLE_EXIT_CODE = 138
 PERMANENT_EXIT_CODE = 2
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# Delays between attempts of the final upload: a store that restarts loses no training.
+# Delays between attempts at the final upload: a store that restarts loses no training.
 _RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _POLL_SECONDS = 1.0
 
@@ -172,7 +172,7 @@ class _CommandRunner:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self._process is not None:
-            # No effect after the end of the command: its outputs are uploaded to the end.
+            # No effect after the command has ended: its outputs are uploaded to the end.
             self._process.send_signal(number)
         elif self._is_starting:
             self._pending.append(number)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the function in a worker; run MindSpore's scheduler in the scheduler of a distributed job."""
+    """Run the function in a worker; run MindSpore's scheduler in a distributed job's scheduler."""
     parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.podside.functions", description=__doc__)
     parser.add_argument("--source", required=True, help="source of the step's module")
     parser.add_argument("--function", required=True, help="name of the function in it")
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def get_rank() -> int:
-    """Return the rank of this worker; 0 for a single worker."""
+    """Return this worker's rank; 0 for a single worker."""
     return int(os.environ.get(NODE_ID_VARIABLE) or 0)
 
 
@@ -66,14 +66,14 @@ def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, 
 def run_function(
     source: str, name: str, executor_input: dict[str, Any], scratch: str, paths: Mapping[str, str] | None = None
 ) -> None:
-    """Run a function of a module by kfp's executor, which writes its outputs.
+    """Run a module's function by kfp's executor, which writes its outputs.
 
     Args:
         source: The module's source; the function may be wrapped by `launch_function`.
-        name: Name of the function.
+        name: Function name.
         executor_input: KFP's ExecutorInput.
-        scratch: Directory of the module's file, which `inspect.getsource` reads.
-        paths: Paths of artifacts in this pod by URI; the URI of such an output in the ExecutorInput is its path.
+        scratch: The module file's directory, which `inspect.getsource` reads.
+        paths: Artifact paths in this pod by URI; such an output's URI in the ExecutorInput is its path.
     """
     from kfp.dsl.executor import Executor
 
@@ -91,7 +91,7 @@ def run_function(
 
 
 def _set_paths(executor: Executor, paths: Mapping[str, str]) -> None:
-    """Let artifacts have their paths in this pod; KFP's own paths of URIs do not exist here."""
+    """Let artifacts have their paths in this pod; KFP's own paths for URIs do not exist here."""
     inputs = [entry if isinstance(entry, list) else [entry] for entry in executor.input_artifacts.values()]
     for artifact in (artifact for entry in inputs for artifact in entry):
         if artifact.uri in paths:

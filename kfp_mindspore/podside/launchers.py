@@ -29,8 +29,8 @@ from kfp_mindspore.settings import (
     WORKER_ROLE,
 )
 
-# Open MPI; MPICH and Intel MPI (Hydra); the torch policy of Kubeflow Trainer; the PyTorch convention; Volcano's env
-# plugin; indexed Jobs.
+# Open MPI; MPICH and Intel MPI (Hydra); Kubeflow Trainer's torch policy; the PyTorch convention; Volcano's env plugin;
+# indexed Jobs.
 _RANKS = (
     *(NODE_ID_VARIABLE, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PET_NODE_RANK", "RANK", "VC_TASK_INDEX"),
     "JOB_COMPLETION_INDEX",
@@ -41,7 +41,7 @@ _LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SI
 _HOSTS = (SCHEDULER_HOST_VARIABLE, "PET_MASTER_ADDR", "MASTER_ADDR")
 _PORTS = (SCHEDULER_PORT_VARIABLE, "PET_MASTER_PORT", "MASTER_PORT")
 _LOOPBACK = "127.0.0.1"
-# The record of a headless Service appears when its pod has an address.
+# A headless Service's record appears when its pod has an address.
 _RESOLVE_SECONDS = 300.0
 # After the last worker the scheduler ends by itself.
 _SCHEDULER_SECONDS = 60.0
@@ -49,12 +49,12 @@ _SCHEDULER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Position of a process in its job.
+    """Process position in its job.
 
     Attributes:
         role: `MS_SCHED`, `MS_WORKER`, another role, or empty when the launcher sets none.
-        rank: Rank; -1 of a scheduler without one.
-        size: Number of workers.
+        rank: Rank; -1 for a scheduler without one.
+        size: Worker count.
         host: The scheduler's name or address; empty for this machine.
         port: The scheduler's port.
         local_rank: Rank on this machine; None when the launcher sets none.
@@ -92,12 +92,12 @@ def read_rendezvous(environ: Mapping[str, str]) -> Rendezvous:
 
 
 def build_environment(found: Rendezvous, address: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the command; MS_NODE_ID of a worker is its rank.
+    """Return the command environment; a worker's MS_NODE_ID is its rank.
 
     Args:
         found: The process.
         address: The scheduler's IP address.
-        environ: The environment of this process.
+        environ: This process's environment.
     """
     node = str(found.rank) if found.role in ("", WORKER_ROLE) else environ.get(NODE_ID_VARIABLE, socket.gethostname())
     variables = {
@@ -116,7 +116,7 @@ def build_environment(found: Rendezvous, address: str, environ: Mapping[str, str
 def resolve_address(
     host: str, *, timeout: float = _RESOLVE_SECONDS, resolve: Callable[[str], str] = socket.gethostbyname
 ) -> str:
-    """Return the IPv4 address of a host, for a loopback address that of this machine; retry while it is unknown.
+    """Return a host's IPv4 address, or this machine's for a loopback address; retry while it is unknown.
 
     Raises:
         UserError: It is unknown after `timeout` seconds.
@@ -136,7 +136,7 @@ def resolve_address(
 
 
 def run_beside_scheduler(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run rank 0 and the scheduler, both with the same command; return the exit code of rank 0.
+    """Run rank 0 and the scheduler, both with the same command; return rank 0's exit code.
 
     SIGTERM and SIGINT go to rank 0, which may write a checkpoint while the scheduler lives. A scheduler that fails
     terminates rank 0.

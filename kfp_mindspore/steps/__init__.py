@@ -1,4 +1,4 @@
-"""Functions that run inside a KFP step; the only callers of the clients."""
+"""Functions that run inside a KFP step; the clients' only callers."""
 
 from kfp_mindspore.steps.error_reporting import install_excepthook
 

@@ -29,17 +29,17 @@ def prepare_dataset(
     Args:
         artifact: Output artifact; the dataset directory is written to its path.
         name: Name, path or URI, see `kfp_mindspore.data.load_dataset`.
-        validation: Path or URI of the validation split; empty for a fraction of the source.
-        test: Path or URI of the test split; empty for a fraction of the source.
-        features: Fields of the features; empty for all without another role.
-        inputs: Fields by input of the network; empty for the default.
-        preprocessing: `standardize`, `none` or a JSON list of steps; empty for the default of the format.
+        validation: The validation split's path or URI; empty for a source fraction.
+        test: The test split's path or URI; empty for a source fraction.
+        features: Feature fields; empty for all without another role.
+        inputs: Fields by network input; empty for the default.
+        preprocessing: `standardize`, `none` or a JSON list of steps; empty for the format's default.
         missing: Rule for missing values; a number as text.
-        image_size: Height and width of the images of a folder; empty for the most frequent size.
-        options: Other options of `load_dataset`.
+        image_size: Image height and width in a folder; empty for the most frequent size.
+        options: Other `load_dataset` options.
 
     Returns:
-        Number of samples in the train, validation and test splits.
+        Samples in the train, validation and test splits.
     """
     from kfp_mindspore.data import load_dataset
     from kfp_mindspore.data.options import join_sources, parse_missing, parse_preprocessing

@@ -1,4 +1,4 @@
-"""Error output of a failed step: the message of a KfpMindSporeError without a stack trace."""
+"""A failed step's error output: a KfpMindSporeError's message without a stack trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kfp_mindspore.settings import KFP_RUNTIME_VARIABLE, is_debug
 
 
 def install_excepthook() -> None:
-    """Print KfpMindSporeErrors without a stack trace in the process of a KFP step; no effect elsewhere.
+    """Print KfpMindSporeErrors without a stack trace in a KFP step's process; no effect elsewhere.
 
     `KFP_MINDSPORE_DEBUG=1` keeps the stack trace.
     """

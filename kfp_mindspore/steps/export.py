@@ -25,17 +25,17 @@ def export_model(
     """Export a model's checkpoint to a verified bundle and describe it in the bundle's metadata.
 
     Args:
-        model: Output of a training step; its `checkpoint/` is exported.
-        dataset: The dataset directory, whose test split verifies the graph; None for `dataset/` of the model.
+        model: A training step's output; its `checkpoint/` is exported.
+        dataset: The dataset directory, whose test split verifies the graph; None for the model's `dataset/`.
         bundle: Output artifact; the bundle is written to its path.
-        batch: Batch size of the graph; 0 for a free one.
-        samples: Number of held-out samples to compare and keep.
-        network: Factory of the network as `module:callable`; empty for the checkpoint's.
-        network_arguments: Keyword arguments of the factory; empty for the checkpoint's.
-        transform: Python file or name of the transform; empty for the checkpoint's.
+        batch: The graph's batch size; 0 for a free one.
+        samples: Held-out samples to compare and keep.
+        network: The network's factory as `module:callable`; empty for the checkpoint's.
+        network_arguments: The factory's keyword arguments; empty for the checkpoint's.
+        transform: The transform's Python file or name; empty for the checkpoint's.
 
     Returns:
-        Largest absolute difference between the outputs of the exported graph and of the network.
+        Largest absolute difference between the exported graph's and the network's outputs.
     """
     from kfp_mindspore.formats.bundle import MODEL_FILE
     from kfp_mindspore.mindir import export_mindir

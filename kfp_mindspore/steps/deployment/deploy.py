@@ -23,17 +23,17 @@ NO_VERSION = -1
 
 
 class Deployment(NamedTuple):
-    """The outputs of deploy_kserve.
+    """deploy_kserve outputs.
 
     Args:
-        url: HTTP URL of the service; empty when nothing was deployed.
-        grpc_url: gRPC address of the service.
-        name: Name of the service.
-        version: Number of the version that serves; -1 when nothing was deployed.
+        url: The service's HTTP URL; empty when nothing was deployed.
+        grpc_url: the service's gRPC address.
+        name: Service name.
+        version: Serving version number; -1 when nothing was deployed.
         deployed: Whether the bundle was deployed.
         verdict: One sentence with the result.
-        prediction: Prediction for one sample of the test; empty without a test.
-        label: Label of that sample.
+        prediction: Prediction for one sample in the test; empty without a test.
+        label: That sample's label.
     """
 
     url: str
@@ -75,23 +75,23 @@ def deploy_model(
 
     Args:
         bundle: The model bundle.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the service; empty for the step's.
-        replicas: Number of replicas.
-        resources: Kubernetes resource requirements of each replica.
-        server_args: Further flags of the server.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Service namespace; empty for the step's.
+        replicas: Replica count.
+        resources: Each replica's Kubernetes resource requirements.
+        server_args: The server's further flags.
         grpc: Whether the service on a cluster has a gRPC port.
-        model_uri: URI of the bundle for a cluster; empty for the artifact's.
+        model_uri: Bundle URI for a cluster; empty for the artifact's.
         service_account: See `Service`.
         download: See `Service`; empty for `initializer`.
         storage_secret: See `Service`.
         pod_labels: See `Service`.
-        canary: Percentage of the requests for the canary; 0 for none.
-        max_worsening: Largest worsening of the metric that is promoted, in units of the metric.
-        run: Name of the pipeline run; empty for the step's pod.
+        canary: Percentage of requests for the canary; 0 without a canary.
+        max_worsening: Largest metric worsening that is promoted, in metric units.
+        run: The pipeline run's name; empty for the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
         gate: Whether the model passed its gate; False deploys nothing.
-        smoke_samples: Number of samples of the smoke test, at most those of the bundle; 0 for no test without a canary.
+        smoke_samples: Samples in the smoke test, at most the bundle's; 0 for no test without a canary.
         registry: Address of the Model Registry in which the deployed bundle is registered; empty for none.
 
     Raises:
@@ -212,16 +212,16 @@ def _format(fraction: float | None) -> str:
 def rollback_service(
     service_name: str, *, namespace: str = "", version: int = 0, wait_seconds: float = 120
 ) -> tuple[str, str, int]:
-    """Remove the canary of a service; without one, deploy the model of the version before again.
+    """Remove a service's canary; without one, deploy the previous version's model again.
 
     Args:
-        service_name: Name of the service.
-        namespace: Namespace of the service; empty for the step's.
+        service_name: Service name.
+        namespace: Service namespace; empty for the step's.
         version: The version to roll back; nothing happens when another one serves. 0 for whichever serves.
         wait_seconds: Seconds to wait until the version before serves.
 
     Returns:
-        HTTP URL of the service, directory or URI of the model that serves, and its version.
+        The service's HTTP URL, the serving model's directory or URI, and its version.
 
     Raises:
         NotFoundError: The service does not exist.
@@ -246,13 +246,13 @@ def smoke_test_service(
 
     Args:
         bundle: The model bundle that is served.
-        url: HTTP URL of the service.
-        model_name: Name of the model in the service's URLs.
-        sample_count: Number of samples to send by each protocol.
-        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
+        url: The service's HTTP URL.
+        model_name: Model name in the service's URLs.
+        sample_count: Samples to send by each protocol.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
 
     Returns:
-        Prediction and label of one sample, largest absolute difference, number of samples.
+        One sample's prediction and label, largest absolute difference, sample count.
 
     Raises:
         ProcessFailedError: A prediction is missing or differs by more than the tolerance.

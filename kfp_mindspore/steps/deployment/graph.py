@@ -19,15 +19,15 @@ def deploy_service_graph(
     """Deploy an InferenceGraph over existing services and return its address; a local run only checks it.
 
     Args:
-        graph_name: Name of the graph.
-        services: Names of the services.
+        graph_name: Graph name.
+        services: Service names.
         router: `Ensemble` or `Splitter`.
-        weights: Percentages of the router Splitter; empty for equal ones.
-        namespace: Namespace of the services and the graph; empty for the step's.
+        weights: The router Splitter's percentages; empty for equal ones.
+        namespace: Namespace for the services and the graph; empty for the step's.
         wait_seconds: Seconds to wait until the graph's router is ready.
 
     Returns:
-        HTTP URL of the graph; empty in a local run, which has no router.
+        The graph's HTTP URL; empty in a local run, which has no router.
 
     Raises:
         NotFoundError: A service does not exist.

@@ -1,4 +1,4 @@
-"""The step that computes the predictions of a model bundle for a shard of a dataset."""
+"""The step that computes a model bundle's predictions for a dataset shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def predict_batch(
     split: str = "test",
     shard: str = "1/1",
 ) -> int:
-    """Write the predictions for one shard of a split as JSON lines.
+    """Write the predictions for one split shard as JSON lines.
 
     Shard "k/n" has every n-th sample from the k-th on; the shards "1/n" to "n/n" together have each sample once.
 
@@ -29,11 +29,11 @@ def predict_batch(
         dataset: The dataset directory.
         predictions: Output file: {"index", "outputs": {name: values}, "prediction"} per line. The prediction is the
             class, the labels, the number or the ids by task, and absent for a task without one.
-        split: Split of the dataset.
-        shard: The shard and the number of shards: "2/4" for the second of four.
+        split: The dataset's split.
+        shard: The shard and the shard count: "2/4" for the second shard out of four.
 
     Returns:
-        Number of samples of the shard.
+        How many samples the shard has.
 
     Raises:
         UserError: The shard is no such pair, or bundle and dataset do not fit together.

@@ -14,9 +14,9 @@ from kfp_mindspore.settings import LOCAL, SERVICE_ACCOUNT_DIR, get_backend_name
 if TYPE_CHECKING:
     from kfp import dsl
 
-# Service of the Model Registry in a default installation of Kubeflow.
+# Model Registry service in a default Kubeflow installation.
 DEFAULT_REGISTRY = "http://model-registry-service.kubeflow.svc.cluster.local:8080"
-# Versions of the registry's REST API with the same messages; the client requests the first one only.
+# Registry REST API versions with the same messages; the client requests the first one only.
 _API_VERSIONS = ("v1", "v1alpha3")
 _API = "/api/model_registry/{}/"
 _RETRIES = 3
@@ -25,17 +25,17 @@ _VERSION_LENGTH = 12
 
 @dataclass(frozen=True)
 class Registration:
-    """Names and contents of a registration.
+    """A registration's names and contents.
 
     Args:
-        name: Name of the registered model.
-        version: Name of the version.
-        uri: URI of the bundle.
+        name: The registered model's name.
+        version: Version name.
+        uri: Bundle URI.
         format_version: MindSpore version that exported the model.
-        author: Author of the version.
-        description: Description of the version.
+        author: The version's author.
+        description: The version's description.
         service_account_name: Service account with access to the URI.
-        properties: Custom properties of the version.
+        properties: The version's custom properties.
     """
 
     name: str
@@ -59,20 +59,20 @@ def register_bundle(
     service_account_name: str = "",
     properties: Mapping[str, Any] | None = None,
 ) -> tuple[str, str, str]:
-    """Register a bundle's URI as a version of a model; a repeated registration changes nothing.
+    """Register a bundle's URI as a model version; a repeated registration changes nothing.
 
     Args:
         bundle: The model bundle; its URI is registered, its files stay where they are.
-        model_name: Name of the registered model, created if it does not exist.
-        registry: http:// or https:// address of the registry; may be empty in a local run, which registers nothing.
-        version: Name of the version; empty for the first 12 hexadecimal digits of model.mindir's digest.
-        author: Author of the version; empty for `kfp-mindspore`.
-        description: Description of the version.
+        model_name: The registered model's name, created if it does not exist.
+        registry: The registry's http:// or https:// address; may be empty in a local run, which registers nothing.
+        version: Version name; empty for the first 12 hexadecimal digits of model.mindir's digest.
+        author: The version's author; empty for `kfp-mindspore`.
+        description: The version's description.
         service_account_name: Service account with access to the bundle's URI.
         properties: Further custom properties: texts and numbers.
 
     Returns:
-        ID of the registered model, ID of the version and name of the version; empty in a local run without a registry.
+        The registered model's ID, version ID and version name; empty in a local run without a registry.
 
     Raises:
         UserError: The registry's address is missing or invalid, or a property is no text or number.
@@ -111,7 +111,7 @@ def register_bundle(
 
 
 async def _register(registry: str, registration: Registration) -> tuple[str, str, str]:
-    """Create what is missing of model, version and artifact; return the IDs of the first two and the API version."""
+    """Create model, version and artifact where missing; return the first two's IDs and the API version."""
     try:
         import aiohttp
         from model_registry.core import ModelRegistryAPIClient

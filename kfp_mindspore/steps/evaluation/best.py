@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 def select_best_model(
     models: Sequence[dsl.Model], best: dsl.Model, sources: Sequence[dsl.Artifact], *, metric: str, direction: str = ""
 ) -> tuple[int, float]:
-    """Copy the model with the best value of a metric, with its metadata.
+    """Copy the model with the best metric value, with its metadata.
 
     Args:
         models: The models.
-        best: Output artifact; the model is copied to its path. Its metadata names the model that it is a copy of.
-        sources: Artifacts with the metric in their metadata, in the order of the models.
-        metric: Name of the metric.
-        direction: `max` or `min`; empty for that of the metric.
+        best: Output artifact; the model is copied to its path. Its metadata names the model that it copies.
+        sources: Artifacts with the metric in their metadata, in model order.
+        metric: Metric name.
+        direction: `max` or `min`; empty for the metric's direction.
 
     Returns:
-        Index of the model and its value; of equal ones the first.
+        The model's index and value; the first among equal ones.
 
     Raises:
         UserError: An argument is invalid, or no model has the metric.
@@ -57,7 +57,7 @@ def select_best_model(
 
 
 def _read_value(source: dsl.Artifact, metric: str, index: int) -> float:
-    """Return the metric of one model; NaN, which evaluation steps do not log, where it is missing."""
+    """Return one model's metric; NaN, which evaluation steps do not log, where it is missing."""
     value = source.metadata.get(metric, math.nan)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UserError(f"{metric}: must be a number, got {value!r} of model {index}")

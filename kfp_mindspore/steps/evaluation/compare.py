@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class ComparisonOutputs(NamedTuple):
-    """The outputs of compare_models.
+    """compare_models outputs.
 
     Args:
         better: Whether the candidate reaches the threshold and is better than the baseline by more than chance.
-        metric: Name of the metric.
+        metric: Metric name.
         value: The candidate's metric.
         baseline_value: The baseline's metric; 0 without a baseline.
-        improvement: Difference of the two, positive where the candidate is better; 0 without a baseline.
-        low: Lower bound of the improvement's interval.
+        improvement: Difference between the two, positive where the candidate is better; 0 without a baseline.
+        low: The improvement interval's lower bound.
         high: Upper bound.
     """
 
@@ -51,9 +51,9 @@ def compare_with_baseline(
     confidence: float = 0.95,
     split: str = "test",
 ) -> ComparisonOutputs:
-    """Compare a metric of a candidate with that of a baseline on the same held-out samples.
+    """Compare a candidate's metric with a baseline's on the same held-out samples.
 
-    The candidate is better if the whole bootstrap interval of its improvement lies above the margin.
+    The candidate is better if its improvement's whole bootstrap interval lies above the margin.
 
     Args:
         candidate: The candidate's bundle.
@@ -62,14 +62,14 @@ def compare_with_baseline(
             interval and, for classes and tokens, agreement.
         report: Receives the Markdown page.
         baseline: The baseline's bundle; None for the service's predictions.
-        service_name: Name of the service that is the baseline; without such a service there is no baseline.
+        service_name: Name of the baseline service; without such a service there is no baseline.
         namespace: Its namespace; empty for the step's.
-        metric: Metric to compare; empty for the default of the task.
-        threshold: Value of the metric that the candidate must reach; None for none.
-        margin: Improvement that the interval must exceed, in units of the metric; below 0 accepts models that are
-            worse by less.
-        confidence: Confidence of the interval, between 0 and 1.
-        split: Split of the dataset.
+        metric: Metric to compare; empty for the task's default.
+        threshold: Metric value that the candidate must reach; None without a threshold.
+        margin: Improvement that the interval must exceed, in metric units; below 0 accepts models that are worse by
+            less.
+        confidence: The interval's confidence, between 0 and 1.
+        split: The dataset's split.
 
     Raises:
         UserError: A bundle or the dataset is damaged, they do not fit together, or an argument is invalid.
@@ -128,7 +128,7 @@ def _describe_improvement(
         "improvement_high": result.high,
     }
     if candidate.hits is not None:
-        # The padding of texts has the target -1.
+        # Text padding has the target -1.
         values["agreement"] = float((candidate.values == baseline.values)[candidate.target >= 0].mean())
     return values
 
@@ -136,7 +136,7 @@ def _describe_improvement(
 def _predict_by_service(
     name: str, namespace: str, dataset: Dataset, split: str, bundle_dir: str
 ) -> tuple[str, Predictions] | None:
-    """Return a description and the predictions of a live service; None if it does not exist."""
+    """Return a description and a live service's predictions; None if it does not exist."""
     from kfp_mindspore.data.samples import read_samples
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.inference import InferenceClient

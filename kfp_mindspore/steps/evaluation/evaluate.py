@@ -31,15 +31,15 @@ def evaluate_model(
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.
-        metrics: Receives the metrics of the task, threshold, samples, and `recall.<class>` of each class in the split.
-        confusion: Receives the confusion matrix of a classification.
+        metrics: Receives the task metrics, threshold, samples, and `recall.<class>` for each class in the split.
+        confusion: Receives a classification's confusion matrix.
         report: Receives the HTML page.
-        metric: Metric of the gate; empty for the default of the task.
-        threshold: Value of the metric that passes, or a better one; None for no gate.
-        split: Split of the dataset to evaluate on.
+        metric: Gate metric; empty for the task's default.
+        threshold: Metric value that passes, or a better one; None without a gate.
+        split: The dataset's split to evaluate on.
 
     Returns:
-        Name and value of the metric, whether it reaches the threshold (NaN does not), and the number of samples.
+        The metric's name and value, whether it reaches the threshold (NaN does not), and the sample count.
 
     Raises:
         UserError: The threshold is outside the metric's range, or bundle, dataset and metric do not fit together.
@@ -89,13 +89,13 @@ def evaluate_by_function(
     Args:
         bundle: The model bundle.
         metrics: Receives the metrics and the threshold; NaN is not logged.
-        function: `module:callable` of a ModelRunner and the arguments, which returns numbers by name.
-        arguments: Keyword arguments of the function.
-        threshold: Value of the first metric that passes, or a better one; None for no gate.
+        function: `module:callable` called with a ModelRunner and the arguments, which returns numbers by name.
+        arguments: The function's keyword arguments.
+        threshold: First metric's value that passes, or a better one; None without a gate.
         lower_is_better: Whether the threshold is a maximum.
 
     Returns:
-        Name and value of the first metric, and whether it reaches the threshold (NaN does not).
+        The first metric's name and value, and whether it reaches the threshold (NaN does not).
 
     Raises:
         UserError: The function is missing, or does not return numbers by name.

@@ -1,4 +1,4 @@
-"""Geometry of a plot of points over two numeric axes, drawn as SVG by a template."""
+"""Geometry for a plot of points over two numeric axes, drawn as SVG by a template."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Tick:
-    """Position of an axis value in pixels, and its text."""
+    """An axis value's position in pixels, and its text."""
 
     at: float
     label: str
@@ -31,12 +31,12 @@ class Plot:
 
     Args:
         title: Title.
-        x_label: Name of the horizontal axis.
-        y_label: Name of the vertical axis.
-        x_ticks: Ticks of the horizontal axis.
-        y_ticks: Ticks of the vertical axis.
-        reference: Path of the line of a perfect model.
-        points: x, y and radius of each point.
+        x_label: The horizontal axis's name.
+        y_label: The vertical axis's name.
+        x_ticks: The horizontal axis's ticks.
+        y_ticks: The vertical axis's ticks.
+        reference: Path for a perfect model's line.
+        points: x, y and radius for each point.
         path: Path through the points in their order; empty for none.
     """
 
@@ -67,10 +67,10 @@ def build_plot(
         title: Title.
         x: Horizontal values, (N,).
         y: Vertical values, (N,).
-        labels: Names of the axes.
-        limits: Least and greatest value of each axis.
-        reference: Two points of the line of a perfect model.
-        radii: Radii of the points in pixels; default 2.5.
+        labels: Axis names.
+        limits: Each axis's least and greatest value.
+        reference: Two points on a perfect model's line.
+        radii: The points' radii in pixels; default 2.5.
         connected: Whether a line connects the points.
     """
     (x_low, x_high), (y_low, y_high) = limits

@@ -1,4 +1,4 @@
-"""The HTML page of an evaluation: metrics, plots and worst samples by task."""
+"""An evaluation's HTML page: metrics, plots and worst samples by task."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
 
     Args:
         evaluation: The evaluation.
-        threshold: Threshold of the gate; None for no gate.
-        columns: Feature columns of the samples as stored, shown for the worst samples.
+        threshold: The gate's threshold; None for no gate.
+        columns: The samples' feature columns as stored, shown for the worst samples.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -138,7 +138,7 @@ def _describe_prediction(evaluation: Evaluation, value: Any) -> str:
 
 
 def _preview(value: Any) -> dict[str, str]:
-    """Return a text, or the data URI of an image."""
+    """Return a text, or an image's data URI."""
     import numpy as np
 
     if isinstance(value, bytes):
@@ -158,7 +158,7 @@ def _preview(value: Any) -> dict[str, str]:
 
 
 def _to_pixels(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return uint8 (H, W) or (H, W, 3) for an array that is an image of one or three channels, else None."""
+    """Return uint8 (H, W) or (H, W, 3) for an array that is an image with one or three channels, else None."""
     import numpy as np
 
     if array.ndim == 3 and array.shape[0] in (1, 3):

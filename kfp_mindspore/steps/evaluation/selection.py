@@ -31,14 +31,14 @@ def select_from_pool(
 
     Args:
         bundle: The model whose scores decide; None for the strategy `random`.
-        dataset: The dataset directory; without a split `pool`, all of `train` is the pool.
+        dataset: The dataset directory; without a split `pool`, `train` is the pool.
         selected: Output artifact; the dataset directory is written to its path.
         strategy: See `kfp_mindspore.evaluation.select_samples`.
-        count: Number of samples to select.
-        seed: Seed of `random`, and of the order of equal samples.
+        count: Samples to select.
+        seed: Seed for `random`, and for the order among equal samples.
 
     Returns:
-        Indexes of the selected samples in the pool, and the number of samples in both splits afterwards.
+        The selected samples' indexes in the pool, and both splits' sample counts afterwards.
 
     Raises:
         UserError: An argument is invalid, or bundle and dataset do not fit together.
@@ -96,7 +96,7 @@ def select_from_pool(
 
 
 def _compute_scores(bundle: str, dataset: Dataset) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the first output of the graph for the pool and for the labelled samples, each of shape (N, K)."""
+    """Return the graph's first output for the pool and for the labelled samples, each with shape (N, K)."""
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.mindir import GraphRunner
     from kfp_mindspore.mindir.evaluate import read_model_samples, select_inputs

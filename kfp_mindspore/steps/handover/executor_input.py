@@ -1,4 +1,4 @@
-"""KFP's ExecutorInput on the command line of a step."""
+"""KFP's ExecutorInput on a step's command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read_executor_input() -> dict[str, Any]:
-    """Return the ExecutorInput of this step; empty outside a step."""
+    """Return this step's ExecutorInput; empty outside a step."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--executor_input", default="{}")
     arguments, _ = parser.parse_known_args(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Artifacts and outputs of an `@msjob_component`, on this machine and in the pods of its job."""
+"""An `@msjob_component`'s artifacts and outputs, on this machine and in its job's pods."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PARAMETERS = "msjob-parameters"
 
 
 class FunctionFiles(Protocol):
-    """Files of a function in the workers of a job.
+    """Function files in a job's workers.
 
     Attributes:
-        root: Output root of the step.
+        root: The step's output root.
         executor_input: KFP's ExecutorInput for the workers.
-        paths: Paths of artifacts in the workers by URI, where they are not KFP's own.
-        checkpoint_dir: Checkpoint directory of the workers.
-        patch: Additions to the pods of the job.
+        paths: Artifact paths in the workers by URI, where they are not KFP's own.
+        checkpoint_dir: The workers' checkpoint directory.
+        patch: Additions to the job pods.
     """
 
     root: str
@@ -40,20 +40,20 @@ class FunctionFiles(Protocol):
     patch: PodPatch
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the command of the workers."""
+        """Return the worker command."""
 
     def explain_failures(self) -> AbstractContextManager[Any]:
-        """Return a context in which errors of the job name their reason."""
+        """Return a context in which job errors name their reason."""
 
     def read_output(self) -> dict[str, Any] | None:
         """Return worker 0's ExecutorOutput; None if it wrote none."""
 
 
 class LocalFunctionFiles:
-    """Files of this machine, at KFP's own paths.
+    """This machine's files, at KFP's own paths.
 
     Args:
-        executor_input: KFP's ExecutorInput of the step.
+        executor_input: The step's KFP ExecutorInput.
     """
 
     def __init__(self, executor_input: Mapping[str, Any]) -> None:
@@ -90,9 +90,9 @@ class ArtifactFunctionFiles:
     """Files in pods: artifacts by URI, and KFP's ExecutorOutput and parameter files below the step's output root.
 
     Args:
-        storage: Access of the pods and of this process to the artifacts.
-        root: URI of the step's output root.
-        executor_input: KFP's ExecutorInput of the step.
+        storage: How the pods and this process access the artifacts.
+        root: The step's output root URI.
+        executor_input: The step's KFP ExecutorInput.
     """
 
     def __init__(self, storage: JobStorage, root: str, executor_input: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ class ArtifactFunctionFiles:
         output: dict[str, Any] = json.loads(content)
         for entry in output.get("artifacts", {}).values():
             for artifact in entry["artifacts"]:
-                # A path of the pod.
+                # A path in the pod.
                 artifact.pop("custom_path", None)
         return output
 
@@ -145,11 +145,11 @@ class ArtifactFunctionFiles:
 def open_function_files(
     storage: str, executor_input: Mapping[str, Any], arguments: Mapping[str, Any], patch: PodPatch | None = None
 ) -> FunctionFiles:
-    """Return the files of a function in the workers of its job.
+    """Return a function's files in its job's workers.
 
     Args:
         storage: The parameter `storage`.
-        executor_input: KFP's ExecutorInput of the step.
+        executor_input: The step's KFP ExecutorInput.
         arguments: The function's arguments.
         patch: Volumes and mounts that the pods have besides.
 
@@ -179,16 +179,16 @@ def open_function_files(
 
 def _list_outputs(executor_input: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, entry in executor_input["outputs"].get("artifacts", {}).items():
-        # KFP writes the artifact of the step's log itself.
+        # KFP writes the step log artifact itself.
         if name != "executor-logs":
             yield from ((name, artifact["uri"]) for artifact in entry.get("artifacts", [])[:1])
 
 
 def _list_inputs(executor_input: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the URI and the path in this process of each input artifact."""
+    """Yield the URI and the path in this process for each input artifact."""
     for name, entry in executor_input.get("inputs", {}).get("artifacts", {}).items():
         given = arguments.get(name)
         items = given if isinstance(given, list) else [given]
         for artifact, item in zip(entry.get("artifacts", []), items, strict=False):
-            # The argument of an InputPath parameter is a path.
+            # An InputPath parameter's argument is a path.
             yield artifact["uri"], str(item if isinstance(item, str) else getattr(item, "path", ""))

@@ -1,4 +1,4 @@
-"""Names of the jobs of steps."""
+"""Step job names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def make_job_name(root: str) -> str:
-    """Return the job name of a step, `<task>-<digest>`: the same for each retry of the step, and for no other step.
+    """Return a step's job name, `<task>-<digest>`: the same for each step retry, and for no other step.
 
-    The output root contains the run's ID and a UUID of the task, and Kubeflow Pipelines keeps it for retries. Its
-    placeholders for both are no alternative: PIPELINE_TASK_ID is the ID of the task's DAG, which sibling tasks share,
-    and neither is replaced in commands, environment variables or defaults of a component (KFP 2.17).
+    The output root contains the run's ID and a task UUID, and Kubeflow Pipelines keeps it for retries. Its placeholders
+    for both are no alternative: PIPELINE_TASK_ID is the task DAG's ID, which sibling tasks share, and neither is
+    replaced in commands, environment variables or a component's defaults (KFP 2.17).
 
     Args:
-        root: Output root of the step: `<pipeline root>/<run>/<task>/<uuid>` on a cluster, `…/<task>` in a local run.
+        root: The step's output root: `<pipeline root>/<run>/<task>/<uuid>` on a cluster, `…/<task>` in a local run.
     """
     *_, before, last = ["", *root.rstrip("/").split("/")]
     task = before if _UUID.fullmatch(last) else last

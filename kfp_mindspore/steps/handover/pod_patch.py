@@ -1,4 +1,4 @@
-"""Additions to the pod template of a job's replicas, in the shape of Kubernetes."""
+"""Additions to the pod template of a job's replicas, in Kubernetes' shape."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class PodPatch:
     """Additions to a pod template; empty fields add nothing.
 
     Args:
-        env: EnvVars of the training container, `valueFrom` included.
-        volumes: Volumes of the pod.
-        volume_mounts: Mounts of the training container.
-        resources: ResourceRequirements of the training container.
-        node_selector: Labels of the pod's node.
-        tolerations: Tolerations of the pod.
-        affinity: Affinity of the pod: nodeAffinity, podAffinity, podAntiAffinity.
-        labels: Labels of the pod.
-        annotations: Annotations of the pod.
-        image_pull_secrets: Names of registry secrets: [{"name": …}].
-        service_account_name: Service account of the pod.
+        env: The training container's EnvVars, `valueFrom` included.
+        volumes: The pod's volumes.
+        volume_mounts: The training container's mounts.
+        resources: The training container's ResourceRequirements.
+        node_selector: Node labels for the pod.
+        tolerations: The pod's tolerations.
+        affinity: The pod's affinity: nodeAffinity, podAffinity, podAntiAffinity.
+        labels: Pod labels.
+        annotations: Pod annotations.
+        image_pull_secrets: Registry secret names: [{"name": …}].
+        service_account_name: The pod's service account.
         security_context: PodSecurityContext.
     """
 
@@ -46,7 +46,7 @@ class PodPatch:
     security_context: Object = field(default_factory=dict)
 
     def merge(self, other: PodPatch) -> PodPatch:
-        """Return the additions of both; where both set the same entry, that of `other` is used.
+        """Return both additions; where both set the same entry, `other`'s is used.
 
         Entries are the same by `name` (env, volumes, pull secrets), by `mountPath` (mounts), by key (mappings; requests
         and limits by resource), and tolerations by equality.
@@ -63,7 +63,7 @@ class PodPatch:
         return PodPatch(**merged)
 
 
-# The field that identifies an entry of a list; None: the entry itself.
+# The field that identifies a list entry; None: the entry itself.
 _KEYS = {"volume_mounts": "mountPath", "tolerations": None}
 _POD_FIELDS = {
     "volumes": "volumes",
@@ -79,7 +79,7 @@ _METADATA_FIELDS = {"labels": "labels", "annotations": "annotations"}
 
 
 def patch_template(template: Object, patch: PodPatch) -> dict[str, Any]:
-    """Return a pod template with additions; where both set the same entry, that of the patch is used.
+    """Return a pod template with additions; where both set the same entry, the patch's is used.
 
     Args:
         template: PodTemplateSpec; unchanged. Its training container is the one named `mindspore`.
@@ -111,7 +111,7 @@ def _write(document: dict[str, Any], patch: PodPatch, fields: Mapping[str, str])
 
 
 def _merge_mapping(mine: Object, theirs: Object) -> dict[str, Any]:
-    """Merge mappings of mappings key by key; lists and scalars are replaced."""
+    """Merge nested mappings key by key; lists and scalars are replaced."""
     merged = dict(mine)
     for key, value in theirs.items():
         present = merged.get(key)

@@ -1,4 +1,4 @@
-"""The pod of a step on Kubeflow Pipelines: the run and the Workflow that it belongs to."""
+"""A step's pod on Kubeflow Pipelines: the run and the Workflow that it belongs to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
-# Set by Kubeflow Pipelines on each pod of a run; jobs of a run have it too.
+# Set by Kubeflow Pipelines on each pod in a run; a run's jobs have it too.
 RUN_LABEL = "pipeline/runid"
 POD_NAME_VARIABLE = "KFP_POD_NAME"
-# Argo's name of the container of a step.
+# Argo's name for a step's container.
 _STEP_CONTAINER = "main"
 
 
@@ -24,12 +24,12 @@ class StepPod:
     """What a step reads from its own pod.
 
     Args:
-        namespace: Namespace of the pod.
-        run_id: ID of the run; empty if the pod has no such label.
+        namespace: Pod namespace.
+        run_id: Run ID; empty if the pod has no such label.
         workflow: Owner reference to the run's Workflow; None if the pod has none.
-        image: Image of the step.
+        image: The step's image.
         cluster: The cluster.
-        name: Name of the pod.
+        name: Pod name.
     """
 
     namespace: str
@@ -42,7 +42,7 @@ class StepPod:
     def is_deleted(self) -> bool:
         """Return whether the pod is being deleted or gone: the node is drained, and the run goes on.
 
-        Argo terminates a run by signals to the processes of its pods, which it does not delete. One short request: a
+        Argo terminates a run by signals to its pods' processes, which it does not delete. One short request: a
         terminated step has half a second left.
         """
         if self.cluster is None:
@@ -58,7 +58,7 @@ class StepPod:
         return "deletionTimestamp" in metadata
 
     def has_run(self, metadata: Mapping[str, Any]) -> bool:
-        """Return whether an object belongs to the run of this pod: by its label, or by its owner."""
+        """Return whether an object belongs to this pod's run: by its label, or by its owner."""
         if self.run_id and (metadata.get("labels") or {}).get(RUN_LABEL) == self.run_id:
             return True
         owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or []]
@@ -66,13 +66,13 @@ class StepPod:
 
 
 def read_step_pod(cluster: Cluster) -> StepPod | None:
-    """Return the pod of this step; None, with the reason printed, where it cannot be read.
+    """Return this step's pod; None, with the reason printed, where it cannot be read.
 
-    A job is owned by the Workflow, not by the step's pod: deletion of the pod would delete the job before a retry of
-    the step can adopt it.
+    A job is owned by the Workflow, not by the step's pod: deleting the pod would delete the job before a step retry can
+    adopt it.
 
     Args:
-        cluster: The cluster of the step.
+        cluster: The step's cluster.
     """
     name = os.environ.get(POD_NAME_VARIABLE)
     if not name:

@@ -1,4 +1,4 @@
-"""Hand-over of data between Kubeflow Pipelines and the pods of a job, chosen by the parameter `storage`."""
+"""Data hand-over between Kubeflow Pipelines and a job's pods, chosen by the parameter `storage`."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 ENTRYPOINT = "kfp_mindspore.podside.artifacts"
 
-# Below the output root of the step, beside its artifacts: the same URI for each retry, and no part of an artifact.
+# Below the step's output root, beside its artifacts: the same URI for each retry, and not in an artifact.
 CHECKPOINT_FOLDER = "msjob-checkpoints"
 _DATA_DIR = "/kfp-mindspore"
 _CLAIM_DIR = "/kfp-mindspore-claim"
-# KFP's own name of the workspace's volume.
+# KFP's own name for the workspace's volume.
 _WORKSPACE_VOLUME = "kfp-workspace"
 _NO_WORKSPACE = "storage: workspace: the run has no workspace"
 _WORKSPACE_HINT = "Set dsl.PipelineConfig(workspace=…) on the pipeline."
-# kfp.dsl's local paths of URIs.
+# kfp.dsl's local paths for URIs.
 _LOCAL_PREFIXES = {"/s3/": "s3://", "/minio/": "minio://", "/gcs/": "gs://"}
 
 
 @dataclass(frozen=True)
 class JobStorage:
-    """The data of a job's pods.
+    """Data access for a job's pods.
 
     Args:
-        patch: Volumes, mounts and credentials of the pods.
-        wrapper: The entrypoint of the pods; the job's command follows it.
+        patch: The pods' volumes, mounts and credentials.
+        wrapper: The pods' entrypoint; the job's command follows it.
         inputs: Paths in the pods by URI.
         outputs: Paths in the pods by name.
         checkpoint_dir: Checkpoint directory in the pods.
-        artifacts: Access of this process to the artifacts' files.
+        artifacts: This process's access to the artifacts' files.
     """
 
     patch: PodPatch
@@ -64,12 +64,12 @@ class JobStorage:
     artifacts: ArtifactStore = field(compare=False)
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the command of the pods."""
+        """Return the pod command."""
         return [*self.wrapper, *command]
 
     @contextlib.contextmanager
     def explain_failures(self) -> Iterator[None]:
-        """Add the reason to the error of a job whose image lacks the entrypoint."""
+        """Add the reason to the error for a job whose image lacks the entrypoint."""
         try:
             yield
         except ProcessFailedError as error:
@@ -96,18 +96,18 @@ def plan_storage(
     workflow: str = "",
     patch: PodPatch | None = None,
 ) -> JobStorage:
-    """Return how the pods of a job access the artifacts of a step on a cluster.
+    """Return how a job's pods access a step's artifacts on a cluster.
 
     Args:
         storage: The parameter, see `parse_storage`.
-        root: URI of the step's output root.
-        folder: Directory of the job in a workspace or claim, the same for each retry of the step.
+        root: The step's output root URI.
+        folder: Job directory in a workspace or claim, the same for each step retry.
         cluster: The cluster.
-        namespace: Namespace of the step, with its ConfigMap, Secrets and claims.
-        inputs: Paths of the input artifacts in this process, by URI.
-        outputs: URIs of the outputs by name; a name that ends with `/` is a directory that the command expects.
-        checkpoint_dir: URI or mounted directory of the checkpoints of several runs; empty for one of this step.
-        workflow: Name of the run's Workflow; empty if it is unknown.
+        namespace: Step namespace, with its ConfigMap, Secrets and claims.
+        inputs: The input artifacts' paths in this process, by URI.
+        outputs: The outputs' URIs by name; a name that ends with `/` is a directory that the command expects.
+        checkpoint_dir: URI or mounted directory with checkpoints from several runs; empty for this step's own.
+        workflow: The run's Workflow name; empty if it is unknown.
         patch: Volumes and mounts that the pods have besides.
 
     Raises:
@@ -163,7 +163,7 @@ def open_storage(
     checkpoint_dir: str = "",
     patch: PodPatch | None = None,
 ) -> JobStorage:
-    """Return the storage of the job of this step on a cluster, see `plan_storage`.
+    """Return the storage for this step's job on a cluster, see `plan_storage`.
 
     Raises:
         UserError: The store denies access, or this image lacks fsspec's implementation for it.
@@ -186,7 +186,7 @@ def open_storage(
         patch=patch,
     )
     try:
-        # Also fails where the result of a finished job could not be read.
+        # Also fails where a finished job's result could not be read.
         planned.artifacts.list_files(root)
     except StoreError as error:
         message = f"the job is not submitted: {error}"
@@ -195,11 +195,11 @@ def open_storage(
 
 
 def get_root_uri(output_file: str, artifact_uris: Sequence[str]) -> str:
-    """Return the URI of a step's output root.
+    """Return a step's output root URI.
 
     Args:
-        output_file: `outputs.outputFile` of KFP's ExecutorInput, `/s3/…/output_metadata.json` since KFP 2.16.
-        artifact_uris: URIs of the output artifacts.
+        output_file: `outputs.outputFile` in KFP's ExecutorInput, `/s3/…/output_metadata.json` since KFP 2.16.
+        artifact_uris: The output artifacts' URIs.
 
     Raises:
         UserError: Neither is below a URI.
@@ -251,7 +251,7 @@ def _check_claim(cluster: Cluster, claim: str, namespace: str, message: str, hin
 
 
 def _resolve_checkpoints(given: str, spec: StorageSpec, root: str, base: str, patch: PodPatch) -> tuple[str, str]:
-    """Return the URI of the checkpoints, empty without one, and their directory in the pods."""
+    """Return the checkpoints' URI, empty without one, and their directory in the pods."""
     if not given:
         if spec.kind == ARTIFACTS:
             return f"{root.rstrip('/')}/{CHECKPOINT_FOLDER}", f"{base}/checkpoints"

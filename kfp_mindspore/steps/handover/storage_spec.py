@@ -13,7 +13,7 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 
 ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
-# KFP's own mount path and placeholder of the workspace.
+# KFP's own mount path and placeholder for the workspace.
 WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "/kfp-workspace", "{{$.workspace_path}}"
 _CLAIM_PATTERN = re.compile(r"claim:(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(/(?P<path>[^/$][^$]*))?")
 _LAUNCHERS = ("kfp_mindspore.steps.launch.train", "kfp_mindspore.steps.launch.function")
@@ -26,7 +26,7 @@ class StorageSpec:
 
     Args:
         kind: ARTIFACTS, WORKSPACE or CLAIM.
-        claim: Name of the PersistentVolumeClaim; empty unless `kind` is CLAIM.
+        claim: The PersistentVolumeClaim's name; empty unless `kind` is CLAIM.
         path: Directory in the workspace or claim; empty for its root.
     """
 
@@ -56,7 +56,7 @@ def parse_storage(text: str) -> StorageSpec:
 
 
 def check_pipeline(text: str) -> None:
-    """Check the storage of the jobs of a compiled pipeline.
+    """Check the storage for a compiled pipeline's jobs.
 
     Args:
         text: A compiled pipeline.
@@ -69,7 +69,7 @@ def check_pipeline(text: str) -> None:
 
 
 def list_storage_errors(text: str) -> list[str]:
-    """Return what is wrong with the storage of the jobs of a compiled pipeline, one sentence per task.
+    """Return what is wrong with the storage for a compiled pipeline's jobs, one sentence per task.
 
     Values that are known at run time only are checked by the step, before it submits the job.
 
@@ -95,7 +95,7 @@ def list_storage_errors(text: str) -> list[str]:
 
 
 def _list_storages(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the constant storage of each task that launches a job."""
+    """Yield the name and the constant storage for each task that launches a job."""
     components = spec.get("components", {})
     executors = _dig(spec, "deploymentSpec", "executors")
     dags = [spec.get("root", {}), *components.values()]

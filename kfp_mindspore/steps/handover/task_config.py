@@ -1,4 +1,4 @@
-"""KFP's TaskConfig: what the pipeline has set on the task of a launcher, for the pods of its job."""
+"""KFP's TaskConfig: what the pipeline has set on a launcher's task, for its job's pods."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kfp_mindspore.settings import (
 )
 from kfp_mindspore.steps.handover.pod_patch import PodPatch
 
-# Name of the parameter that `@msjob_component` adds.
+# The parameter that `@msjob_component` adds.
 PARAMETER = "task_config"
-# Environment variables of the launcher itself.
+# The launcher itself's environment variables.
 _LAUNCHER_VARIABLES = frozenset(
     {CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE, TASK_CONFIG_DIGEST_VARIABLE}
 )
-# Field of kfp.dsl.TaskConfig and of PodPatch: key in the executor input.
+# Field in kfp.dsl.TaskConfig and PodPatch: key in the executor input.
 _KEYS = {
     "affinity": "affinity",
     "tolerations": "tolerations",

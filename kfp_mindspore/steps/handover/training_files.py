@@ -1,4 +1,4 @@
-"""Directories of a training job, on this machine and in pods, and the files that it has written."""
+"""A training job's directories, on this machine and in pods, and the files that it has written."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ _OUTPUT = "model/"
 
 
 class TrainingFiles(Protocol):
-    """Files of a training job.
+    """A training job's files.
 
     Attributes:
-        directories: Variables of the training contract.
-        patch: Additions to the pods of the job.
+        directories: The training contract's variables.
+        patch: Additions to the job pods.
     """
 
     directories: dict[str, str]
     patch: PodPatch
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the command of the workers."""
+        """Return the worker command."""
 
     def explain_failures(self) -> AbstractContextManager[Any]:
-        """Return a context in which errors of the job name their reason."""
+        """Return a context in which job errors name their reason."""
 
     def collect(self) -> Path | None:
         """Return a directory with metrics.jsonl and the final checkpoint's description; None without any output."""
 
     def read_checkpoint(self, directory: Path) -> Checkpoint | None:
-        """Return the final checkpoint of a collected directory; None if the command wrote none."""
+        """Return a collected directory's final checkpoint; None if the command wrote none."""
 
 
 class LocalTrainingFiles:
-    """Directories of this machine; without `checkpoint_dir` the checkpoints are deleted once the job has succeeded."""
+    """This machine's directories; without `checkpoint_dir` the checkpoints are deleted once the job has succeeded."""
 
     def __init__(self, output_dir: str, dataset_dir: str = "", checkpoint_dir: str = "") -> None:
         self._output = Path(output_dir).absolute()
@@ -91,13 +91,13 @@ class LocalTrainingFiles:
 
 
 class ArtifactTrainingFiles:
-    """Directories of the job's pods, whose output is below the URI of an artifact; only small files are read here.
+    """The job pods' directories, whose output is below an artifact's URI; only small files are read here.
 
     Args:
-        storage: Access of the pods and of this process to the artifacts.
-        output: Name of the output directory in `storage`.
+        storage: How the pods and this process access the artifacts.
+        output: The output directory's name in `storage`.
         output_uri: Its URI.
-        dataset_uri: URI of the dataset; empty for none.
+        dataset_uri: Dataset URI; empty for none.
     """
 
     def __init__(self, storage: JobStorage, output: str, output_uri: str, dataset_uri: str = "") -> None:
@@ -113,7 +113,7 @@ class ArtifactTrainingFiles:
         }
 
     def collect(self) -> Path | None:
-        """Download metrics.jsonl and the description of the final checkpoint.
+        """Download metrics.jsonl and the final checkpoint's description.
 
         Raises:
             KfpMindSporeError: The store cannot be reached or denies the request.
@@ -150,11 +150,11 @@ def open_training_files(
     checkpoint_dir: str,
     patch: PodPatch | None,
 ) -> TrainingFiles:
-    """Return the files of a training job; the arguments are those of `run_training`.
+    """Return a training job's files; the arguments are `run_training`'s.
 
     Raises:
         ValidationError: `storage` or `checkpoint_dir` is invalid.
-        UserError: The pods of the job cannot access an artifact; nothing was submitted.
+        UserError: The job's pods cannot access an artifact; nothing was submitted.
     """
     parse_storage(storage)
     if get_backend_name() != KUBERNETES:

@@ -1,4 +1,4 @@
-"""Conversion of KFP's parameter values to command-line arguments and artifact metadata."""
+"""Conversion from KFP's parameter values to command-line arguments and artifact metadata."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def to_arguments(values: Mapping[str, Any]) -> list[str]:
 
 
 def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return named values with numbers in place of texts that are numbers.
+    """Return named values, numeric texts converted to numbers.
 
     A pipeline parameter inside a dict arrives as text, and KFP turns the integer 5 into 5.0: `"5"`, `"5.0"` and 5.0
     become 5, `"1e-3"` becomes 0.001; `"007"`, `"nan"` and `"fast"` stay texts.

@@ -1,4 +1,4 @@
-"""The image build of a pipeline step: from an artifact or the pipeline's own files to a digest."""
+"""A pipeline step's image build: from an artifact or the pipeline's own files to a digest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUILDERS = ("append", "cluster", "docker")
 _CONTEXT_STORE_OPTIONS = ("claim", "claim_path", "store", "store_endpoint")
-# Options that a pipeline can set; files and hosts of the step itself are not among them.
+# Options that a pipeline can set; the step's own files and hosts are not included.
 _BUILDER_OPTIONS = {
     "append": (),
     "cluster": (
@@ -55,19 +55,19 @@ def build_step_image(
 
     Args:
         destination: Repository to push to; may be empty in a local run.
-        sources: Folder or file of the sources.
+        sources: Source folder or file.
         files: Further sources, text by path.
-        base: Base image; default: that of the steps.
+        base: Base image; default: the steps' image.
         requirements: pip requirements.
-        containerfile: Text of a Containerfile that replaces the generated one.
+        containerfile: Containerfile text that replaces the generated one.
         command: The image's command.
-        env: Environment variables of the image.
+        env: The image's environment variables.
         platform: Such as `linux/amd64`.
         builder: `append`, `cluster` or `docker`.
-        builder_options: Arguments of the builder by name.
-        registry: Arguments of RegistryConfig by name.
-        task_config: What the pipeline has set on the task: its resources, node selector and tolerations are those of
-            the build pod of the builder `cluster`.
+        builder_options: Builder arguments by name.
+        registry: RegistryConfig arguments by name.
+        task_config: What the pipeline has set on the task: the builder `cluster` gives its resources, node selector and
+            tolerations to the build pod.
 
     Returns:
         The result; None in a local run without a destination.

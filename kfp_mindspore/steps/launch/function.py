@@ -1,4 +1,4 @@
-"""The launcher of an `@msjob_component`: runs the function in the workers of an MSJob."""
+"""The launcher for an `@msjob_component`: runs the function in an MSJob's workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kfp_mindspore.steps.launch.options import JobOptions
 
 
 def launch_function(function: Callable[..., Any], options: str) -> Callable[..., Any]:
-    """Return a function of the same signature that runs `function` in the workers of an MSJob.
+    """Return a function with the same signature that runs `function` in an MSJob's workers.
 
     It works in a KFP step only: inputs and output paths are read from the step's command line.
 
@@ -40,7 +40,7 @@ def launch_function(function: Callable[..., Any], options: str) -> Callable[...,
 def _run_function(function: Callable[..., Any], options: JobOptions, arguments: Mapping[str, Any]) -> Any:
     executor_input = read_executor_input()
     inputs, outputs = executor_input.get("inputs", {}), executor_input["outputs"]
-    # KFP 2.17 gives each retry of a step another URI for its log: it would be another job.
+    # KFP 2.17 gives each step retry another URI for its log: it would be another job.
     outputs.get("artifacts", {}).pop("executor-logs", None)
     options = options.merge(**vars(JobOptions.from_environment()))
     patch = read_task_config(inputs.get("parameterValues", {}).get(_get_task_config_name(function)))
@@ -93,14 +93,14 @@ def _get_artifact_path(
     arguments: Mapping[str, Any],
     paths: Mapping[str, str],
 ) -> str:
-    """Return the path of the first artifact of a type, in the order of the function's parameters."""
+    """Return the path of the first artifact of a type, in the function's parameter order."""
     for name in inspect.signature(function).parameters:
         artifacts = group.get(name, {}).get("artifacts", [])
         artifact = arguments.get(name)
         if len(artifacts) == 1 and artifacts[0].get("type", {}).get("schemaTitle") == title and artifact is not None:
             if artifacts[0]["uri"] in paths:
                 return paths[artifacts[0]["uri"]]
-            # The argument of an InputPath or OutputPath parameter is a path.
+            # An InputPath or OutputPath parameter's argument is a path.
             return str(Path(artifact if isinstance(artifact, str) else artifact.path).absolute())
     return ""
 
@@ -110,7 +110,7 @@ def copy_outputs(function: Callable[..., Any], output: Mapping[str, Any], argume
 
     Args:
         function: The user's function.
-        output: KFP's ExecutorOutput of worker 0.
+        output: Worker 0's KFP ExecutorOutput.
         arguments: The step's arguments; output artifacts are updated in place.
     """
     parameters = dict(output.get("parameterValues", {}))

@@ -1,4 +1,4 @@
-"""The launcher of a step's MSJob: submit or adopt, print the log, wait."""
+"""The launcher for a step's MSJob: submit or adopt, print the log, wait."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kfp_mindspore.steps.launch.options import JobOptions
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
 
-# The step that submitted a job, and the digest of the spec that it submitted: a retry of the step adopts the job.
+# The step that submitted a job, and the digest over the spec that it submitted: a step retry adopts the job.
 STEP_ANNOTATION = "training.kubeflow.org/step"
 SPEC_ANNOTATION = "training.kubeflow.org/spec-digest"
-# More than the lines of a failed job's error.
+# More than the lines in a failed job's error.
 _KEPT_LINES = 100
 _POLICIES = (
     "restart_policy",
@@ -36,11 +36,11 @@ _POLICIES = (
 
 @dataclass(frozen=True)
 class LaunchedJob:
-    """A job of a step that has succeeded.
+    """A step's job that has succeeded.
 
     Args:
-        name: Name of the job.
-        options: Its options, those of task setters included.
+        name: Job name.
+        options: Its options, task setters included.
     """
 
     name: str
@@ -59,29 +59,29 @@ def launch_job(
     has_step_image: bool = False,
     patch: PodPatch | None = None,
 ) -> LaunchedJob:
-    """Submit a job, print its log and wait until it has finished; a retry of the step adopts the job.
+    """Submit a job, print its log and wait until it has finished; a step retry adopts the job.
 
-    On a cluster the job has a lease that this process renews, and belongs to the Workflow of the step's pod. When the
-    run is terminated, the job is deleted; when the step's pod is deleted, as by a drain of its node, the job is left to
-    the step's retry and to its lease.
+    On a cluster the job has a lease that this process renews, and belongs to the step pod's Workflow. When the run is
+    terminated, the job is deleted; when the step's pod is deleted, as when its node is drained, the job is left to the
+    step's retry and to its lease.
 
     Args:
-        root: Output root of the step, which identifies it, see `make_job_name`.
-        command: Command of the workers with all arguments.
+        root: The step's output root, which identifies it, see `make_job_name`.
+        command: Worker command with all arguments.
         options: The step's options; those set by task setters take precedence.
-        directories: Variables of the training contract; they take precedence over `options.env`.
-        name: Name of the job; empty for one derived from the output root. A finished job of this name is replaced.
-        namespace: Namespace of the job.
-        image: Image of the workers; empty for KFP_MINDSPORE_IMAGE, else for the image of the step.
-        has_step_image: Whether the workers need the image of the step, such as one set by `set_container_image`.
-        patch: Additions to the pods of the job; the options take precedence.
+        directories: The training contract's variables; they take precedence over `options.env`.
+        name: Job name; empty for one derived from the output root. A finished job with this name is replaced.
+        namespace: Job namespace.
+        image: The workers' image; empty for KFP_MINDSPORE_IMAGE, else for the step's image.
+        has_step_image: Whether the workers need the step's image, such as one set by `set_container_image`.
+        patch: Additions to the job pods; the options take precedence.
 
     Returns:
         The job, which has succeeded.
 
     Raises:
         ValidationError: The job is invalid; the message names the field.
-        AlreadyExistsError: A job of this name, which another step or user has submitted, is running.
+        AlreadyExistsError: A job with this name, which another step or user has submitted, is running.
         ProcessFailedError: The job failed; its last lines have been printed or are in the message.
     """
     from kfp_mindspore.msjob import MSJobClient
@@ -203,7 +203,7 @@ def _run(client: MSJobClient, job: MSJob, pod: StepPod | None, *, is_named: bool
             if start_limit.error:
                 raise ProcessFailedError(start_limit.error) from None
             if set(printed).issuperset(error.log):
-                # The step's log ends with these lines; those of another worker are not in it.
+                # The step's log ends with these lines; another worker's lines are not in it.
                 raise ProcessFailedError(error.message) from None
             raise
         except BaseException as error:
@@ -217,7 +217,7 @@ def _run(client: MSJobClient, job: MSJob, pod: StepPod | None, *, is_named: bool
 
 
 def _submit(client: MSJobClient, job: MSJob, *, is_named: bool, has_lease: bool) -> MSJob:
-    """Return the job that an earlier attempt of this step has submitted, else replace it or submit the job."""
+    """Return the job that an earlier attempt at this step has submitted, else replace it or submit the job."""
     from kfp_mindspore.msjob.lease import format_lease
     from kfp_mindspore.msjob.names import FAILED, LEASE_ANNOTATION, SUCCEEDED
 
@@ -231,7 +231,7 @@ def _submit(client: MSJobClient, job: MSJob, *, is_named: bool, has_lease: bool)
         has_succeeded = present.status is not None and present.status.has(SUCCEEDED)
         is_finished = has_succeeded or (present.status is not None and present.status.has(FAILED))
         is_deleted = bool(present.metadata.get("deletionTimestamp"))
-        # A local step is not retried: a finished job is one of an earlier run in the same directory.
+        # A local step is not retried: a finished job belongs to an earlier run in the same directory.
         if is_same and not is_deleted and (not is_finished or (has_succeeded and has_lease)):
             print(f"Adopting job {job.name} of an earlier attempt of this step", flush=True)
             return present

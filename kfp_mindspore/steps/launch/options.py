@@ -1,6 +1,6 @@
-"""Options of a step's MSJob, passed from the task setters to the step in an environment variable of the task.
+"""A step's MSJob options, passed from the task setters to the step in an environment variable on the task.
 
-The variable is part of the compiled task, and with it of the cache key.
+The compiled task contains the variable, and so does the cache key.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from kfp_mindspore.steps.launch.arguments import to_argument
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options of a step's MSJob; None or empty for the step's default.
+    """A step's MSJob options; None or empty for the step's default.
 
     Args:
-        workers: Number of workers.
-        backoff_limit: Number of restarts after which the job fails.
+        workers: Worker count.
+        backoff_limit: Restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails.
         start_timeout_seconds: Seconds for which the job's pods may be unable to start.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
         success_policy: `AllWorkers`, or `Default` for worker 0.
-        resources: Kubernetes resource requirements of each worker: {"requests": {…}, "limits": {…}}.
-        env: Environment variables of each worker.
-        labels: Labels of the job.
-        annotations: Annotations of the job.
-        pod_labels: Labels of the job's pods.
-        pod_annotations: Annotations of the job's pods.
-        image_pull_secrets: Names of the registry secrets of the job's pods.
-        service_account: Service account of the job's pods.
-        security_context: PodSecurityContext of the job's pods.
-        empty_dirs: Size limits of empty directories of the job's pods by path, such as {"/dev/shm": "8Gi"}.
+        resources: Each worker's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}.
+        env: Each worker's environment variables.
+        labels: Job labels.
+        annotations: Job annotations.
+        pod_labels: Job pod labels.
+        pod_annotations: Job pod annotations.
+        image_pull_secrets: Registry secret names for the job's pods.
+        service_account: Service account for the job's pods.
+        security_context: PodSecurityContext for the job's pods.
+        empty_dirs: Size limits for empty directories in the job's pods by path, such as {"/dev/shm": "8Gi"}.
         delete_after_done: Whether the step deletes its finished job.
-        storage: Hand-over of data to the job's pods: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        storage: How data reach the job's pods: `artifacts`, `workspace` or `claim:NAME/PATH`.
     """
 
     workers: int | None = option(None, minimum=1)
@@ -70,7 +70,7 @@ class JobOptions:
 
     @classmethod
     def from_json(cls, text: str) -> JobOptions:
-        """Parse the output of `to_json`; an empty text means no options.
+        """Parse `to_json` output; an empty text means no options.
 
         Raises:
             UserError: The text is not a JSON object, or has an unknown field.
@@ -93,15 +93,15 @@ class JobOptions:
 
     @classmethod
     def from_environment(cls) -> JobOptions:
-        """Return the options of the current task, with the values of this run in place of pipeline channels."""
+        """Return the current task's options, with this run's values instead of pipeline channels."""
         values = read_executor_input().get("inputs", {}).get("parameterValues", {})
         return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, "")).resolve(values)
 
     def resolve(self, values: Mapping[str, Any]) -> JobOptions:
-        """Return a copy with values in place of references to inputs of the task.
+        """Return a copy with values instead of references to task inputs.
 
         Args:
-            values: Parameter values of the executor input.
+            values: Parameter values in the executor input.
 
         Raises:
             UserError: A referenced input has no value.
@@ -132,7 +132,7 @@ class JobOptions:
 
 
 def refer_to_input(name: str) -> str:
-    """Return the reference to an input of the task in an option, in KFP's notation for placeholders.
+    """Return the reference to a task input in an option, in KFP's placeholder notation.
 
     KFP 2.17 replaces no placeholders in environment variables; `JobOptions.resolve` does, in the step.
     """

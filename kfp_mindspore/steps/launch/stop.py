@@ -1,4 +1,4 @@
-"""The exit task that ends the jobs of a run."""
+"""The exit task that ends a run's jobs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kfp_mindspore.errors import NotFoundError
 
 
 def stop_jobs(namespace: str = "") -> int:
-    """Request the deletion of the unfinished MSJobs of this step's run; of none outside a cluster.
+    """Request deletion for the unfinished MSJobs in this step's run; none outside a cluster.
 
     Args:
-        namespace: Namespace of the jobs; empty for the step's.
+        namespace: Job namespace; empty for the step's.
 
     Returns:
-        Number of jobs whose deletion was requested.
+        How many jobs it requested to delete.
     """
     from kfp_mindspore.msjob import MSJobClient
     from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend

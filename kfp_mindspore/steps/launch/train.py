@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Result of a training job.
+    """A training job's result.
 
     Args:
-        job_name: Name of the job.
+        job_name: Job name.
         namespace: Its namespace.
-        workers: Number of its workers.
-        command: Command of the workers with all arguments.
+        workers: Its worker count.
+        command: Worker command with all arguments.
         hyperparameters: Hyperparameters by name.
-        metrics: Last value of each metric in metrics.jsonl.
+        metrics: Each metric's last value in metrics.jsonl.
         checkpoint: The final checkpoint; None if the command wrote none.
     """
 
@@ -55,10 +55,10 @@ def train_model(
 
     Args:
         model: Output artifact; its path is the job's output directory.
-        metrics: Receives the last value of each metric in metrics.jsonl.
-        dataset: The dataset directory; None for none.
-        task_config: What the pipeline has set on the task, for the pods of the job.
-        **options: Further arguments of `run_training`.
+        metrics: Receives each metric's last value in metrics.jsonl.
+        dataset: The dataset directory; None without a dataset.
+        task_config: What the pipeline has set on the task, for the job pods.
+        **options: Further `run_training` arguments.
     """
     root = model.uri.rstrip("/").rpartition("/")[0]
     result = run_training(
@@ -116,29 +116,29 @@ def run_training(
     """Run a command as an MSJob, wait until it has finished and read its output.
 
     Args:
-        output_dir: Output directory of a job of this machine; created if missing.
-        root: Output root of the step, see `make_job_name`; empty for the output directory.
-        output_uri: URI of the output, which the pods of a job on a cluster write.
-        command: Command of each worker.
-        args: Arguments of the command.
+        output_dir: Output directory for a job on this machine; created if missing.
+        root: The step's output root, see `make_job_name`; empty for the output directory.
+        output_uri: Output URI, which a job's pods on a cluster write.
+        command: Each worker's command.
+        args: Command arguments.
         hyperparameters: Further arguments by name, see `to_arguments`.
         dataset_dir: Dataset directory; empty for none.
-        dataset_uri: URI of the dataset, which the pods of a job on a cluster read.
-        checkpoint_dir: Persistent checkpoint directory, on a cluster a URI or a directory of a volume; empty for one
+        dataset_uri: Dataset URI, which a job's pods on a cluster read.
+        checkpoint_dir: Persistent checkpoint directory, on a cluster a URI or a directory in a volume; empty for one
             beside the output that is deleted at the end.
-        storage: Hand-over of data on a cluster, see `storage.parse_storage`.
-        job_name: Name of the job; empty for one derived from the output directory.
-        namespace: Namespace of the job; empty for the step's.
-        image: Image of the workers; empty for this package's.
-        workers: Number of workers.
-        env: Environment variables of the workers.
+        storage: Data hand-over on a cluster, see `storage.parse_storage`.
+        job_name: Job name; empty for one derived from the output directory.
+        namespace: Job namespace; empty for the step's.
+        image: The workers' image; empty for this package's.
+        workers: Worker count.
+        env: The workers' environment variables.
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
-        backoff_limit: Number of restarts after which the job fails.
+        backoff_limit: Restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
-        patch: Additions to the pods of the job; the other arguments take precedence.
+        patch: Additions to the job pods; the other arguments take precedence.
 
     Returns:
-        Name, metrics and final checkpoint of the job.
+        The job's name, metrics and final checkpoint.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
