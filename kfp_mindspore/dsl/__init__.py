@@ -1,4 +1,4 @@
-"""KFP extension for pipeline authors: `@msjob_component` and setters of a task's MSJob."""
+"""KFP extension for pipeline authors: `@msjob_component` and setters for a task's MSJob."""
 
 import lazy_loader
 

@@ -61,32 +61,32 @@ def msjob_component(
     ttl_seconds_after_finished: int | None = None,
     storage: str | None = None,
 ) -> PythonComponent | Callable[[Callable[..., Any]], PythonComponent]:
-    """Turn a Python function into a component that runs the function in each worker of an MSJob.
+    """Turn a Python function into a component that runs the function in each MSJob worker.
 
     The rules of `@dsl.component` apply: parameters have KFP's types, imports are inside the function, and only its
-    source is part of the component. The process of the step submits the job, prints its log and waits for its end. The
-    step's outputs are those of worker 0; other workers write to scratch paths. Each worker has MindSpore's topology in
-    `MS_*`. For `kfp_mindspore.training.fit`, KFP_MINDSPORE_DATASET_DIR and KFP_MINDSPORE_OUTPUT_DIR are the paths of
-    the first input of type Dataset and the first output of type Model, and KFP_MINDSPORE_CHECKPOINT_DIR persists across
-    restarts of the job.
+    source is in the component. The step's process submits the job, prints its log and waits for its end. The step's
+    outputs are worker 0's; other workers write to scratch paths. Each worker has MindSpore's topology in `MS_*`. For
+    `kfp_mindspore.training.fit`, KFP_MINDSPORE_DATASET_DIR and KFP_MINDSPORE_OUTPUT_DIR are the paths for the first
+    input with type Dataset and the first output with type Model, and KFP_MINDSPORE_CHECKPOINT_DIR persists across job
+    restarts.
 
     Args:
         function: The function, if the decorator has no arguments.
-        workers: Number of workers; with more than one, a scheduler is added.
-        base_image: Image of the step and of the workers, with the packages that the function imports: the step installs
+        workers: Worker count; with more than one, a scheduler is added.
+        base_image: Image for the step and the workers, with the packages that the function imports: the step installs
             none.
         additional_funcs: Functions called by the function; their source is added to the component.
-        env: Environment variables of the workers.
-        resources: Kubernetes resource requirements of each worker: {"requests": {…}, "limits": {…}}.
+        env: The workers' environment variables.
+        resources: Each worker's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}.
         restart_policy: `ExitCode`: restart after a retryable exit code (130, 137, 138, 143), fail after any other, such
-            as that of an exception; `OnFailure`: restart after any exit code but 0; `Never`; `Always`.
+            as an exception's; `OnFailure`: restart after any exit code but 0; `Never`; `Always`.
         success_policy: `AllWorkers`, or `Default` for worker 0 alone.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
-        backoff_limit: Number of restarts after which the job fails.
+        backoff_limit: Restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; None for no limit.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted; None to keep it.
-        storage: Hand-over of data to the pods of the job: `artifacts` (default), `workspace` or `claim:NAME/PATH`.
-            Without a cluster the workers use the files of this machine.
+        storage: How data reach the job pods: `artifacts` (default), `workspace` or `claim:NAME/PATH`. Without a cluster
+            the workers use this machine's files.
 
     Returns:
         A component, or a decorator that returns one. `.python_func` is the function.
@@ -171,11 +171,11 @@ def _build_component(
         entry = structures.InputSpec(_TASK_CONFIG, optional=True, description=description)
         component.component_spec.inputs = {**inputs, PARAMETER: entry}
     container = component.component_spec.implementation.container
-    # The last argument of a lightweight component's command is its source. The footer replaces the function by its
-    # launcher; a worker imports the same source and calls the wrapped function.
+    # A lightweight component command's last argument is its source. The footer replaces the function by its launcher; a
+    # worker imports the same source and calls the wrapped function.
     *command, source = container.command
     changed = [*command, source.rstrip() + _FOOTER.format(name=function.__name__, options=options.to_json())]
-    # The image of the job's pods, too; `set_image` adds the variable where it replaces the placeholder.
+    # The job pods' image, too; `set_image` adds the variable where it replaces the placeholder.
     env = None if base_image == PLACEHOLDER_IMAGE else {IMAGE_VARIABLE: base_image}
     component.component_spec.implementation.container = dataclasses.replace(container, command=changed, env=env)
     return component

@@ -1,4 +1,4 @@
-"""Setters for labels and annotations of a task's MSJob."""
+"""Setters for labels and annotations on a task's MSJob."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def add_job_label(task: PipelineTask, key: str, value: str) -> PipelineTask:
     """Add a label to the task's MSJob.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
-        key: Key of the label, such as `team`.
-        value: Value of the label.
+        task: train_msjob or msjob_component task.
+        key: Label key, such as `team`.
+        value: Label value.
 
     Returns:
         The task.
@@ -33,9 +33,9 @@ def add_job_annotation(task: PipelineTask, key: str, value: str) -> PipelineTask
     """Add an annotation to the task's MSJob.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
-        key: Key of the annotation.
-        value: Value of the annotation.
+        task: train_msjob or msjob_component task.
+        key: Annotation key.
+        value: Annotation value.
 
     Returns:
         The task.

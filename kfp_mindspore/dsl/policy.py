@@ -1,4 +1,4 @@
-"""Setters for the policies of a task's MSJob: deadline, restart, success and clean-up."""
+"""Setters for a task's MSJob policies: deadline, restart, success and clean-up."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def set_run_policy(
     clean_pod_policy: str | None = None,
     delete_after_done: bool | None = None,
 ) -> PipelineTask:
-    """Set the run policy of the task's MSJob; None leaves a field unchanged.
+    """Set the task MSJob's run policy; None leaves a field unchanged.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
-        backoff_limit: Number of restarts after which the job fails, ≥ 0.
+        task: train_msjob or msjob_component task.
+        backoff_limit: Restarts after which the job fails, ≥ 0.
         active_deadline_seconds: Seconds after which the job is terminated and fails, ≥ 1.
-        start_timeout_seconds: Seconds for which the job's pods may be unable to start, ≥ 1. Default:
-            600 if no node of the cluster fits a pod or no operator reconciles the job, 60 for an image that cannot be
-            pulled, a missing Secret or a refused pod, and no limit while other pods use the resources.
+        start_timeout_seconds: Seconds for which the job's pods may be unable to start, ≥ 1. Default: 600 if no cluster
+            node fits a pod or no operator reconciles the job, 60 for an image that cannot be pulled, a missing Secret
+            or a refused pod, and no limit while other pods use the resources.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted, ≥ 0.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
-        delete_after_done: Whether the step deletes its finished job, and with it the logs of its pods.
+        delete_after_done: Whether the step deletes its finished job, and with it its pods' logs.
 
     Returns:
         The task.
@@ -62,10 +62,10 @@ def set_run_policy(
 
 
 def set_restart_policy(task: PipelineTask, policy: str) -> PipelineTask:
-    """Set the restart policy of the task's MSJob.
+    """Set the task MSJob's restart policy.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
+        task: train_msjob or msjob_component task.
         policy: `OnFailure`, `Never`, `Always`, or `ExitCode`: restart after a retryable exit code only, such as 143.
 
     Returns:
@@ -79,10 +79,10 @@ def set_restart_policy(task: PipelineTask, policy: str) -> PipelineTask:
 
 
 def set_success_policy(task: PipelineTask, policy: str) -> PipelineTask:
-    """Set the success policy of the task's MSJob.
+    """Set the task MSJob's success policy.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
+        task: train_msjob or msjob_component task.
         policy: `AllWorkers`, or `Default` for worker 0 only.
 
     Returns:

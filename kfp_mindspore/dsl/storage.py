@@ -1,4 +1,4 @@
-"""Setter for the storage of a task's MSJob."""
+"""Setter for a task's MSJob storage."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def set_storage(task: PipelineTask, storage: str) -> PipelineTask:
-    """Set how data are handed to the pods of the task's MSJob; takes precedence over the component's argument.
+    """Set how data are handed to the task's MSJob pods; takes precedence over the component's argument.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
+        task: train_msjob or msjob_component task.
         storage: `artifacts`, `workspace` or `claim:NAME/PATH`.
 
     Returns:
@@ -30,7 +30,7 @@ def set_storage(task: PipelineTask, storage: str) -> PipelineTask:
 
 
 def check_storage(setter: str, storage: Any) -> None:
-    """Check the form of a storage.
+    """Check a storage's form.
 
     Raises:
         ValidationError: It has another form.

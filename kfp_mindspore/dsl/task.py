@@ -1,4 +1,4 @@
-"""Options of a pipeline task's MSJob: read, merge and validate."""
+"""A pipeline task's MSJob options: read, merge and validate."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineT
 
     Args:
         task: Task with an MSJob.
-        setter: Name of the setter for messages.
-        **changes: Fields of `JobOptions`.
+        setter: Setter name for messages.
+        **changes: `JobOptions` fields.
 
     Returns:
         The task.
 
     Raises:
-        UserError: A key is a pipeline parameter or the output of a task.
+        UserError: A key is a pipeline parameter or a task's output.
     """
     options = get_options(task).merge(**{name: _refer(task, setter, value) for name, value in changes.items()})
     task.set_env_variable(JOB_OPTIONS_VARIABLE, options.to_json())
@@ -45,7 +45,7 @@ def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineT
 
 
 def _refer(task: PipelineTask, setter: str, value: Any) -> Any:
-    """Replace pipeline channels by references to inputs of the task, which the step resolves."""
+    """Replace pipeline channels by references to task inputs, which the step resolves."""
     from kfp.dsl.pipeline_channel import PipelineChannel, extract_pipeline_channels_from_string
 
     if isinstance(value, Mapping):
@@ -86,7 +86,7 @@ def check_choice(setter: str, field: str, value: Any, choices: tuple[str, ...]) 
     """Check a value against its choices.
 
     Raises:
-        ValidationError: The value is none of them.
+        ValidationError: The value is not accepted.
     """
     if value is not None and not is_channel(value) and value not in choices:
         raise ValidationError([f"{field}: must be one of {', '.join(choices)}, got {value!r}"], subject=setter)
@@ -103,7 +103,7 @@ def check_text(setter: str, field: str, value: Any, *, may_be_empty: bool = Fals
 
 
 def is_channel(value: Any) -> bool:
-    """Return whether a value is, or contains as text, a pipeline parameter or the output of a task."""
+    """Return whether a value is, or contains as text, a pipeline parameter or a task's output."""
     from kfp.dsl.pipeline_channel import PipelineChannel
 
     return isinstance(value, PipelineChannel) or (isinstance(value, str) and "{{channel:" in value)

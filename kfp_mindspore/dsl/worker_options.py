@@ -1,4 +1,4 @@
-"""Setters for the workers of a task's MSJob: number, environment, resources and fields of their pods."""
+"""Setters for a task's MSJob workers: count, environment, resources and pod fields."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
-    """Set the number of workers; takes precedence over the component's argument.
+    """Set the worker count; takes precedence over the component's argument.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
-        count: Number of workers, ≥ 1; with more than one, a scheduler is added.
+        task: train_msjob or msjob_component task.
+        count: Worker count, ≥ 1; with more than one, a scheduler is added.
 
     Returns:
         The task.
@@ -30,12 +30,12 @@ def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
 
 
 def add_worker_env(task: PipelineTask, name: str, value: str) -> PipelineTask:
-    """Set an environment variable of each worker; `task.set_env_variable` sets one of the launcher and of each worker.
+    """Set an environment variable on each worker; `task.set_env_variable` sets one on the launcher and each worker.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
-        name: Name of the variable; `MS_…` variables of the topology are set by the job.
-        value: Value of the variable, plain text in the compiled pipeline: must not be a secret.
+        task: train_msjob or msjob_component task.
+        name: Variable name; the job sets the topology's `MS_…` variables.
+        value: Variable value, plain text in the compiled pipeline: must not be a secret.
 
     Returns:
         The task.
@@ -58,16 +58,16 @@ def set_worker_resources(
     accelerator: str | None = None,
     accelerator_count: int = 1,
 ) -> PipelineTask:
-    """Set the resources of each worker; None leaves one unchanged, and with it what `task.set_cpu_limit` etc. have set.
+    """Set each worker's resources; None leaves one unchanged, and with it what `task.set_cpu_limit` etc. have set.
 
     The local backend ignores resources with a warning.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
+        task: train_msjob or msjob_component task.
         cpu: CPU request and limit as a Kubernetes quantity, such as `2` or `500m`.
         memory: Memory request and limit as a Kubernetes quantity, such as `4Gi`.
-        accelerator: Resource name of an accelerator, such as `huawei.com/Ascend910`.
-        accelerator_count: Number of accelerators per worker, ≥ 1.
+        accelerator: An accelerator's resource name, such as `huawei.com/Ascend910`.
+        accelerator_count: Accelerators per worker, ≥ 1.
 
     Returns:
         The task.
@@ -103,19 +103,19 @@ def set_worker_pod(
     security_context: Mapping[str, Any] | None = None,
     empty_dirs: Mapping[str, str] | None = None,
 ) -> PipelineTask:
-    """Set fields of the workers' pods that KFP does not hand to a launcher; None leaves a field unchanged.
+    """Set worker pod fields that KFP does not hand to a launcher; None leaves a field unchanged.
 
     Resources, environment variables, volumes, tolerations, node selectors and affinity are set by KFP's and
     kfp-kubernetes' own setters.
 
     Args:
-        task: Task of train_msjob or of an msjob_component.
-        labels: Labels of the pods, in addition to those of the job; merged with earlier ones.
-        annotations: Annotations of the pods, such as `sidecar.istio.io/inject`; merged with earlier ones.
-        image_pull_secrets: Names of registry secrets.
-        service_account: Service account of the pods.
+        task: train_msjob or msjob_component task.
+        labels: Pod labels, in addition to the job's; merged with earlier ones.
+        annotations: Pod annotations, such as `sidecar.istio.io/inject`; merged with earlier ones.
+        image_pull_secrets: Registry secret names.
+        service_account: The pods' service account.
         security_context: PodSecurityContext, such as {"runAsUser": 1000, "fsGroup": 1000}.
-        empty_dirs: Size limits of empty directories by absolute path, such as {"/dev/shm": "8Gi"}, which is in memory;
+        empty_dirs: Size limits for empty directories by absolute path, such as {"/dev/shm": "8Gi"}, which is in memory;
             an empty text for no limit; merged with earlier ones. The local backend uses this machine's own path.
 
     Returns:

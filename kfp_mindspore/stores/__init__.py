@@ -1,1 +1,1 @@
-"""Object stores of artifacts and data: credentials, and one way to open a URI."""
+"""Object stores for artifacts and data: credentials, and one way to open a URI."""

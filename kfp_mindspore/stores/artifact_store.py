@@ -1,6 +1,6 @@
-"""Files behind URIs, read and written by fsspec with the credentials of their store.
+"""Files behind URIs, read and written by fsspec with their store's credentials.
 
-The pods of a job import this module: it uses the standard library and fsspec only.
+A job's pods import this module: it uses the standard library and fsspec only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-# JSON list of `Store`; the values of its secrets are in variables that start with SECRET_PREFIX.
+# `Store` list as JSON; its secret values are in variables that start with SECRET_PREFIX.
 STORES_VARIABLE = "KFP_MINDSPORE_STORES"
 SECRET_PREFIX = "KFP_MINDSPORE_STORE_"
-# Schemes of KFP's pipeline roots, and fsspec's protocols for them.
+# KFP pipeline root schemes, and fsspec's protocols for them.
 PROTOCOLS = {"s3": "s3", "minio": "s3", "gs": "gcs"}
-# Import name and extra of fsspec's implementations.
+# Import name and extra for fsspec's implementations.
 LIBRARIES = {
     "s3": ("s3fs", "artifacts"),
     "minio": ("s3fs", "artifacts"),
@@ -31,7 +31,7 @@ LIBRARIES = {
 }
 _EXPECTED = f"expected a URI with one of {', '.join(LIBRARIES)}"
 Kind = Literal["missing", "denied", "unsupported", "invalid", "unavailable"]
-# Errors of boto and google-auth without a common base.
+# boto and google-auth errors without a common base.
 _CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 _DENIED_STATUSES = (401, 403)
 # Request timeout, too early, too many requests.
@@ -63,7 +63,7 @@ class Store:
 
     Args:
         prefix: URI that ends with `/`, such as `s3://bucket/`.
-        options: Keyword arguments of the fsspec file system, without secrets.
+        options: Keyword arguments for the fsspec file system, without secrets.
         secrets: Further keyword arguments by name: the environment variable with the value. `token` is JSON.
     """
 
@@ -73,12 +73,12 @@ class Store:
 
 
 def dump_stores(stores: Sequence[Store]) -> str:
-    """Return the value of STORES_VARIABLE."""
+    """Return the STORES_VARIABLE value."""
     return json.dumps([asdict(store) for store in stores], sort_keys=True)
 
 
 def join_uri(uri: str, name: str) -> str:
-    """Return the URI of a file below a URI; an empty name is the URI itself."""
+    """Return the URI for a file below a URI; an empty name is the URI itself."""
     return f"{uri.rstrip('/')}/{name}" if name else uri
 
 
@@ -96,12 +96,12 @@ class ArtifactStore:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ArtifactStore:
-        """Return the stores of STORES_VARIABLE."""
+        """Return the stores in STORES_VARIABLE."""
         stores = [Store(**entry) for entry in json.loads(environment.get(STORES_VARIABLE) or "[]")]
         return cls(stores, environment)
 
     def list_files(self, uri: str) -> dict[str, int]:
-        """Return the sizes in bytes of the files below a URI by relative name; "" is an object at the URI itself.
+        """Return file sizes in bytes below a URI by relative name; "" is an object at the URI itself.
 
         Raises:
             StoreError: The store cannot be reached or denies the request.
@@ -123,12 +123,12 @@ class ArtifactStore:
         """Download a file or a directory; `path` appears once it is complete and replaces an existing one.
 
         Args:
-            uri: The file, or the prefix of the directory.
+            uri: The file, or the directory's prefix.
             path: Where it is written.
             names: Relative names to download; None for all.
 
         Returns:
-            The number of files.
+            The file count.
 
         Raises:
             StoreError: There is no such object, or the store cannot be reached or denies the request.
@@ -181,7 +181,7 @@ class ArtifactStore:
                 system.rm_file(target)
 
     def read_bytes(self, uri: str) -> bytes | None:
-        """Return the content of an object, or None if it does not exist.
+        """Return an object's content, or None if it does not exist.
 
         Raises:
             StoreError: The store cannot be reached or denies the request.
@@ -194,10 +194,10 @@ class ArtifactStore:
                 return None
 
     def open(self, uri: str) -> tuple[Any, str]:
-        """Return the fsspec file system of a URI, with the credentials of its store, and the path in it.
+        """Return the fsspec file system for a URI, with its store's credentials, and the path in it.
 
         Raises:
-            PermissionError: The environment variable of a secret is not set.
+            PermissionError: A secret's environment variable is not set.
             ImportError: fsspec's implementation is not installed.
             ValueError: fsspec does not know the scheme.
         """
@@ -221,18 +221,18 @@ class ArtifactStore:
 
 @contextlib.contextmanager
 def explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[None]:
-    """Convert errors of the file systems' libraries to a StoreError.
+    """Convert the file system libraries' errors to a StoreError.
 
     Args:
         verb: Participle for the message, such as `read`.
-        uri: The URI of the block's requests.
+        uri: The URI for the block's requests.
         local: Local file that the block reads; FileNotFoundError is raised where it is gone.
     """
     try:
         yield
     except StoreError:
         raise
-    except Exception as error:  # boto, aiohttp and google-cloud raise errors of their own, without a common base
+    except Exception as error:  # boto, aiohttp and google-cloud raise their own errors, without a common base
         if local is not None and not local.exists():
             raise FileNotFoundError(str(local)) from error
         kind, status = _classify(error)
@@ -247,7 +247,7 @@ def explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[N
 
 
 def _classify(error: Exception) -> tuple[Kind, int]:
-    """Return the kind of an error, and the HTTP status that aiohttp has in it; 0 without one."""
+    """Return an error's kind, and the HTTP status that aiohttp has in it; 0 without one."""
     status = getattr(error, "status", 0)
     if not isinstance(status, int):
         status = 0

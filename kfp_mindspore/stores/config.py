@@ -1,7 +1,7 @@
-"""Object stores of Kubeflow Pipelines: the ConfigMap `kfp-launcher`, as KFP 2.17's launcher reads it.
+"""Kubeflow Pipelines object stores: the ConfigMap `kfp-launcher`, as KFP 2.17's launcher reads it.
 
-A store's credentials are a Secret, which pods receive by reference, or (`fromEnv`) the environment and the service
-account of the pod.
+A store's credentials are a Secret, which pods receive by reference, or (`fromEnv`) the environment and the pod's
+service account.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class StoreConfig:
 
     Args:
         prefix: URI that ends with `/` or is a key prefix, such as `s3://bucket/`.
-        options: Keyword arguments of the fsspec file system.
-        secret: Name of the Secret; empty for the environment and service account of the pod.
-        keys: Further keyword arguments by name: the key of the Secret.
+        options: Keyword arguments for the fsspec file system.
+        secret: The Secret's name; empty for the pod's environment and service account.
+        keys: Further keyword arguments by name: the Secret's key.
     """
 
     prefix: str
@@ -73,7 +73,7 @@ class StoreConfig:
 
 
 def read_providers(cluster: Cluster, namespace: str) -> dict[str, Any]:
-    """Return the providers of a namespace's ConfigMap `kfp-launcher` by scheme; empty without one.
+    """Return the providers in a namespace's ConfigMap `kfp-launcher` by scheme; empty without one.
 
     Raises:
         UserError: The ConfigMap is not valid YAML.
@@ -93,14 +93,14 @@ def read_providers(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 
 def resolve_stores(uris: Iterable[str], providers: Mapping[str, Any]) -> list[StoreConfig]:
-    """Return the stores of URIs, each once.
+    """Return the stores for URIs, each once.
 
     Args:
-        uris: URIs of artifacts.
-        providers: Result of `read_providers`.
+        uris: Artifact URIs.
+        providers: `read_providers` result.
 
     Raises:
-        UserError: The pods of a job cannot read a URI: its scheme is not supported, or it has a query.
+        UserError: A job's pods cannot read a URI: its scheme is not supported, or it has a query.
     """
     stores: dict[str, StoreConfig] = {}
     for uri in uris:
@@ -146,13 +146,13 @@ def open_stores(stores: Sequence[StoreConfig], cluster: Cluster, namespace: str)
 
 @dataclass(frozen=True)
 class StoreAccess:
-    """Access of this process to the data behind a URI.
+    """This process's access to the data behind a URI.
 
     Args:
         store: The store.
         credentials: Where its credentials were looked for, for messages.
         hint: What to do where they are refused.
-        has_secret: Whether they are those of a Secret.
+        has_secret: Whether they come from a Secret.
     """
 
     store: ArtifactStore
@@ -162,9 +162,9 @@ class StoreAccess:
 
 
 def open_source(uri: str) -> StoreAccess:
-    """Return access to a source of data: of a step on a cluster that of its run, elsewhere that of the environment.
+    """Return access to a data source: the run's for a step on a cluster, elsewhere the environment's.
 
-    Credentials in the environment of a step take precedence, since they were set on its task.
+    Credentials in a step's environment take precedence, since they were set on its task.
 
     Raises:
         UserError: The ConfigMap or its Secret is invalid.
@@ -193,13 +193,13 @@ def open_source(uri: str) -> StoreAccess:
 
 
 def open_run_source(uri: str, cluster: Cluster, namespace: str, *, is_probe: bool = False) -> StoreAccess:
-    """Return the access to a source of data that steps of a namespace have.
+    """Return the access to a data source that steps in a namespace have.
 
     Args:
-        uri: A URI of an object store.
+        uri: An object store URI.
         cluster: The cluster.
-        namespace: Namespace of the run.
-        is_probe: Whether requests of s3 time out early, from a machine that may not reach the store.
+        namespace: Run namespace.
+        is_probe: Whether s3 requests time out early, from a machine that may not reach the store.
 
     Raises:
         UserError: The ConfigMap or its Secret is invalid.
@@ -225,12 +225,12 @@ def open_run_source(uri: str, cluster: Cluster, namespace: str, *, is_probe: boo
 
 
 def read_model_store(cluster: Cluster, namespace: str, endpoint: str = "") -> Store:
-    """Return the S3 store of a namespace's pipeline root, with its credentials.
+    """Return the S3 store for a namespace's pipeline root, with its credentials.
 
     Args:
-        cluster: Client of the cluster.
-        namespace: The namespace of the runs.
-        endpoint: URL of the store; empty for that of the ConfigMap `kfp-launcher`.
+        cluster: Cluster client.
+        namespace: The run namespace.
+        endpoint: Store URL; empty for the ConfigMap `kfp-launcher`'s.
 
     Raises:
         UserError: The pipeline root is in no S3 store, or its credentials are not in a Secret.
