@@ -153,7 +153,7 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
     chosen = TEMPLATES[template]
-    # What a cluster needs' image.
+    # What an image for a cluster needs.
     extras = "all,workloads" if chosen.dataset in _WORKLOAD_SETS else "all"
     values = {
         "extras": extras,

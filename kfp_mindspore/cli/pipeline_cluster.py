@@ -1,4 +1,4 @@
-"""`kfp-mindspore pipeline setup|check`: what a run need's steps on a cluster."""
+"""`kfp-mindspore pipeline setup|check`: what a run's steps need on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decryption from MindIR files to bytes.
+"""Decryption of MindIR files to bytes.
 
 For MindSpore 2.9, whose public API decrypts a MindIR only into a loaded graph (`mindspore.load`), so an encrypted
 file's metadata could not be read. The function below is what `mindspore.load_checkpoint` calls.

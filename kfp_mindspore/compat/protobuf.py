@@ -46,7 +46,7 @@ def load_standalone(name: str) -> ModuleType:
         name: The full name, such as `mindspore.train.mind_ir_pb2`; it must not depend on a further generated module.
 
     Returns:
-        A module with message classes, not entered in `sys.modules`.
+        A module of message classes, not entered in `sys.modules`.
 
     Raises:
         MissingExtraError: MindSpore is not installed.

@@ -1,4 +1,4 @@
-"""Source local paths: paths as they are, URIs by fsspec."""
+"""Local paths for sources: paths as they are, URIs by fsspec."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def load_dataset(
             at random, for a stratified split with the same class shares. 0 for all.
         seed: Seed for the split, and for the samples that `limit` keeps.
         preprocessing: `standardize` (default for tables): numbers to mean 0 and deviation 1, texts to one-hot vectors;
-            `none`; or a list with `kfp_mindspore.transform` steps or their declarations, fitted on the training split.
+            `none`; or a list of `kfp_mindspore.transform` steps or their declarations, fitted on the training split.
         missing: `refuse`, the training split's `mean` or `median`, `drop` the sample, or a number.
         storage: `npz` or `mindrecord`.
         format: csv, parquet, jsonl, npz, npy, idx, images, text or mindrecord; default by the name.

@@ -16,7 +16,7 @@ def join_sources(source: str, validation: str, test: str) -> str | Mapping[str, 
 
 
 def parse_preprocessing(text: str) -> str | Sequence[Mapping[str, Any]]:
-    """Return `standardize`, `none` or empty as it is, and a JSON list with steps as a list.
+    """Return `standardize`, `none` or empty as it is, and a JSON list of steps as a list.
 
     Raises:
         ValidationError: It begins like JSON and is invalid, or is no list.

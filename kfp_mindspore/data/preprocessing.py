@@ -47,7 +47,7 @@ def fit_preprocessing(
     """Return the preprocessing's declaration.
 
     Args:
-        given: `standardize`, `none`, a list with steps or their declarations; empty for the source's steps, which
+        given: `standardize`, `none`, a list of steps or their declarations; empty for the source's steps, which
             standardise numbers in tables.
         source: The source.
         features: Its feature columns.

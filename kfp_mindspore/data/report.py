@@ -168,7 +168,7 @@ def _render_step(step: Mapping[str, Any]) -> str:
 
 
 def _describe(array: NDArray[Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Compute in blocks: a float64 copy with all samples would double the memory."""
+    """Compute in blocks: a float64 copy of all samples would double the memory."""
     import numpy as np
 
     rows = array if len(shape) == 1 else array.reshape(len(array), -1)

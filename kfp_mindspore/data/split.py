@@ -136,7 +136,7 @@ def _divide(
 ) -> dict[str, NDArray[np.int64]]:
     import numpy as np
 
-    # Counts, not shares in the rest: 0.1 × 90 is 9 whatever the test split has.
+    # Counts, not shares of the rest: 0.1 × 90 is 9 whatever the test split has.
     counts = {
         split: math.ceil(round(fraction * len(chosen), 6)) if split in splits else 0
         for split, fraction in zip(("validation", "test"), fractions, strict=True)

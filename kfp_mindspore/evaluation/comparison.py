@@ -55,7 +55,7 @@ def compare_predictions(
 
     Samples, or a ranking's groups, are drawn with replacement, the same ones for both models; the interval holds the
     central `confidence` of the improvements. Metrics that are no means, such as `roc_auc`, are computed anew for each
-    resample: 1 to 20 s for 1,000 resamples with some thousand samples.
+    resample: 1 to 20 s for 1,000 resamples of some thousand samples.
 
     Args:
         metric: The metric.

@@ -24,7 +24,7 @@ MAXIMUM, MINIMUM = "max", "min"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric on predictions.
+    """A metric of predictions.
 
     A metric has either `compute`, or `per_unit` with an optional `finish`: the metric is then the finished weighted
     mean over samples or groups.
@@ -52,7 +52,7 @@ class Metric:
     finish: Callable[[float], float] = float
 
     def __call__(self, predictions: Predictions) -> float:
-        """Return the metric on predictions.
+        """Return the metric of the predictions.
 
         Raises:
             UserError: The metric is not defined for the task or the samples.

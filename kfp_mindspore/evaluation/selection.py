@@ -31,7 +31,7 @@ def select_samples(
     labelled: NDArray[Any] | None = None,
     seed: int = 42,
 ) -> NDArray[np.intp]:
-    """Return the samples' indexes to label next.
+    """Return the indexes of the samples to label next.
 
     `entropy` selects the samples with the highest entropy over predicted classes, `margin` the samples with the
     smallest difference between the two highest probabilities (Scheffer et al., 2001). `k_centre` selects greedily the

@@ -19,8 +19,8 @@ class ClassScores:
     Args:
         label: The class.
         count: How many samples it has.
-        precision: Correct fraction among the samples predicted as this class.
-        recall: Fraction among its samples that were predicted as this class.
+        precision: Fraction of the samples predicted as this class that belong to it.
+        recall: Fraction of its samples that were predicted as this class.
     """
 
     label: str
@@ -35,7 +35,7 @@ class Calibration:
 
     Args:
         confidence: The predicted class's mean probability in each bin, float64 (B,).
-        accuracy: Correct predictions' fraction in each bin, float64 (B,).
+        accuracy: Fraction of correct predictions in each bin, float64 (B,).
         weight: The samples' summed weights in each bin, float64 (B,).
     """
 
@@ -101,7 +101,7 @@ def compute_calibration(predictions: Predictions, *, bins: int = 10) -> Calibrat
 
 
 def list_worst(predictions: Predictions, count: int = 10) -> list[int]:
-    """Return the samples' indexes with the largest losses, worst first; empty for a ranking."""
+    """Return the indexes of the samples with the largest losses, worst first; empty for a ranking."""
     if predictions.losses is None:
         return []
     return [int(row) for row in np.argsort(-predictions.losses, kind="stable")[:count]]

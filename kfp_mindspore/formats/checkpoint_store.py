@@ -122,7 +122,7 @@ class UriStore(DirectoryStore):
         super().__init__(Path(self._temporary.name), keep)
 
     def open_for_writing(self) -> None:
-        """Delete checkpoint files without a description: their upload was interrupted."""
+        """Delete the files of checkpoints without a description: their upload was interrupted."""
         found = self._list()
         for name, files in found.items():
             if DESCRIPTION not in files:

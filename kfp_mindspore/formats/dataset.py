@@ -132,7 +132,7 @@ class Dataset:
             split: Such as `train`, `validation` or `test`.
 
         Returns:
-            Arrays with shape (N, *column.shape) by name; `bytes` columns as arrays with `bytes` objects.
+            Arrays with shape (N, *column.shape) by name; `bytes` columns as arrays of `bytes` objects.
 
         Raises:
             UserError: There is no such split, or its arrays have another shape or dtype than described.

@@ -22,7 +22,7 @@ class ExampleRequest:
     """A request and its response.
 
     Args:
-        inputs: By name; texts and files as arrays with `bytes` objects.
+        inputs: By name; texts and files as arrays of `bytes` objects.
         outputs: By name, as `inputs`.
     """
 

@@ -18,7 +18,7 @@ _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7
 
 @dataclass(frozen=True)
 class Dimension:
-    """A free dimension other than the batch, such as a token count, padded up to one among a few sizes.
+    """A free dimension other than the batch, such as a token count, padded up to one of a few sizes.
 
     A graph compiles anew for each shape; with padding, all shapes are compiled when the model is loaded.
 

@@ -26,7 +26,7 @@ class Signature:
         mindspore_version: The version that exported the model.
         files: Name to {"sha256": …, "size": bytes}.
         verified: The export verification's result: `samples`, `max_abs_diff`, `tolerance` and their origin.
-        metadata: Texts. Reserved: `labels`, a JSON list with class names; `dimensions`, `ranges` and `serving`, JSON
+        metadata: Texts. Reserved: `labels`, a JSON list of class names; `dimensions`, `ranges` and `serving`, JSON
             objects read by the `parse_*` functions; `encryption`, the method; `transform`, a registered name.
     """
 
@@ -56,7 +56,7 @@ class Signature:
 
     @property
     def task(self) -> str:
-        """Task from the dataset used at export; `classification` with class names; else empty."""
+        """Task of the dataset that the model was exported with; `classification` with class names; else empty."""
         return self.metadata.get("task") or ("classification" if self.labels else "")
 
     @property

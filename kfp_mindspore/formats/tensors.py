@@ -86,7 +86,7 @@ def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[An
 
     Args:
         specs: The expected tensors.
-        arrays: Arrays by name; an array with `bytes` objects has dtype `bytes`.
+        arrays: Arrays by name; an array of `bytes` objects has dtype `bytes`.
 
     Returns:
         What is wrong by name, such as {"image": "shape must be (-1, 1, 8, 8), got (3, 8, 8)"}; empty when all fit.

@@ -1,4 +1,4 @@
-"""A deterministic tar with build context entries: the same bytes on every machine.
+"""A deterministic tar of build context entries: the same bytes on every machine.
 
 The tar is not compressed: gzip's output differs between zlib versions, so a compressed layer would have another digest
 elsewhere. The layer's digest equals its diffID.

@@ -1,4 +1,4 @@
-"""An image options, and its plan: everything that determines the image, and the tag derived from it."""
+"""An image's options, and its plan: everything that determines the image, and the tag derived from it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -
 
 
 def parse_repository(text: str, *, field: str = "destination") -> Reference:
-    """Parse a repository's name to push to, without tag and digest.
+    """Parse a repository name to push to, without tag and digest.
 
     Raises:
         UserError: It is invalid, or has a tag or digest.

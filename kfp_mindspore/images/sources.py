@@ -16,7 +16,7 @@ from kfp_mindspore.images.context import BuildContext
 def collect_source(
     source: str, *, command: Sequence[str] = (), tags: Sequence[str] = (), include: Sequence[str] = ()
 ) -> BuildContext:
-    """Return a folder's build context, `script.py`, `notebook.ipynb` or `package.module:function`.
+    """Return the build context for a folder, `script.py`, `notebook.ipynb` or `package.module:function`.
 
     Args:
         source: As above; the working directory is on the module search path.

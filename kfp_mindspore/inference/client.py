@@ -173,8 +173,8 @@ class InferenceClient:
 
         Args:
             name: Service name.
-            inputs: Arrays or lists with shape (N, …) by input name, or a model's array with one input; converted to the
-                model's data types. Inputs with dtype bytes are texts or bytes.
+            inputs: Arrays or lists with shape (N, …) by input name, or the array for a model with one input; converted
+                to the model's data types. Inputs with dtype bytes are texts or bytes.
             url: Address to send the samples to, such as `status.canary.url` or `traffic_url`; default the service's.
             namespace: Its namespace; default the client's.
             timeout: Timeout for each request with 64 samples, in seconds.

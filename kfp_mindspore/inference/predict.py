@@ -50,8 +50,8 @@ def predict(
     Args:
         url: The service's HTTP address, which describes the model.
         name: Model name in its URLs.
-        inputs: Samples by input name, or a model's samples with one input: arrays with shape (N, …), converted to the
-            model's data types.
+        inputs: Samples by input name, or the samples for a model with one input: arrays with shape (N, …), converted to
+            the model's data types.
         target: Address to send the requests to, such as a canary's; default `url`.
         rows: Samples per request.
         timeout: Timeout for each request in seconds.
@@ -178,7 +178,7 @@ def _read_specs(tensors: Any) -> tuple[TensorSpec, ...]:
 
 
 def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return an array with bytes objects; texts become UTF-8."""
+    """Return an array of bytes objects; texts become UTF-8."""
     encoded = array.astype(object)
     for index, value in enumerate(encoded.flat):
         if not isinstance(value, (str, bytes)):

@@ -16,7 +16,7 @@ from kfp_mindspore.settings import KUBERNETES, LOCAL
 LOOPBACK = "127.0.0.1"
 INITIALIZER = "initializer"
 SERVER = "server"
-# KServe adds `-predictor`, and the whole has to be a DNS label with at most 63 characters.
+# KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
@@ -50,7 +50,7 @@ class Service:
     """A model bundle to serve.
 
     Args:
-        name: Name for the service and for the model in its URLs: a DNS label with at most 53 characters.
+        name: Name for the service and for the model in its URLs: a DNS label of at most 53 characters.
         model_dir: The model bundle: a directory on this machine, or a URI such as `s3://bucket/model` on a cluster.
         replicas: Replica count; this machine runs one.
         resources: A replica's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}; not enforced on this
@@ -241,7 +241,7 @@ def make_missing_error(name: str, namespace: str, backend: str) -> NotFoundError
 
 
 def make_canary_error(name: str, namespace: str, backend: str) -> UserError:
-    """Return a deployment's error to a service that has a canary."""
+    """Return the error for deploying to a service that has a canary."""
     return UserError(
         f"service {name}: has a canary",
         hint=f"End it first: {format_command('promote', name, namespace, backend)}, or rollback.",

@@ -32,7 +32,7 @@ class SmokeReport:
 
     Args:
         url: Service address.
-        model_name: The model there's name.
+        model_name: Model name at that address.
         samples: Samples sent by each protocol.
         max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
         tolerance: Largest absolute difference allowed.
@@ -85,7 +85,7 @@ def run_smoke_test(
         samples: Samples to send by each protocol, in one request; images for a declared preprocessing in as many as the
             server's pixel limit needs.
         tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
-        index: Sample index to report, from 0.
+        index: Index of the sample to report, from 0.
         timeout: Timeout for each request in seconds.
 
     Returns:
@@ -165,8 +165,8 @@ def get_max_rows(bundle: ModelBundle) -> int | None:
 def read_samples(bundle: ModelBundle) -> VerifiedSamples:
     """Return what clients send and get.
 
-    The verified samples, with a declared preprocessing before it and after the postprocessing; or a transform's example
-    request in code.
+    The verified samples, with a declared preprocessing before it and after the postprocessing; or the example request
+    from a transform in code.
     """
     if PREPROCESSING_FILE in bundle.signature.files:
         from kfp_mindspore.transform.load import load_transform

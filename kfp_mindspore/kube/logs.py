@@ -33,7 +33,7 @@ async def read_log(
         pod: Pod name.
         namespace: Its namespace.
         container: Container name; may be empty if there is only one.
-        last: Its last lines' how many; default all.
+        last: How many last lines; default all.
         previous: Whether to return the container log before its last restart.
 
     Raises:

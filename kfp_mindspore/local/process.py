@@ -324,7 +324,7 @@ def _list_children(pid: int | None) -> list[psutil.Process]:
 
 
 def _list_members(get_id: Callable[[int], int], ids: Collection[int]) -> list[int]:
-    """Return the processes, without zombies, in process groups (`os.getpgid`) or sessions (`os.getsid`)."""
+    """Return the processes, without zombies, of process groups (`os.getpgid`) or sessions (`os.getsid`)."""
     members = []
     for pid in psutil.pids():
         # PermissionError: macOS, for a process in another session.

@@ -19,7 +19,7 @@ NETWORK_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupErr
 def set_defaults() -> None:
     """Set the log level, and the temporary directory for dumps from failed compiles.
 
-    Only one among several workers logs errors (3), such as lost connections. Elsewhere an exception has the error text,
+    Only one of several workers logs errors (3), such as lost connections. Elsewhere an exception has the error text,
     and its 30 log lines would precede the message (4). MindSpore reads both environment variables when it is imported.
     The user's values are kept.
     """

@@ -292,7 +292,7 @@ class Graph:
         return tuple(tuple(shape[1:] if self.batch else shape) for shape in shapes)
 
     def _stack(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: RowShapes, size: int) -> list[NDArray[Any]]:
-        """Return each input as one array with `size` rows, padded; never a request's memory.
+        """Return each input as one array of `size` rows, padded; never a request's memory.
 
         The graph may return its inputs' memory as outputs.
         """

@@ -55,7 +55,7 @@ class IndexRanges:
 
     Args:
         known: Least and greatest index by input, both included, for inputs that reach a lookup unchanged.
-        unknown: Inputs that reach a lookup through arithmetic, or a table with unknown size.
+        unknown: Inputs that reach a lookup through arithmetic, or a table of unknown size.
     """
 
     known: Mapping[str, tuple[int, int]]

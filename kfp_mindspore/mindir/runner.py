@@ -159,7 +159,7 @@ class ModelRunner:
         """Return the outputs for raw rows.
 
         Args:
-            inputs: Arrays that fit `inputs`, with any row count; texts and files as arrays with `bytes` objects.
+            inputs: Arrays that fit `inputs`, with any row count; texts and files as arrays of `bytes` objects.
 
         Returns:
             Arrays that fit `outputs`, with as many rows.

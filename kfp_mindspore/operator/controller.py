@@ -40,7 +40,7 @@ class Controller:
     Args:
         client: The client.
         store: The observed state.
-        queue: The jobs' keys to reconcile.
+        queue: Job keys to reconcile.
         recorder: Writes events.
         metrics: Counters.
         options: The operator's options.

@@ -1,4 +1,4 @@
-"""Views on observed objects, with the fields that decisions need: small, frozen, comparable."""
+"""Views of observed objects, with the fields that decisions need: small, frozen, comparable."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from kfp_mindspore.msjob.names import CONTAINER_NAME, RUNNING
 from kfp_mindspore.msjob.progress import read_last_progress
 from kfp_mindspore.operator.store import Key, Store
 
-# Between two reads from one job's log. `fit` reports every 10 seconds.
+# Between two reads of one job's log. `fit` reports every 10 seconds.
 _INTERVAL_SECONDS = 15.0
-# Between two reads from any job's log: at most ten reads and ten status writes per second.
+# Between two reads of any job's log: at most ten reads and ten status writes per second.
 _PAUSE_SECONDS = 0.1
 _TIMEOUT_SECONDS = 5.0
 _QUERY = {"container": CONTAINER_NAME, "sinceSeconds": 30, "tailLines": 200, "limitBytes": 1 << 18}

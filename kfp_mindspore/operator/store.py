@@ -61,8 +61,8 @@ class Entry:
     """One job's observed state.
 
     Attributes:
-        job: Its document as JSON, a tenth the memory that Python objects take, without resourceVersion and lease; empty
-            without a job.
+        job: Its document as JSON, a tenth of the memory that Python objects take, without resourceVersion and lease;
+            empty without a job.
         lease: Its lease annotation's value; None without.
         uid: Its uid.
         generation: Its generation.
@@ -225,7 +225,7 @@ class Store:
         return max(pods, key=lambda pod: pod.attempt).name if pods else member
 
     def list_in_state(self, state: str) -> list[Key]:
-        """Return the jobs' keys in a state."""
+        """Return the keys of the jobs in a state."""
         return [key for key, entry in self.entries.items() if entry.state == state]
 
     def observe(self, key: Key) -> tuple[Observed, int]:

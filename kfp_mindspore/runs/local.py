@@ -1,4 +1,4 @@
-"""Pipeline local runs by kfp.local."""
+"""Local pipeline runs by kfp.local."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
     """
     lines = read_last_lines(path, _TAIL)
     own = list(drop_executor_lines(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
-    # The step's without output, kfp.local failed before the step started.
+    # Without step output, kfp.local failed before the step started.
     own = [line.rstrip() for line in own or lines if line.strip()]
     for index in range(len(own) - 1, -1, -1):
         name, colon, message = own[index].partition(": ")

@@ -105,7 +105,7 @@ class ProgressDisplay:
             self._progress.update(self._task, completed=done, total=total, detail=detail)
             return
         now = time.monotonic()
-        # The first and a step's last line are always printed, those between are rate-limited.
+        # A step's first and last lines are always printed, those between are rate-limited.
         if detail and (now - self._last_line.get(step, 0.0) >= _LINE_SECONDS or (total and done >= total)):
             self._last_line[step] = now
             self._print(f"{step}: {detail}")

@@ -75,7 +75,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Gate:
-    """A step's decision with an output `passed`.
+    """A gate decision from a step with an output `passed`.
 
     Args:
         step: Step name.

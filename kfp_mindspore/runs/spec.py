@@ -135,7 +135,7 @@ def set_environment(spec: PipelineSpec, environment: Mapping[str, str], step_var
     Args:
         spec: A compiled pipeline; not modified.
         environment: Variables for all steps; a step's own variables take precedence.
-        step_variable: A variable set's name to the step's name; empty for none.
+        step_variable: Variable to set to the step's name; empty for none.
     """
     changed = copy.deepcopy(spec)
     executors = changed["deploymentSpec"].get("executors", {})

@@ -176,7 +176,7 @@ def list_paths(values: Any, home: Path) -> list[Path]:
     """Return the existing local files and directories that a task's command and arguments name.
 
     Args:
-        values: Strings, artifacts, lists and dictionaries with these; `file://` URIs count, `.` and `/` do not.
+        values: Strings, artifacts, lists and dictionaries of these; `file://` URIs count, `.` and `/` do not.
         home: Local state directory: artifacts below it are other steps' outputs.
     """
     paths = []

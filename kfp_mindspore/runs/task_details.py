@@ -24,7 +24,7 @@ _INTERNAL_NODE = re.compile(r"(root|executor|iteration-item|iteration-iterations
 
 
 def list_task_names(spec: Any) -> list[str]:
-    """Return the task names with a container in a run's pipeline, in all its DAGs.
+    """Return the names of the tasks with a container in a run's pipeline, in all its DAGs.
 
     Args:
         spec: The run's `pipeline_spec`: the compiled pipeline, alone or in an object with its platform configuration.

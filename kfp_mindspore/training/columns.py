@@ -91,9 +91,9 @@ def read_columns(given: Any, field: str, network: Any, *, split: str, has_loss: 
     """Return the columns for the argument `data` or `validation`.
 
     Args:
-        given: (inputs, targets) or (inputs, targets, weights), where inputs and targets are arrays, tuples or dicts
-            with arrays; a dict with the inputs by name, `labels` or `target`, and `weight`; a pandas DataFrame with
-            such columns; or a Dataset.
+        given: (inputs, targets) or (inputs, targets, weights), where inputs and targets are arrays, tuples or dicts of
+            arrays; a dict with the inputs by name, `labels` or `target`, and `weight`; a pandas DataFrame with such
+            columns; or a Dataset.
         field: Argument name, for messages.
         network: The network.
         split: A Dataset's split.

@@ -49,9 +49,9 @@ class TrainingConfig:
         drop_last: Whether array samples that do not fill the last batch are skipped in the epoch; the next epoch skips
             others. Otherwise the last batch is smaller, which compiles the step a second time.
         augment: Function (batch inputs, numpy Generator) → inputs with the same shapes and dtypes. The inputs are an
-            array, or a dict with arrays by name for a network with several inputs.
+            array, or a dict of arrays by name for a network with several inputs.
         metrics: MindSpore metric names, such as ("accuracy",), or mindspore.train metrics by name, over the validation
-            set. `output.metric` names the metric for one among several outputs.
+            set. `output.metric` names the metric for one of several outputs.
         validation_epochs: Epochs between validations; the last epoch is always validated.
         checkpoint_dir: Checkpoint directory or URI (s3://, gs://); default KFP_MINDSPORE_CHECKPOINT_DIR, without which
             none are written.
@@ -62,7 +62,7 @@ class TrainingConfig:
         schedule: Factor on the optimizer's learning rate by step: a name (constant, cosine, linear, polynomial,
             exponential, step), a Schedule or a dict with its fields.
         accumulate: Parts that each batch is computed in; their gradients are averaged, so that the result equals the
-            whole batch's in about 1/accumulate the activation memory.
+            whole batch's in about 1/accumulate of the activation memory.
         clip_norm: Largest L2 norm of all gradients together; larger gradients are scaled down to it.
         clip_value: Largest absolute value in a gradient.
         freeze: Patterns (fnmatch) for parameter names that are not trained, such as ("backbone.*",). Layers in front of
@@ -73,7 +73,7 @@ class TrainingConfig:
             (classes · samples in the class).
         early_stopping: mindspore.train.EarlyStopping arguments, such as {"monitor": "accuracy", "patience": 5}.
         reduce_on_plateau: mindspore.train.ReduceLROnPlateau arguments.
-        keep_best: Metric name; the epoch's weights with its best value become the final ones.
+        keep_best: Metric name; the weights from the epoch with its best value become the final ones.
         ema: Decay for an exponential moving average over the weights, such as 0.999. Validation and the final weights
             use the average; 0 disables it.
         train_step: Function (network with its loss, optimizer) → Cell that does one optimizer step on a batch and

@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Batch:
-    """This worker's share in a batch.
+    """This worker's share of a batch.
 
     Args:
         tensors: The tensors; without a sample if the batch has fewer samples than there are workers.
@@ -68,7 +68,7 @@ class Batch:
 class ArraySource:
     """Batches from arrays, shuffled by (seed, epoch), so that any epoch can be repeated.
 
-    Each worker reads its share in every batch; the parts differ by at most one sample.
+    Each worker reads its share of every batch; the parts differ by at most one sample.
 
     Args:
         columns: The arrays.
@@ -212,7 +212,7 @@ def resolve_validation(
 ) -> Validation | None:
     """Return the batches for the argument `validation`; None means the split in a dataset given for `data`.
 
-    Each worker evaluates its share in every batch from arrays, and all batches from a mindspore.dataset object.
+    Each worker evaluates its share of every batch from arrays, and all batches from a mindspore.dataset object.
     """
     if validation is None:
         data = open_data(data, "data")

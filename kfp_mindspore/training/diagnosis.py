@@ -29,7 +29,7 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
     """Return a short error for a failed compilation: the reason, the needed dtype, and the user's code line.
 
     Args:
-        error: MindSpore's error: a page with text, with the reason at the top.
+        error: MindSpore's error: a page of text, with the reason at the top.
         network: The network.
         names: Tensor names.
         batch: The step's tensors.
@@ -60,7 +60,7 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
 
 
 def _describe_index(index: int, end: int, names: Sequence[str], batch: Sequence[Any]) -> str:
-    """Return which integer tensors have an index outside a table with `end` rows, and the size that they need."""
+    """Return which integer tensors have an index outside a table of `end` rows, and the size that they need."""
     arrays = {name: tensor.asnumpy() for name, tensor in zip(names, batch, strict=False)}
     largest = {
         name: int(array.max()) for name, array in arrays.items() if array.dtype.kind in "iu" and (array == index).any()

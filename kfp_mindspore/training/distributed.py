@@ -69,7 +69,7 @@ class WorkerInfo:
 
     @property
     def pieces(self) -> int:
-        """Pieces in which a worker computes its share in a batch."""
+        """Pieces in which a worker computes its share of a batch."""
         return max(-(-self.requested // self.size), 1)
 
     @property
@@ -163,7 +163,7 @@ def sum_values(worker: WorkerInfo, values: Any) -> NDArray[Any]:
     import numpy as np
     from mindspore import Tensor, ops
 
-    # AllReduce on float64 blocks forever on CPU (MindSpore 2.9).
+    # AllReduce of float64 blocks forever on CPU (MindSpore 2.9).
     own = np.asarray(values, np.float32)
     return own if worker.size == 1 else ops.AllReduce()(Tensor(own)).asnumpy()
 
@@ -173,8 +173,8 @@ def gather_rows(worker: WorkerInfo, value: Any, samples: int) -> Any:
 
     Args:
         worker: Rank and world size.
-        value: Tensor with one or more rows per sample in this worker's share, or a tuple, list or dict with such
-            tensors. A tensor without a row per sample is returned unchanged.
+        value: Tensor with one or more rows per sample in this worker's part of the batch, or a tuple, list or dict with
+            such tensors. A tensor without a row per sample is returned unchanged.
         samples: All workers' samples.
     """
     import numpy as np

@@ -44,7 +44,7 @@ class CountedDropout(nn.Dropout):  # type: ignore[misc]
         return self.swap(value * value + first)  # type: ignore[no-untyped-call]
 
     def swap(self, value):  # type: ignore[no-untyped-def]
-        """Swap the halves in uint32 numbers."""
+        """Swap the halves of uint32 numbers."""
         return ops.bitwise_or(value * self.half, ops.bitwise_right_shift(value, self.sixteen))
 
 

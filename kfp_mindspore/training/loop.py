@@ -35,7 +35,7 @@ class FitResult:
         checkpoint: The final checkpoint, `<output_dir>/checkpoint`; None without an output directory.
         resumed_from: Path or URI from which training was resumed, or None.
         seconds: This call's wall-clock time.
-        best_epoch: The final weights' epoch with `keep_best`, otherwise None.
+        best_epoch: Epoch of the final weights with `keep_best`, otherwise None.
     """
 
     epochs: int
@@ -89,13 +89,13 @@ def fit(
         network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights. It
             has one input or several, and returns a tensor, a tuple or a dict of tensors.
         data: The training samples: (inputs, targets) or (inputs, targets, weights), where inputs and targets are an
-            array with shape (N, …), a tuple or a dict with arrays; a dict with the inputs by name, `labels` or
-            `target`, and optionally `weight`; a pandas DataFrame with such columns; a Dataset or its directory (its
-            split `train`); a batched mindspore.dataset object, about half as fast, which must restore its own order
-            after a resume and shard itself; or None for the directory in KFP_MINDSPORE_DATASET_DIR. Several inputs are
-            matched with the network's `construct` parameters by name. 64-bit numbers become 32-bit ones, other dtypes
-            are kept. A sample's loss is multiplied by its weight before the mean is computed.
-        loss: Loss function with arguments (outputs, *targets); a dict with functions (output, target) by output and
+            array with shape (N, …), a tuple or a dict of arrays; a dict with the inputs by name, `labels` or `target`,
+            and optionally `weight`; a pandas DataFrame with such columns; a Dataset or its directory (its split
+            `train`); a batched mindspore.dataset object, about half as fast, which must restore its own order after a
+            resume and shard itself; or None for the directory in KFP_MINDSPORE_DATASET_DIR. Several inputs are matched
+            with the network's `construct` parameters by name. 64-bit numbers become 32-bit ones, other dtypes are kept.
+            A sample's loss is multiplied by its weight before the mean is computed.
+        loss: Loss function with arguments (outputs, *targets); a dict of functions (output, target) by output and
             target name, whose results are added; or None when the network returns the loss itself.
         optimizer: The optimizer over `network.trainable_params()`.
         validation: In the same forms; by default the split `validation` in a dataset given for `data`.

@@ -57,10 +57,10 @@ class CheckedLoss(nn.Cell):  # type: ignore[misc]
 
 
 class TokenLoss(nn.Cell):  # type: ignore[misc]
-    """Cross-entropy for logits with shape (N, L, V) or (N·L, V) and ids with shape (N, L).
+    """Cross-entropy of logits with shape (N, L, V) or (N·L, V) and ids with shape (N, L).
 
     Args:
-        loss: Cross-entropy for logits (T, V) and ids (T,).
+        loss: Cross-entropy of logits (T, V) and ids (T,).
     """
 
     def __init__(self, loss: Any) -> None:

@@ -152,7 +152,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]
 
 
 class PieceStep(nn.Cell):  # type: ignore[misc]
-    """Loss and gradients for a piece of a batch, multiplied by its share in the batch's samples.
+    """Loss and gradients for a piece of a batch, multiplied by its share of the batch's samples.
 
     The gradients are one vector, which is added and reduced in one operation: with one AllReduce per gradient a LeNet-5
     step on two workers took a third longer (MindSpore 2.9 on CPU).
@@ -206,7 +206,7 @@ class ApplyStep(nn.Cell):  # type: ignore[misc]
 
 
 class Trainer:
-    """Runs training steps, alone or as one among several workers.
+    """Runs training steps, alone or as one of several workers.
 
     Attributes:
         cell: A step's cell, for callbacks.
@@ -291,7 +291,7 @@ class Trainer:
         """Run one step.
 
         Args:
-            batch: This worker's share in the step's batch.
+            batch: This worker's share of the step's batch.
             stop: Whether SIGTERM was received by this worker.
             begun: time.perf_counter() when this worker began to prepare the step.
 

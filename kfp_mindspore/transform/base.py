@@ -52,7 +52,7 @@ class Transform:
     call the methods concurrently and must keep no state between calls.
 
     `inputs` and `outputs` are the request and response specs, with first dimension -1; None means the graph's own. A
-    `TensorSpec` with dtype `bytes` is an array with `bytes` objects: texts (UTF-8) or encoded images.
+    `TensorSpec` with dtype `bytes` is an array of `bytes` objects: texts (UTF-8) or encoded images.
     """
 
     inputs: tuple[TensorSpec, ...] | None = None
@@ -131,7 +131,7 @@ def fill_objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def to_bytes_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Return texts or bytes in any NumPy dtype as an array with `bytes` objects, other arrays unchanged."""
+    """Return texts or bytes in any NumPy dtype as an array of `bytes` objects, other arrays unchanged."""
     if array.dtype.kind not in "SUO":
         return array
     values = [value.encode() if isinstance(value, str) else value for value in array.ravel().tolist()]

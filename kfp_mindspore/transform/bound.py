@@ -56,7 +56,7 @@ class BoundTransform:
         """Return the graph's inputs for one request.
 
         Args:
-            inputs: The request's arrays; with dtype `bytes` as arrays with `bytes` objects.
+            inputs: The request's arrays; with dtype `bytes` as arrays of `bytes` objects.
 
         Raises:
             TransformInputError: The request does not fit `inputs`, or the transform rejects it.
@@ -86,7 +86,7 @@ class BoundTransform:
             outputs: The graph's outputs.
 
         Returns:
-            Arrays that fit `outputs`; with dtype `bytes` as arrays with `bytes` objects.
+            Arrays that fit `outputs`; with dtype `bytes` as arrays of `bytes` objects.
 
         Raises:
             TransformInputError: The transform rejects the request.

@@ -48,7 +48,7 @@ class DecodeImage(Step):
         self.max_pixels = max_pixels
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Decode an array with N `bytes` objects, or uint8 with shape (N, byte count)."""
+        """Decode an array of N `bytes` objects, or uint8 with shape (N, byte count)."""
         files = [row.tobytes() if isinstance(row, np.ndarray) else bytes(row) for row in batch]
         rows: list[NDArray[Any]] = []
         left = self.max_rows * self.max_pixels

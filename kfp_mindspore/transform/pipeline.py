@@ -52,7 +52,7 @@ class Step:
     def apply(self, arrays: Arrays) -> Arrays:
         """Return the arrays with this step's column replaced.
 
-        A batch whose rows have different shapes is an array with N arrays, and is computed row by row.
+        A batch whose rows have different shapes is an array of N arrays, and is computed row by row.
         """
         column = self.get_column(arrays)
         batch = arrays[column]
@@ -240,7 +240,7 @@ def is_ragged(batch: NDArray[Any]) -> bool:
 
 
 def stack_rows(rows: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return rows as one batch: an array when their shapes are equal, else an array with arrays."""
+    """Return rows as one batch: an array when their shapes are equal, else an array of arrays."""
     if all(row.shape == rows[0].shape for row in rows):
         return np.stack(rows)
     return fill_objects(rows)

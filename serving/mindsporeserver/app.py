@@ -179,7 +179,7 @@ class Application:
             logger.exception("%s failed", scope["path"])
             error = InternalError(crash)
         else:
-            # The request ends' span with the response.
+            # The request's span ends with the response.
             record.finish()
             await self._send(send, 200, content, reply)
             return

@@ -127,7 +127,7 @@ class BodyReader:
         return b"".join(pieces)
 
     def release(self, size: int) -> None:
-        """Stop counting a body with `size` bytes."""
+        """Stop counting a body of `size` bytes."""
         self.buffered_bytes -= size
 
     async def discard(self, receive: Receiver) -> None:

@@ -21,7 +21,7 @@ EXTENSION = "mindsporeserver.connection"
 _PROBE_SECONDS = 0.05
 
 
-# The first bytes in every uvicorn response.
+# The first bytes of every uvicorn response.
 _RESPONSE_BEGIN = b"HTTP/1.1 "
 
 

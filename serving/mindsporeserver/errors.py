@@ -109,7 +109,7 @@ class ClientGoneError(RequestError):
 
 
 class ShuttingDownError(RequestError):
-    """The shutdown ended's grace period before the request was computed."""
+    """The shutdown's grace period ended before the request was computed."""
 
     status = 503
     code = "UNAVAILABLE"

@@ -38,7 +38,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
 
     Args:
         options: The command line.
-        link: The connection to the parent when this is one among several workers, else None.
+        link: The connection to the parent when this is one of several workers, else None.
 
     Raises:
         UserError: A flag, a model or a port cannot be used.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BACKEND = "mindspore"
 _PACKAGE = "inference"
-# Fields in number order unless they name one; `*` is repeated. An enum is an int32 and a map a repeated message with
-# key and value: both have the same encoding.
+# Fields in number order unless they name one; `*` is repeated. An enum is an int32 and a map a repeated message of key
+# and value: both have the same encoding.
 _MESSAGES = {
     "RepositoryIndexRequest": "string repository_name, bool ready",
     "RepositoryIndexResponse": "*ModelIndex models",
@@ -78,7 +78,7 @@ RepositoryModelRequest = messages["RepositoryModelRequest"]
 
 
 def get_model_name(request: Any) -> str:
-    """Return a request's model to load or unload: Triton's second field, kserve's first and only one.
+    """Return the model that a request loads or unloads: Triton's second field, kserve's first and only one.
 
     Raises:
         InvalidRequestError: The request overrides configuration or files.

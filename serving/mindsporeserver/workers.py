@@ -200,7 +200,7 @@ class _Pool:
 
 
 def share_cores(workers: int, environment: Mapping[str, str], cores: float | None = None) -> dict[str, str]:
-    """Return the variables that give each worker its share in the cores, except variables that are already set.
+    """Return the variables that give each worker its share of the cores, except variables that are already set.
 
     Args:
         workers: Worker count.

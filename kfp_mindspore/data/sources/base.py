@@ -118,7 +118,7 @@ def import_pyarrow() -> Any:
 
 
 def to_objects(values: Sequence[bytes]) -> NDArray[Any]:
-    """Return a one-dimensional array with `bytes` objects."""
+    """Return a one-dimensional array of `bytes` objects."""
     import numpy as np
 
     array = np.empty(len(values), object)

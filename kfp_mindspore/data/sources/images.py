@@ -1,4 +1,4 @@
-"""Folders with PNG and JPEG images, one folder for each class."""
+"""Folders of PNG and JPEG images, one folder for each class."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _VERSES = """
 
 
 def read_new_testament(request: Request) -> Source:
-    """Read the books as one text with a million characters: a book's name, and a line for each passage.
+    """Read the books as one text of a million characters: a book's name, and a line for each passage.
 
     The package's code is not imported.
 

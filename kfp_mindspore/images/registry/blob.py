@@ -29,7 +29,7 @@ OnBytes = Callable[[int], None]
 
 
 class Blob(Protocol):
-    """Content to upload, with known size and digest; it is read once per attempt."""
+    """Content to upload, of known size and digest; it is read once per attempt."""
 
     @property
     def size_bytes(self) -> int:

@@ -32,7 +32,7 @@ class ImageDescription:
         reference: The image by digest.
         platforms: Its platforms.
         size_bytes: Total size of layers and configurations in the registry.
-        layers: Digest and size in bytes for each layer on the described platform, lowest first.
+        layers: Digest and size in bytes for each layer of the described platform, lowest first.
         labels: The described platform's labels.
         user: The command's user; empty for root.
         workdir: The command's working directory.

@@ -117,7 +117,7 @@ class KServeBackend(ServingBackend):
         return self.get(name, namespace)
 
     def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
-        """Remove the canary, or without one deploy the version's model before again."""
+        """Remove the canary, or without one deploy the previous version's model again."""
         current = self._get(name, namespace)
         if not self._remove_canary(name, namespace):
             previous = get_annotations(current).get(PREVIOUS_ANNOTATION)
@@ -203,7 +203,7 @@ class KServeBackend(ServingBackend):
                 own[PREVIOUS_ANNOTATION] = previous
         good = snapshot(current) if current and is_serving else None
         if current and good is None and before.get(PREVIOUS_ANNOTATION):
-            # The present's deployment, failing version died before it could restore the one before.
+            # The present, failing version's deployment died before it could restore the one before.
             good = manifest.build_inference_service(
                 manifest.restore_service(before[PREVIOUS_ANNOTATION], service.name, service.namespace)
             )

@@ -163,7 +163,7 @@ class Rollout:
         """Return why there are no pods: the spec, or a quota or policy; empty while there is no reason."""
         if deployment is not None:
             failed = get_condition(deployment, "ReplicaFailure")
-            # The version's condition before stays for a moment.
+            # The previous version's condition stays for a moment.
             is_stale = str(failed.get("lastUpdateTime") or "") < self._applied_at and seconds < _CONTROLLER_SECONDS
             is_failed = failed.get("status") == "True" and not pods and not is_stale
             return str(failed.get("message") or "") if is_failed else ""

@@ -240,6 +240,6 @@ class ServiceDirectory(StateDirectory):
         return VersionDirectory(self.path / "versions" / str(number))
 
     def remove_if_empty(self) -> None:
-        """Remove a service's directory without versions."""
+        """Remove the directory of a service without versions."""
         if self.current is None and not self.list_versions():
             self.remove()

@@ -42,7 +42,7 @@ def simulate(
         count: Labels added by each round.
         rounds: Selection count.
         epochs: Passes over the labelled samples, in each round.
-        seed: The first labels' seed, the networks and random selection.
+        seed: Seed for the first labels, the networks and random selection.
 
     Returns:
         rounds + 1 accuracies, 0 to 1.

@@ -31,7 +31,7 @@ class Positions:
     """Positions in N games.
 
     Args:
-        own: The player's stones to move, uint64 with shape (N,).
+        own: Stones of the player to move, uint64 with shape (N,).
         filled: Both players' stones, uint64 with shape (N,).
     """
 

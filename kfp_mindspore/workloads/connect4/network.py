@@ -25,7 +25,7 @@ def list_lines() -> NDArray[np.float32]:
 
 
 class Network(nn.Cell):
-    """Policy and value for boards with shape (N, 6, 7), top row first: 1 the player to move, -1 the opponent, 0 empty.
+    """Policy and value of boards with shape (N, 6, 7), top row first: 1 the player to move, -1 the opponent, 0 empty.
 
     The first layer gets the stones, and for each four-cell line how many stones a player has in it, if the other has
     none.

@@ -1,6 +1,6 @@
 """Train the network by self-play. The pipeline runs this script as an MSJob with several workers.
 
-Before each epoch every worker plays its share in the games with the newest weights; all workers' samples replace the
+Before each epoch every worker plays its share of the games with the newest weights; all workers' samples replace the
 oldest ones that `fit` trains on.
 """
 

@@ -1,4 +1,4 @@
-"""Training script for LeNet-5 on digits, an example for a user script.
+"""Training script for LeNet-5 on digits, an example of a user script.
 
 Dataset, checkpoints and output are in the directories KFP_MINDSPORE_DATASET_DIR, KFP_MINDSPORE_CHECKPOINT_DIR and
 KFP_MINDSPORE_OUTPUT_DIR, which `fit` reads. Epochs, learning rate, weight decay, label smoothing and augmentation were

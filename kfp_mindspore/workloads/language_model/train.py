@@ -14,7 +14,7 @@ from mindspore import Tensor, nn, ops
 
 
 def compute_loss(scores: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy for scores (N, L, V) for the ids (N, L) that follow, without padding."""
+    """Return the mean cross-entropy of scores (N, L, V) for the ids (N, L) that follow, without padding."""
     return ops.cross_entropy(scores.reshape(-1, scores.shape[-1]), target.reshape(-1), ignore_index=PADDING)
 
 

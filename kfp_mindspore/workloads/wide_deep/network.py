@@ -10,9 +10,9 @@ class Network(nn.Cell):
     Source: Cheng et al.: Wide & Deep Learning for Recommender Systems, https://arxiv.org/abs/1606.07792
 
     Args:
-        users: User index count; 0 is an unknown user.
-        movies: Movie index count; 0 is an unknown movie.
-        genres: Genre id count; 0 is padding.
+        users: Number of user indexes; 0 is an unknown user.
+        movies: Number of movie indexes; 0 is an unknown movie.
+        genres: Number of genre ids; 0 is padding.
         width: Embedding width.
         hidden: The hidden layer's width.
         dropout: Probability to drop an activation in the hidden layer.
@@ -41,7 +41,7 @@ class Network(nn.Cell):
 
 
 def _look_up(tables: nn.CellList, user: Tensor, movie: Tensor, genres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the user's rows, the movie, and the genres' mean row, each (N, width)."""
+    """Return the user's row, the movie's, and the genres' mean row, each (N, width)."""
     users, movies, names = tables
     known = (genres > 0).astype("float32").expand_dims(-1)
     mean = (names(genres) * known).sum(axis=1) / ops.clamp(known.sum(axis=1), min=1)

@@ -163,11 +163,11 @@ class ModelMetrics:
         return Totals(rows, batches, {**durations, "fail": (failed, 0.0)})
 
     def set_warm_shapes(self, count: int) -> None:
-        """Set the compiled input shape count; with several versions, the last one loaded."""
+        """Set the compiled input shape count; of several versions, the last one loaded."""
         self._warm_shapes.set(count)
 
     def set_model_bytes(self, count: int) -> None:
-        """Set the bundle's file size in bytes; with several versions, the last one loaded."""
+        """Set the bundle's file size in bytes; of several versions, the last one loaded."""
         self._model_bytes.set(count)
 
     def set_in_flight(self, count: int) -> None:

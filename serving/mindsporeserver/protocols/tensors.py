@@ -243,7 +243,7 @@ def list_texts(array: NDArray[Any]) -> Any:
 
 
 def join(names: Iterable[Any]) -> str:
-    """Return names joined to one string with bounded length."""
+    """Return names joined to one string of bounded length."""
     return shorten_text(", ".join(repr(name) for name in names))
 
 
@@ -267,7 +267,7 @@ def name_type(value: Any) -> str:
 
 def _is_finite(array: NDArray[Any]) -> bool:
     if array.size <= _SMALL:
-        # A quarter the time; inconclusive after an overflow.
+        # A quarter of the time; inconclusive after an overflow.
         flat = array.ravel()
         if math.isfinite(np.dot(flat, flat)):
             return True

@@ -194,7 +194,7 @@ def refuse_extensions(parameters: Container[str], where: str) -> None:
     """Refuse parameters from unsupported protocol extensions, which change a request's meaning.
 
     Args:
-        parameters: A request parameters, an input or an output.
+        parameters: Parameters on a request, an input or an output.
         where: Field name in messages.
 
     Raises:
