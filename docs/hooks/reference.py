@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 
 from kfp_mindspore.cli.main import cli
 from kfp_mindspore.options import build_table
+from mindsporeserver.options import build_parser
 
 PACKAGES = {
     "dsl": "The KFP extension: `@msjob_component` and task setters.",
@@ -66,6 +67,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     pages["commands"] = _build_commands()
     pages["components"] = _build_components()
+    pages["server-flags"] = _build_server_flags()
     pages["options"] = _build_options()
     pages["msjob-fields"] = _build_fields(yaml.safe_load(DEFINITION.read_text()))
     for name, text in pages.items():
@@ -106,6 +108,22 @@ def _build_commands() -> str:
         for path, text in _list_help(cli, click.Context(cli, info_name="kfp-mindspore", max_content_width=100))
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _build_server_flags() -> str:
+    rows = [
+        "# Flags of the model server",
+        "`python -m mindsporeserver`; [Serving](../serving.md) describes the behaviour.",
+    ]
+    for group in build_parser()._action_groups:
+        if actions := [action for action in group._group_actions if action.dest != "help"]:
+            rows += [f"## {group.title}", "| flag | default | |\n|---|---|---|"]
+            rows[-1] += "".join(
+                f"\n| {', '.join(f'`{flag}`' for flag in action.option_strings)} "
+                f"| {'' if action.default is None else f'`{action.default}`'} | {action.help} |"
+                for action in actions
+            )
+    return "\n\n".join(rows) + "\n"
 
 
 def _build_components() -> str:

@@ -252,22 +252,6 @@ def test_thresholds_of_the_templates(tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_options_of_training_have_their_defaults() -> None:
-    from kfp_mindspore.training import TrainingConfig
-
-    fields = {field.name: field for field in dataclasses.fields(TrainingConfig)}
-    for names, default, _ in list_rows("docs/training.md", "option"):
-        options = re.findall(r"`(\w+)`", names)
-        texts = [text.strip('`"') for text in default.split(", ")]
-        # A cell has one value for each option, or those of the first ones where the others have none.
-        for name, text in zip(options, texts, strict=False):
-            value = fields[name].default
-            if value in (None, ()) or value is dataclasses.MISSING:
-                assert text in ("none", "the network's class") or text.startswith("KFP_MINDSPORE_"), name
-            else:
-                assert text == (f"{value:g}" if isinstance(value, float) else str(value)), name
-
-
 def test_figures_of_the_comparison() -> None:
     rows = json.loads((ROOT / "docs/benchmarks/serving.json").read_text())["raw"]["table"]
     measured = {row[1]: (row[2], row[4]) for row in rows if row[0] == "JSON, 1 image, 32 connections"}
