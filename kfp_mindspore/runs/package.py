@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.image import list_placeholders
-from kfp_mindspore.runs.spec import PipelineSpec, get_pipeline_name, parse_spec
+from kfp_mindspore.runs.spec import PipelineSpec, dump_spec, get_pipeline_name, parse_documents, parse_spec
 
 
 def check_package(text: str) -> PipelineSpec:
@@ -34,14 +34,11 @@ def disable_caching(text: str) -> str:
     Args:
         text: A compiled pipeline; documents after the first are not changed.
     """
-    import yaml
-
-    documents = [document for document in yaml.safe_load_all(text) if document]
-    spec = documents[0]
+    spec, *others = parse_documents(text)
     for component in (spec["root"], *spec.get("components", {}).values()):
         for task in component.get("dag", {}).get("tasks", {}).values():
             task["cachingOptions"] = {}
-    return str(yaml.safe_dump_all(documents, sort_keys=True))
+    return dump_spec(spec, *others)
 
 
 @contextlib.contextmanager

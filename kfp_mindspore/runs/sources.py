@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.runs.spec import PipelineSpec, parse_spec, read_spec
+from kfp_mindspore.runs.spec import PipelineSpec, dump_spec, parse_documents, read_spec
 
 PACKAGE = "kfp_mindspore.pipelines"
 
@@ -125,8 +125,6 @@ def compile_text(source: Any, image: str = "") -> str:
     """
     import tempfile
 
-    import yaml
-
     from kfp_mindspore.runs.argument_checks import check_arguments
     from kfp_mindspore.runs.image import set_image
     from kfp_mindspore.runs.task_config_digest import add_task_config_digests
@@ -136,7 +134,7 @@ def compile_text(source: Any, image: str = "") -> str:
         check_source(source)
     if is_name and _is_compiled(path := _split(source)[0]):
         text = path.read_text()
-        parse_spec(text, subject=str(path))
+        compiled = parse_documents(text, subject=str(path))
     else:
         pipeline = _load_pipeline(source) if is_name else source
         if not _is_pipeline(pipeline):
@@ -147,7 +145,7 @@ def compile_text(source: Any, image: str = "") -> str:
             file = Path(directory, "pipeline.yaml")
             compiler.Compiler().compile(pipeline, str(file))
             text = file.read_text()
-    compiled = [document for document in yaml.safe_load_all(text) if document]
+        compiled = parse_documents(text)
     check_arguments(compiled[0], None)
     documents = add_task_config_digests(compiled)
     if image:
@@ -155,7 +153,7 @@ def compile_text(source: Any, image: str = "") -> str:
     if documents == compiled:
         return text
     head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-    return head + yaml.safe_dump_all(documents, sort_keys=True)
+    return head + dump_spec(*documents)
 
 
 def _is_pipeline(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import json
@@ -63,24 +64,28 @@ def read_spec(path: Path) -> PipelineSpec:
 
 
 def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
-    """Parse a compiled pipeline.
+    """Parse a compiled pipeline without its further documents; see `parse_documents`."""
+    return parse_documents(text, subject=subject)[0]
+
+
+def parse_documents(text: str, *, subject: str = "pipeline") -> list[PipelineSpec]:
+    """Parse a compiled pipeline and the documents after it, such as a platform configuration.
 
     Raises:
         UserError: The text is not valid YAML or not a compiled pipeline; the message starts with `subject`.
     """
     import yaml
 
+    documents: list[Any] = []
+    # A YAML parser reads 1e-05 as a string.
+    with contextlib.suppress(ValueError):
+        documents = [json.loads(text)] if text.startswith("{") else []
     try:
-        # A YAML parser reads 1e-05 as a string.
-        document = json.loads(text) if text.startswith("{") else None
-    except ValueError:
-        document = None
-    try:
-        document = document or next(
-            iter(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))), None
-        )
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        documents = documents or [document for document in yaml.load_all(text, Loader=loader) if document is not None]
     except yaml.YAMLError as error:
         raise UserError(f"{subject}: not valid YAML: {' '.join(str(error).split())}") from error
+    document = documents[0] if documents else None
     hint = "Compile one with: kfp-mindspore pipeline compile NAME -o FILE"
     if not isinstance(document, dict):
         raise UserError(
@@ -89,14 +94,14 @@ def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
     missing = [key for key in ("pipelineInfo", "root", "deploymentSpec") if key not in document]
     if missing:
         raise UserError(f"{subject}: not a compiled pipeline, {', '.join(missing)} missing", hint=hint)
-    return document
+    return documents
 
 
-def dump_spec(spec: PipelineSpec) -> str:
-    """Return a pipeline as YAML."""
+def dump_spec(*documents: PipelineSpec) -> str:
+    """Return a pipeline, with the documents after it, as YAML."""
     import yaml
 
-    text: str = yaml.dump(spec, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
+    text: str = yaml.dump_all(documents, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
     return text
 
 

@@ -24,6 +24,7 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.lease import format_lease
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
+from kfp_mindspore.runs.spec import read_spec
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
@@ -70,7 +71,7 @@ class Step:
 
     def __init__(self, run: Run, component: str, **arguments: Any) -> None:
         self.run, self.name = run, component.rpartition("/")[2]
-        document = yaml.safe_load((ROOT / "components" / component / "component.yaml").read_text())
+        document = read_spec(ROOT / "components" / component / "component.yaml")
         (spec,) = document["components"].values()
         self.root = run.directory / self.name.replace("_", "-") / UUID
         # KFP keeps the output root for retries.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.runs.spec import read_spec
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 
@@ -191,7 +191,7 @@ def test_compiled_steps_run_by_their_commands(
         _call([python, "-c", "import kfp_mindspore; print(kfp_mindspore.__path__[0])"], cwd=tmp_path).strip()
     )
     assert package.is_relative_to(environment.resolve()) or package.is_relative_to(environment)
-    spec = yaml.safe_load((package / "pipelines" / "training" / "digits_lifecycle" / "pipeline.yaml").read_text())
+    spec = read_spec(package / "pipelines" / "training" / "digits_lifecycle" / "pipeline.yaml")
     root = spec["root"]
     arguments = {
         name: TYPES.get(entry["parameterType"], str)(entry["defaultValue"])

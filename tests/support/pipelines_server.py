@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import yaml
 from kfp_server_api import (
     ApiClient,
     PipelineTaskDetailChildTask,
@@ -38,6 +37,8 @@ from kfp_server_api import (
     V2beta1RunDetails,
     V2beta1RuntimeStatus,
 )
+
+from kfp_mindspore.runs.spec import parse_spec
 
 # Status and gRPC code of a refusal by the API's gateway.
 _CODES = {400: 3, 401: 16, 404: 5, 409: 6}
@@ -244,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
             pipeline_id=pipeline_id,
             pipeline_version_id=f"v{len(self.server.versions)}",
             display_name=name,
-            pipeline_spec=next(iter(yaml.safe_load_all(text))),
+            pipeline_spec=parse_spec(text),
             created_at=self.server.now(),
         )
         self.server.versions.append(version)

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.runs.access import Capability, ServiceAccount, build_access
+from kfp_mindspore.runs.spec import read_spec
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
@@ -96,7 +95,7 @@ class Step:
         self.pod = ""
         self._volumes = [{"name": name, **source} for name, (_, source) in volumes.items()]
         self._mounts = [{"name": name, "mountPath": path} for name, (path, _) in volumes.items()]
-        document = next(iter(yaml.safe_load_all(component.read_text())))
+        document = read_spec(component)
         components = document["components"]
         spec = components[f"comp-{task}"] if task else next(iter(components.values()))
         executor = document["deploymentSpec"]["executors"][spec["executorLabel"]]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kfp_mindspore.cli.init import write_project
 from kfp_mindspore.cli.main import run
@@ -33,7 +32,7 @@ def parse(text: str) -> Any:
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2
 
-    return json_format.ParseDict(next(iter(yaml.safe_load_all(text))), pipeline_spec_pb2.PipelineSpec())
+    return json_format.ParseDict(parse_spec(text), pipeline_spec_pb2.PipelineSpec())
 
 
 def test_list_shows_packaged_pipelines(capsys: pytest.CaptureFixture[str]) -> None:

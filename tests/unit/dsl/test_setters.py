@@ -2,13 +2,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 from kfp import compiler, dsl
 
 from kfp_mindspore import dsl as mindspore_dsl
 from kfp_mindspore.components.training.train_msjob import train_msjob
 from kfp_mindspore.dsl.task import get_options
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.runs.spec import read_spec
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.launch.options import JobOptions
 
@@ -163,7 +163,7 @@ def test_pipeline_channel_is_resolved_in_the_step(
         setter(train_msjob(command=["true"]), channel)
 
     compiler.Compiler().compile(pipeline, str(tmp_path / "channel.yaml"))
-    spec = next(yaml.safe_load_all((tmp_path / "channel.yaml").read_text()))
+    spec = read_spec(tmp_path / "channel.yaml")
     inputs = spec["root"]["dag"]["tasks"]["train-msjob"]["inputs"]["parameters"]
     (name,) = [name for name in inputs if name.startswith("msjob-option--")]
     environment = spec["deploymentSpec"]["executors"]["exec-train-msjob"]["container"]["env"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kfp_server_api import V2beta1PipelineTaskDetail
 
 from kfp_mindspore.errors import (
@@ -22,6 +21,7 @@ from kfp_mindspore.errors import (
 from kfp_mindspore.runs import remote, server, sources, task_details
 from kfp_mindspore.runs.package import disable_caching
 from kfp_mindspore.runs.records import format_cron
+from kfp_mindspore.runs.spec import parse_documents
 from kfp_mindspore.runs.task_details import list_step_pods
 from tests.support.pipelines_server import make_log, make_pod_name, make_tasks
 
@@ -500,6 +500,6 @@ def test_invalid_pipeline_is_refused(client: remote.RemoteClient, text: str) -> 
 
 
 def test_disable_caching_keeps_other_documents(package: str) -> None:
-    documents = list(yaml.safe_load_all(disable_caching(package + "\n---\nplatforms: {}\n")))
+    documents = parse_documents(disable_caching(package + "\n---\nplatforms: {}\n"))
     assert documents[1] == {"platforms": {}}
     assert documents[0]["pipelineInfo"]["name"] == "counting"
