@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.manifest import MODEL_FORMAT
-from kfp_mindspore.kube.names import list_namespace_errors
+from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
 
 API_VERSION = "serving.kserve.io/v1alpha1"
 RUNTIME_NAME = "kfp-mindspore-server"
@@ -34,7 +33,6 @@ _COMMENTS = {
   # - {name: tokens, secret: {secretName: mindsporeserver-tokens, defaultMode: 0440}}
 """,
 }
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def build_serving_runtime(
@@ -56,9 +54,7 @@ def build_serving_runtime(
         errors.append(f"image: must be an image such as registry.example.com/server@sha256:…, got {image!r}")
     if namespace is not None:
         errors += list_namespace_errors("namespace", namespace)
-    if not _SUBDOMAIN.fullmatch(name) or len(name) > 253:
-        errors.append(f"name: must be at most 253 lower-case letters, digits, '-' and '.', got {name!r}")
-    if errors:
+    if errors := [*errors, *list_name_errors("name", name)]:
         raise ValidationError(errors, subject="serving runtime")
     metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": RUNTIME_NAME}}
     if namespace is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
-from kfp_mindspore.kube.names import list_namespace_errors
+from kfp_mindspore.kube.names import list_namespace_errors, list_service_name_errors
 from kfp_mindspore.settings import KUBERNETES, LOCAL
 
 LOOPBACK = "127.0.0.1"
@@ -18,7 +18,6 @@ INITIALIZER = "initializer"
 SERVER = "server"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
@@ -203,14 +202,8 @@ class ServiceStatus:
 
 
 def list_name_errors(name: Any, namespace: Any) -> list[str]:
-    """Return one sentence for each error in the name and a service's namespace."""
-    errors = []
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAXIMUM_NAME:
-        errors.append(
-            f"name: must be at most {MAXIMUM_NAME} lower-case letters, digits and '-', from a letter to a letter or "
-            f"digit, got {name!r}"
-        )
-    return [*errors, *list_namespace_errors("namespace", namespace)]
+    """Return one sentence for each error in a service's name and namespace."""
+    return [*list_service_name_errors("name", name, MAXIMUM_NAME), *list_namespace_errors("namespace", namespace)]
 
 
 def check_canary(percent: int, name: str = "") -> None:

@@ -1,12 +1,16 @@
-"""Name validation."""
+"""The one check of Kubernetes names: DNS labels and subdomains."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+# Regular expressions without anchors, for Python, JSON schema and CEL alike; only NAMESPACE limits the length.
+NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+# DNS labels as in RFC 1035, which Kubernetes requires for names of Services.
+SERVICE_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
+SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_MAXIMUM_SUBDOMAIN = 253
 
 
 def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
@@ -16,7 +20,7 @@ def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
         field: The field or flag, for the message.
         *namespaces: The names.
     """
-    return _list_errors(field, namespaces, _LABEL, "at most 63 lower-case letters, digits and '-'")
+    return _list_errors(field, namespaces, NAMESPACE, 63, "at most 63 lower-case letters, digits and '-'")
 
 
 def list_name_errors(field: str, *names: object) -> list[str]:
@@ -26,12 +30,25 @@ def list_name_errors(field: str, *names: object) -> list[str]:
         field: The field or flag, for the message.
         *names: The names.
     """
-    return _list_errors(field, names, _NAME, "at most 253 lower-case letters, digits, '-' and '.'")
+    rule = f"at most {_MAXIMUM_SUBDOMAIN} lower-case letters, digits, '-' and '.'"
+    return _list_errors(field, names, SUBDOMAIN, _MAXIMUM_SUBDOMAIN, rule)
 
 
-def _list_errors(field: str, names: Sequence[object], form: re.Pattern[str], rule: str) -> list[str]:
+def list_service_name_errors(field: str, name: object, longest: int) -> list[str]:
+    """Return a sentence when a Service cannot have the name.
+
+    Args:
+        field: The field or flag, for the message.
+        name: The name.
+        longest: Most characters, which leave room for suffixes.
+    """
+    rule = f"at most {longest} lower-case letters, digits and '-', from a letter to a letter or digit"
+    return _list_errors(field, [name], SERVICE_NAME, longest, rule)
+
+
+def _list_errors(field: str, names: Sequence[object], form: str, longest: int, rule: str) -> list[str]:
     return [
         f"{field}: must be {rule}, got {name!r}"
         for name in names
-        if not isinstance(name, str) or not form.fullmatch(name)
+        if not isinstance(name, str) or len(name) > longest or not re.fullmatch(form, name)
     ]

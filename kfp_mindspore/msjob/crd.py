@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore.kube.names import SERVICE_NAME
 from kfp_mindspore.msjob.names import (
     CONTAINER_NAME,
     GROUP,
-    JOB_NAME,
     KIND,
     MAXIMUM_NAME,
     PLURAL,
@@ -144,7 +144,7 @@ def _list_name_rules() -> list[dict[str, Any]]:
     return [
         {
             **_rule(
-                at_creation(f"self.metadata.name.matches('^{JOB_NAME}$')"),
+                at_creation(f"self.metadata.name.matches('^{SERVICE_NAME}$')"),
                 "metadata.name: must be lower-case letters, digits and '-', starting with a letter and not ending "
                 "with '-'",
             ),

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.names import NAMESPACE, SERVICE_NAME
 from kfp_mindspore.msjob.names import (
     API_VERSION,
     CONTAINER_NAME,
     FIRST_API_VERSION,
-    JOB_NAME,
     KIND,
     MAXIMUM_NAME,
     MAXIMUM_PORT,
@@ -34,7 +34,6 @@ from kfp_mindspore.msjob.status import JobStatus
 
 _SHOWN = 80
 _SPECS = "spec.msReplicaSpecs"
-_NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _TYPES = {
     "array": "a list",
     "boolean": "true or false",
@@ -44,8 +43,8 @@ _TYPES = {
     "string": "text",
 }
 _PATTERNS = {
-    JOB_NAME: "must be lower-case letters, digits and '-', starting with a letter and not ending with '-'",
-    _NAMESPACE: "must be a DNS label of at most 63 characters",
+    SERVICE_NAME: "must be lower-case letters, digits and '-', starting with a letter and not ending with '-'",
+    NAMESPACE: "must be a DNS label of at most 63 characters",
     f"^{TOPOLOGY_KEY}$": "must be the key of a node's label, such as 'topology.kubernetes.io/zone'",
     QUANTITY["pattern"]: "must be a quantity such as 2, 500m or 4Gi",
 }
@@ -235,8 +234,8 @@ def _build_schema() -> Schema:
         "type": "object",
         "required": ["name"],
         "properties": {
-            "name": {"type": "string", "pattern": JOB_NAME, "maxLength": MAXIMUM_NAME},
-            "namespace": {"type": "string", "pattern": _NAMESPACE},
+            "name": {"type": "string", "pattern": SERVICE_NAME, "maxLength": MAXIMUM_NAME},
+            "namespace": {"type": "string", "pattern": NAMESPACE},
             "labels": text,
             "annotations": text,
         },

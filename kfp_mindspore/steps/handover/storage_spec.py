@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.names import SUBDOMAIN
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 
 ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
 # KFP's own mount path and placeholder for the workspace.
 WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "/kfp-workspace", "{{$.workspace_path}}"
-_CLAIM_PATTERN = re.compile(r"claim:(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(/(?P<path>[^/$][^$]*))?")
+_CLAIM_PATTERN = re.compile(rf"claim:(?P<claim>{SUBDOMAIN})(/(?P<path>[^/$][^$]*))?")
 _LAUNCHERS = ("kfp_mindspore.steps.launch.train", "kfp_mindspore.steps.launch.function")
 _DECORATOR_OPTIONS = re.compile(r"^\w+ = launch_function\(\w+, (?P<options>'.*')\)$", re.MULTILINE)
 
