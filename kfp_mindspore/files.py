@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -13,7 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import HOME_VARIABLE
@@ -65,6 +66,29 @@ def read_secret_file(path: Path, kind: str, limit: int) -> bytes:
         raise UserError(f"{path}: {kind}: {error.strerror}") from error
 
 
+@contextlib.contextmanager
+def replace_file(path: Path, mode: int = 0o644, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a temporary sibling, open for writing, that replaces the file when the block succeeds.
+
+    Args:
+        path: The file, in an existing directory.
+        mode: Permission bits, independent of the umask.
+        durable: Whether the content reaches the disk before the file appears.
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file atomically, by a temporary sibling and a rename.
 
@@ -74,17 +98,8 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
         mode: Permission bits, independent of the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replace_file(path, mode) as file:
+        file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -119,22 +134,86 @@ def replace_directory(path: Path) -> Iterator[Path]:
 
     When the block raises, the temporary directory is removed and `path` is unchanged.
     """
-    path = Path(path)
+    with _make_sibling(Path(path)) as temporary:
+        temporary.chmod(0o755)
+        yield temporary
+        _replace(temporary, Path(path))
+
+
+@contextlib.contextmanager
+def replace_path(path: Path) -> Iterator[Path]:
+    """Yield a path at which the block creates a file or a directory, which then replaces `path`.
+
+    When the block raises, nothing is left of it and `path` is unchanged.
+    """
+    with _make_sibling(path) as temporary:
+        yield temporary / path.name
+        _replace(temporary / path.name, path)
+
+
+@contextlib.contextmanager
+def create_directory(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling directory that becomes `path` when the block succeeds.
+
+    Raises:
+        FileExistsError: `path` exists; it is unchanged.
+    """
+    with _make_sibling(path) as temporary:
+        temporary.chmod(0o755)
+        yield temporary
+        move_new(temporary, path)
+
+
+def move_new(source: Path, path: Path) -> None:
+    """Rename a directory to a new path of the same file system.
+
+    Raises:
+        FileExistsError: `path` exists.
+    """
+    try:
+        source.rename(path)
+    except OSError as error:
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+        raise
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory by a rename, so that no reader sees it half-removed; a missing one is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        _retire(path)
+
+
+@contextlib.contextmanager
+def _make_sibling(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
-        temporary.chmod(0o755)
         yield temporary
-        if path.exists():
-            retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            path.replace(retired / path.name)
-            temporary.replace(path)
-            shutil.rmtree(retired)
-        else:
-            temporary.replace(path)
-    except BaseException:
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
+
+
+def _replace(source: Path, path: Path) -> None:
+    if path.is_dir() or (source.is_dir() and path.exists()):
+        _retire(path, source)
+    else:
+        source.replace(path)
+
+
+def _retire(path: Path, successor: Path | None = None) -> None:
+    """Remove `path`, and rename its successor to it before the removal takes its time."""
+    retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+    try:
+        path.replace(retired / path.name)
+        if successor is not None:
+            try:
+                successor.replace(path)
+            except BaseException:
+                (retired / path.name).replace(path)
+                raise
+    finally:
+        shutil.rmtree(retired, ignore_errors=True)
 
 
 def digest_bytes(data: bytes) -> str:

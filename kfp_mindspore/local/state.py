@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.files import read_json, write_json
 from kfp_mindspore.local.process import ProcessIdentity
@@ -71,11 +70,8 @@ class StateDirectory:
         self.write("supervisor.json", identity.to_dict())
 
     def remove(self) -> None:
-        """Remove the directory: by a rename, so that no reader sees it half-removed."""
-        retired = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:8]}.old")
-        with contextlib.suppress(FileNotFoundError):
-            self.path.rename(retired)
-            shutil.rmtree(retired, ignore_errors=True)
+        """Remove the directory."""
+        files.remove_directory(self.path)
 
     @property
     def _reserve_file(self) -> Path:

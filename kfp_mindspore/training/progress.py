@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore import events
+from kfp_mindspore import events, files
 from kfp_mindspore.settings import PROGRESS_PREFIX, PROGRESS_VARIABLE
 
 URL_VARIABLE = "KUBEFLOW_TRAINER_SERVER_URL"
@@ -116,9 +116,8 @@ class ProgressReporter:
                 print(PROGRESS_PREFIX + text, file=sys.stderr, flush=True)
             else:
                 # Not written to the disk itself: a report is useless after a machine crash.
-                temporary = Path(f"{self._target}.{os.getpid()}.tmp")
-                temporary.write_text(text, encoding="utf-8")
-                temporary.replace(self._target)
+                with files.replace_file(Path(self._target), durable=False) as file:
+                    file.write(text.encode())
         except OSError as error:
             if not self._is_failed:
                 _logger.warning("%s: the progress cannot be written: %s", self._target, error)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import (
     DEFAULT_HANG_SECONDS,
@@ -122,11 +123,9 @@ class Watchdog:
             "in_step": self._in_step,
             "ended": self._ended,
         }
-        temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}.tmp")
         # A full disk, or a deleted job's directory: the supervisor sees the process itself.
-        with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(beat), encoding="utf-8")
-            temporary.replace(self._file)
+        with contextlib.suppress(OSError), files.replace_file(self._file, durable=False) as file:
+            file.write(json.dumps(beat).encode())
 
     def _end_process(self) -> None:
         done = "before the first step" if self._step is None else f"since step {self._step}"

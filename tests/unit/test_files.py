@@ -114,3 +114,72 @@ def test_boot_id_without_proc_is_the_hosts_name(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Path, "read_text", refuse)
     assert files.read_boot_id() == socket.gethostname()
+
+
+def test_interrupted_replacement_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_text("old")
+
+    def write() -> None:
+        with files.replace_file(path) as file:
+            file.write(b"half")
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        write()
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+
+
+def test_replacement_does_not_create_a_removed_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), files.replace_file(tmp_path / "removed" / "beat.json", durable=False):
+        pass
+    assert not (tmp_path / "removed").exists()
+
+
+@pytest.mark.parametrize("old", ["file", "directory", "nothing"])
+@pytest.mark.parametrize("new", ["file", "directory"])
+def test_path_is_replaced_by_a_file_or_a_directory(tmp_path: Path, old: str, new: str) -> None:
+    def write(path: Path, kind: str) -> None:
+        if kind == "directory":
+            path.mkdir()
+            (path / kind).touch()
+        elif kind == "file":
+            path.write_text(kind)
+
+    path = tmp_path / "data"
+    write(path, old)
+
+    def interrupt() -> None:
+        with files.replace_path(path) as temporary:
+            write(temporary, new)
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        interrupt()
+    assert (path.is_file(), path.is_dir()) == (old == "file", old == "directory")
+    with files.replace_path(path) as temporary:
+        write(temporary, new)
+    assert (path.is_file(), path.is_dir()) == (new == "file", new == "directory")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
+
+
+def test_new_directory_does_not_replace_an_existing_one(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    with files.create_directory(path) as temporary:
+        (temporary / "first").touch()
+    with pytest.raises(FileExistsError, match="job"), files.create_directory(path) as temporary:
+        (temporary / "second").touch()
+    assert [entry.name for entry in path.iterdir()] == ["first"]
+    files.remove_directory(path)
+    files.remove_directory(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_replacement_restores_the_old_directory(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(FileNotFoundError), files.replace_directory(path) as temporary:
+        temporary.rmdir()
+    assert [entry.name for entry in path.iterdir()] == ["old"]

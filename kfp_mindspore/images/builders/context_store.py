@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.images.plan import ImagePlan
 
@@ -78,14 +79,11 @@ class PvcContextStore(ContextStore):
     def upload(self, file: BinaryIO, name: str, lifetime_seconds: int) -> StoredContext:
         """Copy the tar to the claim."""
         path = self._get_path(name)
-        temporary = path.with_suffix(".tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as copy:
+            with files.replace_file(path) as copy:
                 shutil.copyfileobj(file, copy, 1 << 20)
-            temporary.replace(path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise KfpMindSporeError(f"{path}: cannot be written: {error.strerror}") from error
         return StoredContext(
             archive=f"{_MOUNT_PATH}/{_FOLDER}/{path.name}",

@@ -15,13 +15,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.files import read_json, write_bytes
+from kfp_mindspore.files import create_directory, read_json, write_bytes
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.state import StateDirectory
 from kfp_mindspore.local.supervisor import kill_leader
@@ -155,25 +153,13 @@ class JobDirectory(StateDirectory):
         Raises:
             FileExistsError: The job exists.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        temporary.mkdir()
-        try:
+        with create_directory(path) as temporary:
             new = cls(temporary)
             new.supervisor_log.parent.mkdir()
             new.reserve()
             write_bytes(temporary / "submission.json", json.dumps(serialize(request)).encode(), mode=0o600)
             new.write_state(state)
             new.write_job(job)
-            try:
-                temporary.rename(path)
-            except OSError as error:
-                if path.exists():
-                    raise FileExistsError(path) from error
-                raise
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         return cls(path)
 
     def read_job(self) -> MSJob:

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from kfp_mindspore.errors import MissingExtraError, UserError
-from kfp_mindspore.files import digest_file
+from kfp_mindspore.files import digest_file, move_new, remove_directory
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 
 # kserve-storage schemes. Not `pvc://`: KServe mounts the volume into the pod instead.
@@ -101,11 +101,11 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
         signature = digest_file(found / SIGNATURE_FILE)
         target = cache_dir / f"{_name(uri)}-{signature[:16]}"
         if target.exists() and not _is_intact(target, signature):
-            target.rename(Path(scratch.name, "damaged"))
+            remove_directory(target)
         try:
-            found.rename(target)
-        except OSError:
-            # It exists: the same content from another process, or an earlier one.
+            move_new(found, target)
+        except FileExistsError:
+            # The same content from another process, or an earlier one.
             if not _is_intact(target, signature):
                 raise
     _logger.info("%s: downloaded to %s", shown, target)
