@@ -127,7 +127,7 @@ class Option:
     def _is_within(self, value: Any) -> bool:
         limits = self.limits
         return (
-            ("enum" not in limits or value in limits["enum"])
+            ("enum" not in limits or value in limits["enum"] or value == self.default)
             and ("minimum" not in limits or value >= limits["minimum"])
             and ("maximum" not in limits or value <= limits["maximum"])
             and ("exclusiveMinimum" not in limits or value > limits["exclusiveMinimum"])

@@ -55,7 +55,10 @@ MOVED = {
     "multi-user": "not-run/#istio",
 }
 # Heading to module and dataclass of options.
-OPTIONS = {"Jobs": ("kfp_mindspore.steps.launch.options", "JobOptions")}
+OPTIONS = {
+    "Jobs": ("kfp_mindspore.steps.launch.options", "JobOptions"),
+    "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
+}
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 
 

@@ -24,6 +24,7 @@ def dataclass_options(
     without: Collection[str] = (),
     names: Mapping[str, str] | None = None,
     types: Mapping[str, click.ParamType] | None = None,  # type: ignore[type-arg,unused-ignore]
+    once: Collection[str] = (),
     into: str = "options",
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each field; the command gets an instance of the dataclass.
@@ -37,6 +38,7 @@ def dataclass_options(
         without: Fields without one; in the instance they have their defaults.
         names: Option by field, where it is not the field's name with dashes: {"env_vars": "--env"}.
         types: Parameter types by field, such as `click.Path()`.
+        once: Lists given by one option, whose type in `types` returns a list.
         into: Name of the command's argument.
     """
     declared = [entry for entry in list_options(declaration) if only is None or entry.name in only]
@@ -45,26 +47,27 @@ def dataclass_options(
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapped(*arguments: Any, **values: Any) -> Any:
-            given = {entry.name: _to_field(entry, values.pop(entry.name)) for entry in declared}
+            given = {entry.name: _to_field(entry, values.pop(entry.name), entry.name in once) for entry in declared}
             return command(*arguments, **values, **{into: declaration(**given)})
 
         added: Any = wrapped
         for entry in reversed(declared):
             flag = (names or {}).get(entry.name) or "--" + entry.name.replace("_", "-")
-            added = _build_option(entry, flag, (types or {}).get(entry.name))(added)
+            added = _build_option(entry, flag, (types or {}).get(entry.name), entry.name in once)(added)
         return added  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _build_option(entry: Option, flag: str, kind: Any) -> Callable[[Any], Any]:
-    help_text = entry.summary.replace("`", "") + ("; repeatable." if entry.is_repeatable else ".")
+def _build_option(entry: Option, flag: str, kind: Any, is_once: bool) -> Callable[[Any], Any]:
+    is_repeatable = entry.is_repeatable and not is_once
+    help_text = entry.summary.replace("`", "") + ("; repeatable." if is_repeatable else ".")
     settings: dict[str, Any] = {"help": help_text, "required": entry.is_required}
     if entry.kind is bool and entry.default is False:
         return click.option(flag, entry.name, is_flag=True, help=help_text)
     if entry.kind is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    if entry.is_repeatable:
+    if is_repeatable:
         settings["multiple"] = True
     elif not entry.is_required and entry.default not in (None, ""):
         settings |= {"default": entry.default, "show_default": True}
@@ -85,9 +88,14 @@ def _get_type(entry: Option) -> click.ParamType:  # type: ignore[type-arg,unused
     return _TYPES.get(kind, click.STRING)
 
 
-def _to_field(entry: Option, value: Any) -> Any:
-    if entry.is_repeatable:
-        return (dict if entry.kind is dict else tuple)(value) or entry.default
+def _to_field(entry: Option, value: Any, is_once: bool) -> Any:
+    if entry.is_repeatable and not is_once:
+        if entry.kind is dict:
+            return dict(value) or entry.default
+        # A type may convert one value to a list.
+        return (
+            tuple(item for given in value for item in (given if isinstance(given, list) else [given])) or entry.default
+        )
     return entry.default if value is None and not entry.is_required else value
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,12 @@ from kfp_mindspore import events
 from kfp_mindspore.data.columns import (
     build_features,
     check_missing,
-    check_rule,
     convert_numbers,
     drop_incomplete,
     fill_missing,
 )
 from kfp_mindspore.data.fetch import fetch_source
+from kfp_mindspore.data.options import DatasetOptions, join_sources
 from kfp_mindspore.data.report import (
     compute_statistics,
     count_duplicates,
@@ -28,19 +27,17 @@ from kfp_mindspore.data.report import (
     list_missing_classes,
     list_rounded,
 )
-from kfp_mindspore.data.roles import Inputs, Roles, list_exact_fields, list_fields, resolve_roles
+from kfp_mindspore.data.roles import Roles, list_exact_fields, list_fields, resolve_roles
 from kfp_mindspore.data.sources import sklearn_sets
 from kfp_mindspore.data.sources.base import TARGETS, Request, Source
 from kfp_mindspore.data.sources.formats import read_path
 from kfp_mindspore.data.sources.named import READERS as NAMED
-from kfp_mindspore.data.split import check_fractions, parse_mode, split_samples
+from kfp_mindspore.data.split import parse_mode, split_samples
 from kfp_mindspore.data.targets import Target, encode_target
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import (
     DESCRIPTION,
     SPLITS,
-    STORAGES,
-    TASKS,
     Column,
     Dataset,
     copy_dataset,
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kfp_mindspore.data.preprocessing import Given
 
 _logger = logging.getLogger(__name__)
 _HINT = f"Named data sets are {', '.join(NAMED)}; or give a file, a directory or a URI such as s3://…."
@@ -61,24 +57,8 @@ _HINT = f"Named data sets are {', '.join(NAMED)}; or give a file, a directory or
 def load_dataset(
     source: str | Mapping[str, str],
     output_dir: Path | str,
-    *,
-    target: str | Sequence[str] = (),
-    features: Sequence[str] | None = None,
-    inputs: Inputs | None = None,
-    weight: str = "",
-    ids: Sequence[str] = (),
-    task: str = "",
-    split: str = "",
-    validation_fraction: float = 0.15,
-    test_fraction: float = 0.2,
-    limit: int = 0,
-    seed: int = 42,
-    preprocessing: Given = "",
-    missing: str | float = "refuse",
-    storage: str = "npz",
-    format: str = "",
-    length: int = 64,
-    image_size: tuple[int, int] | None = None,
+    options: DatasetOptions | None = None,
+    **changes: Any,
 ) -> Dataset:
     """Write a dataset directory; an existing one is replaced atomically.
 
@@ -88,29 +68,8 @@ def load_dataset(
             IDX, text or MindRecord file, to a folder with an image folder for each class, or to a dataset directory,
             which is copied. A mapping has a source for each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
-        target: Target field or fields; default the field named target, label, labels or class.
-        features: Feature fields; default all without another role.
-        inputs: The network's inputs by name: a field, kept with its dtype, or a list of fields, stacked in a float32
-            matrix. Default: `features` with all one-value fields, and each other field by itself.
-        weight: The sample weights' field, stored as float32.
-        ids: Fields that identify a sample, such as a ranking's `group`.
-        task: classification, multi_label, regression, language_model, ranking or none; default guessed from the target.
-        split: `stratified` (default for classification), `random` (default for the other tasks), `contiguous` (default
-            for a language model), `time:FIELD` (the latest samples are the test split), `group:FIELD` (each group is in
-            one split), or `column:FIELD` with the names train, validation and test.
-        validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
-        test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with its own splits keeps
-            them; splits that it lacks are taken from its training split.
-        limit: Samples to keep from the source, or from each split that it has, before splits that it lacks are taken:
-            at random, for a stratified split with the same class shares. 0 for all.
-        seed: Seed for the split, and for the samples that `limit` keeps.
-        preprocessing: `standardize` (default for tables): numbers to mean 0 and deviation 1, texts to one-hot vectors;
-            `none`; or a list of `kfp_mindspore.transform` steps or their declarations, fitted on the training split.
-        missing: `refuse`, the training split's `mean` or `median`, `drop` the sample, or a number.
-        storage: `npz` or `mindrecord`.
-        format: csv, parquet, jsonl, npz, npy, idx, images, text or mindrecord; default by the name.
-        length: Characters per window in a text file.
-        image_size: Image height and width in a folder; default the most frequent size.
+        options: The options, see `kfp_mindspore.data.options`; default all defaults.
+        changes: Fields of `DatasetOptions` that differ from `options`: load_dataset(…, target="price").
 
     Returns:
         The dataset, opened; `report` has the guessed task, missing values, missing classes, constant columns and
@@ -121,116 +80,38 @@ def load_dataset(
         UserError: The source does not fit the options.
         MissingExtraError: A library for the format is not installed.
     """
-    check_options(
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        split=split,
-        missing=missing,
-        preprocessing=preprocessing,
-        limit=limit,
-        length=length,
-        task=task,
-        storage=storage,
-    )
-    kind, field = parse_mode(split) if split else ("", "")
-    names = [target] if isinstance(target, str) and target else list(target)
-    exact = list_exact_fields(names, weight, ids, field, inputs)
+    options = dataclasses.replace(options or DatasetOptions(), **changes)
+    options.check()
+    source = join_sources(source, options)
+    kind, field = parse_mode(options.split) if options.split else ("", "")
+    exact = list_exact_fields(list(options.target), options.weight, options.ids, field, options.inputs)
+    size = options.image_size
     request = Request(
-        list_fields(exact, features, inputs),
-        guess_target=not names,
+        list_fields(exact, options.features, options.inputs),
+        guess_target=not options.target,
         exact=exact,
-        length=length,
-        text_lines=task not in ("", "language_model"),
-        image_size=image_size,
+        length=options.length,
+        text_lines=options.task not in ("", "language_model"),
+        image_size=(size[0], size[1]) if size else None,
     )
     if source in sklearn_sets.NAMES:
         # Imported before the span, which measures work without imports (0.5 s here).
         sklearn_sets.import_datasets()
     with ExitStack() as stack, events.span("dataset.load"):
-        read = _read(source, request, format, stack)
+        read = _read(source, request, options.format, stack)
         if isinstance(read, Dataset):
-            given = {
-                "target": names,
-                "features": features,
-                "inputs": inputs,
-                "weight": weight,
-                "ids": ids,
-                "task": task,
-                "split": split,
-                "limit": limit,
-                "preprocessing": preprocessing,
-                "missing": missing != "refuse",
-                "storage": storage not in ("npz", read.storage),
-                "format": format,
-                "length": length != Request.length,
-                "image_size": image_size,
-            }
-            if found := [name for name, value in given.items() if value]:
-                raise UserError(f"{source}: is a dataset directory, which is copied: {found[0]} cannot be changed")
+            options.check_copy(source, read)
             return copy_dataset(read, output_dir)
-        roles = resolve_roles(read, target=names, weight=weight, ids=ids, order=field, features=features, inputs=inputs)
-        options = _Options(
-            _get_name(source),
-            task,
-            kind,
-            (validation_fraction, test_fraction),
-            limit,
-            seed,
-            preprocessing,
-            missing,
-            storage,
+        roles = resolve_roles(
+            read,
+            target=list(options.target),
+            weight=options.weight,
+            ids=options.ids,
+            order=field,
+            features=options.features,
+            inputs=options.inputs,
         )
-        return _write(Path(output_dir), read, roles, options)
-
-
-@dataclass(frozen=True)
-class _Options:
-    name: str
-    task: str
-    kind: str
-    fractions: tuple[float, float]
-    limit: int
-    seed: int
-    preprocessing: Given
-    missing: str | float
-    storage: str
-
-
-def check_options(
-    *,
-    validation_fraction: float,
-    test_fraction: float,
-    split: str,
-    missing: str | float,
-    preprocessing: Given,
-    limit: int,
-    length: int,
-    task: str,
-    storage: str,
-) -> None:
-    """Refuse `load_dataset` options that fit no source.
-
-    Raises:
-        ValidationError: The message names the option.
-    """
-    from kfp_mindspore.data.preprocessing import check_preprocessing
-
-    check_fractions(validation_fraction, test_fraction)
-    if split:
-        parse_mode(split)
-    check_rule(missing)
-    check_preprocessing(preprocessing)
-    errors = []
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        errors.append(f"limit: must be an integer of at least 0, got {limit!r}")
-    if length < 1:
-        errors.append(f"length: must be at least 1, got {length}")
-    if task and task not in TASKS:
-        errors.append(f"task: must be one of {', '.join(TASKS)}, got {task!r}")
-    if storage not in STORAGES:
-        errors.append(f"storage: must be one of {', '.join(STORAGES)}, got {storage!r}")
-    if errors:
-        raise ValidationError(errors, subject="load_dataset")
+        return _write(Path(output_dir), read, roles, options, name=_get_name(source), kind=kind)
 
 
 def _read(source: str | Mapping[str, str], request: Request, kind: str, stack: ExitStack) -> Source | Dataset:
@@ -282,7 +163,7 @@ def _get_name(source: str | Mapping[str, str]) -> str:
     return last.partition(".")[0] or last
 
 
-def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dataset:
+def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, *, name: str, kind: str) -> Dataset:
     """Encode, split, fit the preprocessing and write; a field is released once it is in the splits."""
     from kfp_mindspore.data.preprocessing import fit_preprocessing, fit_vocabulary
 
@@ -300,12 +181,12 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
             source.where,
             " or ".join(TARGETS),
         )
-    indexes = _split(source, roles, target, options)
+    indexes = _split(source, roles, target, options, kind)
     integers = {name for name, array in source.columns.items() if array.dtype.kind in "iu"} | source.integers
     if options.limit:
         report |= {"limit": options.limit, "samples": len(source)}
     features = build_features(source, roles)
-    others = _build_others(source, roles, target, options.kind)
+    others = _build_others(source, roles, target, kind)
     source.columns.clear()
     splits = _take({**features.arrays, **{column.name: array for column, array in others}}, features.arrays, indexes)
     if missing and options.missing not in ("refuse", "drop"):
@@ -334,7 +215,7 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
         report["missing_classes"] = list_missing_classes(labels, targets)
     return write_dataset(
         output,
-        name=options.name,
+        name=name,
         task=target.task,
         columns=columns,
         splits=splits,
@@ -347,9 +228,11 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
     )
 
 
-def _split(source: Source, roles: Roles, target: Target, options: _Options) -> dict[str, NDArray[np.int64]]:
+def _split(
+    source: Source, roles: Roles, target: Target, options: DatasetOptions, kind: str
+) -> dict[str, NDArray[np.int64]]:
     defaults = {"classification": "stratified", "language_model": "contiguous"}
-    kind = options.kind or defaults.get(target.task, "random")
+    kind = kind or defaults.get(target.task, "random")
     if kind == "stratified" and target.task != "classification":
         raise UserError(
             f"split: stratified needs a classification, the task is {target.task}", hint="Use random: --split random."
@@ -360,7 +243,7 @@ def _split(source: Source, roles: Roles, target: Target, options: _Options) -> d
         values=source.columns[roles.order] if roles.order else None,
         classes=target.array if target.task == "classification" else None,
         given=source.splits,
-        fractions=options.fractions,
+        fractions=(options.validation_fraction, options.test_fraction),
         limit=options.limit,
         seed=options.seed,
     )

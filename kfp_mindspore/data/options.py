@@ -1,43 +1,158 @@
-"""load_dataset options as texts, as in command lines and component parameters."""
+"""Options for load_dataset, and their forms in command lines and component parameters."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore import options as declarations
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.formats.dataset import STORAGES, TASKS, Dataset
+from kfp_mindspore.options import list_options, option
+
+if TYPE_CHECKING:
+    from kfp_mindspore.data.preprocessing import Given
+
+# Without effect on a dataset directory, which is copied.
+_SPLITTING = ("validation_fraction", "test_fraction", "seed")
 
 
-def join_sources(source: str, validation: str, test: str) -> str | Mapping[str, str]:
-    """Return the source, or the sources by split when a validation or test source is given."""
-    given = {"validation": validation, "test": test}
-    return {"train": source, **{split: uri for split, uri in given.items() if uri}} if any(given.values()) else source
+@dataclass(frozen=True)
+class DatasetOptions:
+    """Options for load_dataset.
+
+    Args:
+        seed: Seed of the split. It decides too which samples `limit` keeps.
+        validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
+        test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with its own splits keeps
+            them; splits that it lacks are taken from its training split.
+        target: Fields of the target; default the field named target, label, labels or class.
+        features: Fields of the features; default all without another role.
+        inputs: Inputs of the network: one field each, or a list of fields to stack; default one input `features`. A
+            single field keeps its dtype, a list is stacked in a float32 matrix. The default has all one-value fields
+            in `features`, and each other field by itself.
+        weight: Field of the sample weights. Stored as float32.
+        ids: Fields that identify a sample. A ranking's is `group`.
+        task: Such as `classification`, `regression` or `language_model`; default guessed from the target. Others are
+            `multi_label`, `ranking` and `none`.
+        split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
+            `stratified` for a classification, `contiguous` for a language model, else `random`. With `time` the latest
+            samples are the test split, with `group` each group is in one split, and `column` has the names train,
+            validation and test.
+        validation: Path or URI of the validation split; default a fraction of the source.
+        test: Path or URI of the test split; default a fraction of the source.
+        preprocessing: `standardize`, `none`, or a JSON list of steps; default `standardize` for tables. `standardize`
+            scales numbers to mean 0 and deviation 1, and encodes texts as one-hot vectors. In Python a list with
+            `kfp_mindspore.transform` steps or their declarations. Fitted on the training split.
+        missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number. Mean and median are the
+            training split's; `drop` removes the sample.
+        storage: `npz` or `mindrecord`.
+        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
+        length: Characters of a window of a text file.
+        image_size: Height and width of the images of a folder; default the most frequent size.
+        limit: Number of samples to keep of the source, or of each split that it has; 0 for all. Taken at random before
+            missing splits; for a stratified split with the same class shares.
+    """
+
+    seed: int = 42
+    validation_fraction: float = 0.15
+    test_fraction: float = 0.2
+    target: Sequence[str] = ()
+    features: Sequence[str] | None = None
+    inputs: Mapping[str, str | Sequence[str]] | None = None
+    weight: str = ""
+    ids: Sequence[str] = ()
+    task: str = option("", enum=TASKS)
+    split: str = ""
+    validation: str = ""
+    test: str = ""
+    preprocessing: Given = ""
+    missing: str | float = "refuse"
+    storage: str = option("npz", enum=STORAGES)
+    format: str = ""
+    length: int = option(64, minimum=1)
+    image_size: Sequence[int] | None = None
+    limit: int = option(0, minimum=0)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.target, str):
+            object.__setattr__(self, "target", (self.target,) if self.target else ())
+
+    def check(self) -> None:
+        """Refuse options that fit no source.
+
+        Raises:
+            ValidationError: The message names the option.
+        """
+        from kfp_mindspore.data.columns import check_rule
+        from kfp_mindspore.data.preprocessing import check_preprocessing
+        from kfp_mindspore.data.split import check_fractions, parse_mode
+
+        declarations.check_options(self, subject="load_dataset")
+        check_fractions(self.validation_fraction, self.test_fraction)
+        if self.split:
+            parse_mode(self.split)
+        check_rule(self.missing)
+        check_preprocessing(self.preprocessing)
+
+    def check_copy(self, source: object, dataset: Dataset) -> None:
+        """Refuse options that a dataset directory, which is copied, cannot have.
+
+        Raises:
+            UserError: The message names the option.
+        """
+        for entry in list_options(DatasetOptions):
+            value = getattr(self, entry.name)
+            is_same = entry.name == "storage" and value == dataset.storage
+            if value and value != entry.default and not is_same and entry.name not in _SPLITTING:
+                raise UserError(f"{source}: is a dataset directory, which is copied: {entry.name} cannot be changed")
 
 
-def parse_preprocessing(text: str) -> str | Sequence[Mapping[str, Any]]:
-    """Return `standardize`, `none` or empty as it is, and a JSON list of steps as a list.
+def join_sources(source: str | Mapping[str, str], options: DatasetOptions) -> str | Mapping[str, str]:
+    """Return the source, or the sources by split when the options have a validation or test source."""
+    given = {split: uri for split in ("validation", "test") if (uri := getattr(options, split))}
+    if given and not isinstance(source, str):
+        raise ValidationError([f"{next(iter(given))}: is already a key of source"], subject="load_dataset")
+    return {"train": str(source), **given} if given else source
+
+
+def parse_texts(options: DatasetOptions) -> DatasetOptions:
+    """Convert the values that command lines and component parameters have as texts, or as empty lists for None.
 
     Raises:
-        ValidationError: It begins like JSON and is invalid, or is no list.
+        ValidationError: `preprocessing` begins like JSON and is invalid, or is no list.
     """
-    if not text.lstrip().startswith(("[", "{")):
-        return text
+    size = tuple(int(side) for side in options.image_size or ())
+    return dataclasses.replace(
+        options,
+        features=options.features or None,
+        inputs=options.inputs or None,
+        image_size=(size[0], size[-1]) if size else None,
+        preprocessing=_parse_preprocessing(options.preprocessing),
+        missing=_parse_missing(options.missing),
+    )
+
+
+def _parse_preprocessing(given: Given) -> Given:
+    if not isinstance(given, str) or not given.lstrip().startswith(("[", "{")):
+        return given
     try:
-        steps = json.loads(text)
+        steps = json.loads(given)
     except ValueError as error:
         raise ValidationError([f"preprocessing: not valid JSON ({error})"], subject="load_dataset") from None
     if isinstance(steps, dict):
         # A dataset's or bundle's declaration.
         steps = steps.get("pre")
     if not isinstance(steps, list):
-        raise ValidationError([f"preprocessing: must be a list of steps, got {text:.80}"], subject="load_dataset")
+        raise ValidationError([f"preprocessing: must be a list of steps, got {given:.80}"], subject="load_dataset")
     return steps
 
 
-def parse_missing(text: str) -> str | float:
-    """Return a rule for missing values; a number as such."""
+def _parse_missing(rule: Any) -> str | float:
     try:
-        return float(text)
+        return float(rule)
     except ValueError:
-        return text
+        return str(rule)

@@ -7,6 +7,7 @@ its training.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.runs.known_tasks import KnownTask, list_known_tasks
 
 Check = Callable[..., object]
+_EMPTY = inspect.Parameter.empty
 
 
 def check_arguments(spec: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> None:
@@ -47,11 +49,14 @@ def _list_checks(task: KnownTask) -> list[Check]:
 
 def _list_errors(check: Check, known: Mapping[str, Any]) -> Sequence[str]:
     """Return a check's errors; none if an argument that it requires is not known."""
-    parameters = inspect.signature(check).parameters
-    if any(name not in known for name, it in parameters.items() if it.default is it.empty):
+    parameters = inspect.signature(check).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
+    required = {parameter.name for parameter in parameters if parameter.name in names and parameter.default is _EMPTY}
+    if required - set(known):
         return []
     try:
-        check(**{name: known[name] for name in parameters if name in known})
+        check(**{name: value for name, value in known.items() if takes_all or name in names})
     except ValidationError as error:
         return error.errors
     except UserError as error:
@@ -68,31 +73,13 @@ def _check_gate(metric: str, threshold: Any = None, dataset_task: str = "") -> N
     check_threshold(metric, float(threshold) if is_number else None, task=task)
 
 
-def _check_dataset(
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.1,
-    split: str = "",
-    missing: str = "refuse",
-    preprocessing: str = "",
-    limit: int = 0,
-    length: int = 1,
-    task: str = "",
-    storage: str = "npz",
-) -> None:
-    from kfp_mindspore.data.load import check_options
-    from kfp_mindspore.data.options import parse_missing, parse_preprocessing
+def _check_dataset(**known: Any) -> None:
+    from kfp_mindspore.data.options import DatasetOptions, parse_texts
 
-    check_options(
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        split=split,
-        missing=parse_missing(missing),
-        preprocessing=parse_preprocessing(preprocessing),
-        limit=limit,
-        length=length,
-        task=task,
-        storage=storage,
-    )
+    # A fraction that is not known yet may be small.
+    known = {"validation_fraction": 0.1, "test_fraction": 0.1, **known}
+    fields = {field.name for field in dataclasses.fields(DatasetOptions)}
+    parse_texts(DatasetOptions(**{name: value for name, value in known.items() if name in fields})).check()
 
 
 def _check_strategy(strategy: str) -> None:

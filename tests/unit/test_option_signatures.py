@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.components import load_dataset
+from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import set_run_policy
 from kfp_mindspore.options import option
 from kfp_mindspore.steps.launch.options import JobOptions
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 
 SIGNATURES = [
+    Signature(DatasetOptions, load_dataset, COMPONENT),
     Signature(
         JobOptions,
         set_run_policy,

@@ -453,8 +453,8 @@ def test_mindrecord_has_the_same_content(load: Callable[..., Dataset], tmp_path:
         ({"missing": "zero"}, "missing: must be refuse, mean, median, drop or a number, got 'zero'"),
         ({"preprocessing": "scale"}, "preprocessing: must be standardize, none or a list of steps, got 'scale'"),
         ({"storage": "zip"}, "storage: must be one of npz, mindrecord, got 'zip'"),
-        ({"limit": -1}, "limit: must be an integer of at least 0, got -1"),
-        ({"length": 0}, "length: must be at least 1, got 0"),
+        ({"limit": -1}, "limit: must be an integer ≥ 0, got -1"),
+        ({"length": 0}, "length: must be an integer ≥ 1, got 0"),
         ({"target": "label", "ids": ["label"]}, "label: has two roles"),
     ],
 )
