@@ -1,9 +1,10 @@
 """The checkpoint directory: written atomically, listed newest first, checked by digests.
 
-<root>/<epochs done, 5 digits>-<steps done>/    or a directory of any other name for a final one network.ckpt      the
-    network's parameters optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step) …
-    further state of the training, such as weights kept by a callback checkpoint.json   epoch, step, seed, network
-    {factory, arguments}, preprocessing (the dataset declaration
+<root>/<epochs done, 5 digits>-<steps done>/    or a directory with any other name for a final one
+    network.ckpt      the network's parameters
+    optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
+    …                 further training state, such as weights kept by a callback
+    checkpoint.json   epoch, step, seed, network {factory, arguments}, preprocessing (the dataset declaration
                       that the network was trained on), metrics, training, files {name: {sha256, size}},
                       mindspore_version
 """

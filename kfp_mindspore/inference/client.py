@@ -246,7 +246,7 @@ class InferenceClient:
         Args:
             name: Service name.
             follow: Whether to continue until the service is finished.
-            lines: Maximum count for existing lines; default all.
+            lines: Maximum number of existing lines; default all.
             namespace: Its namespace; default the client's.
 
         Raises:

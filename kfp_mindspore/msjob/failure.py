@@ -23,7 +23,7 @@ def explain_failure(backend: JobBackend, job: MSJob, lines: int = 20) -> JobFail
     Args:
         backend: Its backend.
         job: The job, with its status.
-        lines: Maximum count for last lines from the pod that failed first.
+        lines: Maximum number of last lines from the pod that failed first.
     """
     failed = job.status.get_condition(FAILED) if job.status is not None else None
     recorded = job.status.failure if isinstance(job.status, DetailedStatus) else None

@@ -68,7 +68,7 @@ def validate_msjob(job: Any) -> None:
 
 
 def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
-    """Return the hint for a job with another kind or generation; empty for other documents.
+    """Return the hint for a job of another kind or generation; empty for other documents.
 
     Args:
         document: The document.

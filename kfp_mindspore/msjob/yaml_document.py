@@ -84,8 +84,8 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
         source: Its file's name, for messages.
 
     Raises:
-        ValidationError: Not YAML (with line and column), a duplicate key, not exactly one mapping, or a job with
-            another kind or generation.
+        ValidationError: Not YAML (with line and column), a duplicate key, not exactly one mapping, or a job of another
+            kind or generation.
     """
     from kfp_mindspore.msjob.validation import get_convert_hint
 

@@ -26,7 +26,7 @@ def check_objects(network: Any, loss: Any, optimizer: Any, config: Any) -> None:
     """Check that the arguments are the right kinds, and that the optimizer updates the network.
 
     Raises:
-        UserError: One is a class, has another kind, or the optimizer has another network's parameters.
+        UserError: One is a class or has the wrong type, or the optimizer has another network's parameters.
     """
     for field, given, kind in (("network", network, nn.Cell), ("optimizer", optimizer, nn.Optimizer)):
         if isinstance(given, type):

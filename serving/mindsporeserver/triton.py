@@ -1,8 +1,8 @@
 """Triton's model repository, configuration and statistics messages, which tritonclient sends to the same service.
 
 The Open Inference Protocol has no such methods; kserve's load and unload messages have Triton's names but other fields.
-These are the fields that this server reads or writes, by Triton's names and numbers, in their own pool. Source:
-https://github.com/triton-inference-server/common/tree/main/protobuf (grpc_service.proto, model_config.proto)
+These are the fields that this server reads or writes, by Triton's names and numbers, in their own pool.
+Source: https://github.com/triton-inference-server/common/tree/main/protobuf (grpc_service.proto, model_config.proto)
 """
 
 from __future__ import annotations

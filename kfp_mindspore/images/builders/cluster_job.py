@@ -40,7 +40,7 @@ class JobSettings:
         node_selector: Labels that eligible nodes have.
         tolerations: The pod's tolerations.
         work_size: Size limit for the pod's emptyDir, such as `20Gi`; empty for no limit.
-        user: the build process's uid.
+        user: The build process's uid.
         seccomp: Seccomp profile: user namespaces need `Unconfined`, or a profile on the nodes as `Localhost/path`.
         deadline_seconds: Seconds after which the cluster terminates the build.
         owner: The Job's owner reference, to an object in its namespace; its deletion deletes the Job.

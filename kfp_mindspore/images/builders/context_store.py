@@ -28,7 +28,7 @@ class StoredContext:
 
     Args:
         archive: Tar path in the pod; empty with `url`.
-        url: The tar's presigned URL: whoever has it can read the context until it expires.
+        url: The tar's presigned URL: anyone who has it can read the context until it expires.
         volumes: The pod's volumes.
         mounts: The build container's volume mounts.
     """

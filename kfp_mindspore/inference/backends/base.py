@@ -78,7 +78,7 @@ class ServingBackend(ABC):
             name: Service name.
             namespace: Its namespace.
             follow: Whether to continue until the service is finished.
-            lines: Maximum count for existing lines; None for all.
+            lines: Maximum number of existing lines; None for all.
 
         Raises:
             NotFoundError: The service does not exist.

@@ -1,12 +1,15 @@
 """A local service's directories, shared by clients and supervisors.
 
-services/<namespace>/<name>/; a canary's is `.<name>-canary`, that of its traffic splitter `.<name>-traffic`
+services/<namespace>/<name>/; a canary's is `.<name>-canary`, its traffic splitter's `.<name>-traffic`
   current               number of the version that is the service; absent until one was ready
-  previous              number of the version that `rollback` deploys again; absent if there is none
+  previous              number of the version that `rollback` deploys again; absent without one
   versions/<number>/
-    plan.json           `ServerSpec`, written by the deployment state.json          `ServerState`, written by the
-    supervisor model/              the bundle as it was deployed server.log, server.log.1, supervisor.log work/
-    the server's working directory deploying           the deployment's lease until it is done
+    plan.json           `ServerSpec`, written by the deployment
+    state.json          `ServerState`, written by the supervisor
+    model/              the bundle as it was deployed
+    server.log, server.log.1, supervisor.log
+    work/               the server's working directory
+    deploying           the deployment's lease until it is done
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class JobSupervisor(Supervisor):
         return self._capacity.get_available(self._job, now) == started
 
     def _resize(self, gang: Gang, workers: int) -> None:
-        """Terminate the gang, which writes a checkpoint after its step, and start another worker count."""
+        """Terminate the gang, which writes a checkpoint after its step, and restart it with another worker count."""
         message = f"{workers} workers instead of {gang.workers}: the gang restarts from its checkpoint"
         self._end_gang(None, "Resized")
         if (decision := self._make_decision(gang)).action == "succeed":

@@ -27,7 +27,7 @@ class Deployment(NamedTuple):
 
     Args:
         url: The service's HTTP URL; empty when nothing was deployed.
-        grpc_url: the service's gRPC address.
+        grpc_url: The service's gRPC address.
         name: Service name.
         version: Serving version number; -1 when nothing was deployed.
         deployed: Whether the bundle was deployed.
