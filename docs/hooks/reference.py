@@ -58,6 +58,7 @@ MOVED = {
 OPTIONS = {
     "Jobs": ("kfp_mindspore.steps.launch.options", "JobOptions"),
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
+    "Services": ("kfp_mindspore.inference", "Service"),
 }
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 

@@ -26,6 +26,7 @@ def dataclass_options(
     types: Mapping[str, click.ParamType] | None = None,  # type: ignore[type-arg,unused-ignore]
     once: Collection[str] = (),
     into: str = "options",
+    is_complete: bool = True,
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each field; the command gets an instance of the dataclass.
 
@@ -40,6 +41,7 @@ def dataclass_options(
         types: Parameter types by field, such as `click.Path()`.
         once: Lists given by one option, whose type in `types` returns a list.
         into: Name of the command's argument.
+        is_complete: Whether the fields are all that the dataclass requires; else the command gets them as a dict.
     """
     declared = [entry for entry in list_options(declaration) if only is None or entry.name in only]
     declared = [entry for entry in declared if entry.name not in without]
@@ -48,7 +50,7 @@ def dataclass_options(
         @functools.wraps(command)
         def wrapped(*arguments: Any, **values: Any) -> Any:
             given = {entry.name: _to_field(entry, values.pop(entry.name), entry.name in once) for entry in declared}
-            return command(*arguments, **values, **{into: declaration(**given)})
+            return command(*arguments, **values, **{into: declaration(**given) if is_complete else given})
 
         added: Any = wrapped
         for entry in reversed(declared):

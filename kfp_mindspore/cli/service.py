@@ -10,9 +10,10 @@ import click
 
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.completion import complete_services
+from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.inference import InferenceClient, Service
-from kfp_mindspore.inference.service import LOOPBACK, ServiceStatus, format_command
+from kfp_mindspore.inference.service import ServiceStatus, format_command
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -58,12 +59,13 @@ Examples:
 @click.argument("name", shell_complete=complete_services)
 @click.argument("model", metavar="DIR|URI")
 @click.option("--canary", type=click.IntRange(0, 99), default=0, help="Percentage of the requests for a canary.")
-@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Replicas on a cluster.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="HTTP port here. [default: a free one]")
-@click.option("--grpc-port", type=click.IntRange(0, 65535), default=0, help="gRPC port here. [default: a free one]")
-@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen on here; 0.0.0.0 for all.")
-@click.option("--service-account", default="", help="Service account with the credentials of the store of a URI.")
-@click.option("--server-arg", "server_args", multiple=True, metavar="--FLAG=VALUE", help="Server flag; repeatable.")
+@dataclass_options(
+    Service,
+    only=("replicas", "port", "grpc_port", "host", "service_account", "server_args"),
+    names={"server_args": "--server-arg"},
+    into="fields",
+    is_complete=False,
+)
 @add_wait_option
 @add_namespace_option
 @add_backend_option
@@ -76,7 +78,7 @@ def create(
     namespace: str | None,
     backend: str | None,
     as_json: bool,
-    **fields: Any,
+    fields: dict[str, Any],
 ) -> None:
     """Deploy the bundle DIR, or on a cluster a URI, as the service NAME and wait until it serves.
 

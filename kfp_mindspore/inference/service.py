@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors, list_service_name_errors
+from kfp_mindspore.options import list_options, option
 from kfp_mindspore.settings import KUBERNETES, LOCAL
 
 LOOPBACK = "127.0.0.1"
@@ -23,6 +24,8 @@ _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
 # Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
+# Fields whose errors have a function of their own.
+_CHECKED_APART = ("name", "model_dir", "namespace", "resources", "server_args")
 
 
 class ServiceState(str, Enum):
@@ -49,42 +52,42 @@ class Service:
     """A model bundle to serve.
 
     Args:
-        name: Name for the service and for the model in its URLs: a DNS label of at most 53 characters.
+        name: Name of the service and of the model in its URLs, a DNS label. At most 53 characters.
         model_dir: The model bundle: a directory on this machine, or a URI such as `s3://bucket/model` on a cluster.
-        replicas: Replica count; this machine runs one.
-        resources: A replica's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}; not enforced on this
-            machine.
-        namespace: Its namespace; empty for the client's.
+        replicas: Number of replicas. This machine runs one.
+        resources: Kubernetes resource requirements of each replica: {"requests": {…}, "limits": {…}}. Not enforced on
+            this machine.
+        namespace: Namespace of the service. Empty for the client's.
         port: HTTP port on this machine; 0 for a free one.
         grpc_port: gRPC port on this machine; 0 for a free one.
         host: Listen address on this machine; `0.0.0.0` for all.
-        server_args: The server's further flags, each `--flag=value`, such as `--max_batch=32`.
-        grpc: Whether the service on a cluster has a gRPC port, 8081; this machine always has one.
-        service_account: The pods' service account on a cluster, with the model store's credentials.
-        download: Where a cluster downloads a URI: `initializer`, KServe's storage initializer, or `server`, the model
-            server itself, which is allowed in namespaces with the Pod Security Standard `restricted`.
-        storage_secret: With `download="server"`: Secret whose keys are its environment, such as AWS_ACCESS_KEY_ID,
-            AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
-        pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
-        digest: Bundle digest; a new digest at the same URI is a new version, the serving version's digest at another
+        server_args: Further flags of the model server, each `--flag=value`. Such as `--max_batch=32`.
+        grpc: Whether the service on a cluster has a gRPC port. It is 8081; this machine always has one.
+        service_account: Service account of the pods, with the credentials of the model's store. On a cluster.
+        download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
+            `server` is allowed in namespaces with the Pod Security Standard `restricted`.
+        storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
+            Others are AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
+        pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
             URI is not.
-        run: The pipeline run that deploys it; recorded only.
+        run: Recorded with the service. The pipeline run that deploys it.
     """
 
     name: str
     model_dir: str | Path
-    replicas: int = 1
-    resources: Mapping[str, Any] = field(default_factory=dict)
+    replicas: int = option(1, minimum=1)
+    resources: Mapping[str, Any] = option({})
     namespace: str = ""
-    port: int = 0
-    grpc_port: int = 0
+    port: int = option(0, minimum=0, maximum=65535)
+    grpc_port: int = option(0, minimum=0, maximum=65535)
     host: str = LOOPBACK
     server_args: Sequence[str] = ()
     grpc: bool = False
     service_account: str = ""
-    download: str = INITIALIZER
+    download: str = option(INITIALIZER, enum=(INITIALIZER, SERVER))
     storage_secret: str = ""
-    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    pod_labels: Mapping[str, str] = option({})
     digest: str = ""
     run: str = ""
 
@@ -97,21 +100,16 @@ class Service:
         errors = [*list_name_errors(self.name, self.namespace or "default")]
         if not str(self.model_dir):
             errors.append("model_dir: must be a model bundle's directory or URI, got an empty text")
-        if type(self.replicas) is not int or self.replicas < 1:
-            errors.append(f"replicas: must be an integer of at least 1, got {self.replicas!r}")
-        for name in ("port", "grpc_port"):
-            port = getattr(self, name)
-            if type(port) is not int or not 0 <= port <= 65535:
-                errors.append(f"{name}: must be 1 to 65535, or 0 for a free one, got {port!r}")
+        for entry in list_options(Service):
+            if entry.name not in _CHECKED_APART:
+                errors.extend(entry.list_errors(getattr(self, entry.name)))
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
-        if not isinstance(self.host, str) or not self.host:
+        if not self.host:
             errors.append(f"host: must be an address of this machine, got {self.host!r}")
         errors.extend(_list_resource_errors(self.resources))
         errors.extend(_list_flag_errors(self.server_args))
-        if self.download not in (INITIALIZER, SERVER):
-            errors.append(f"download: must be {INITIALIZER!r} or {SERVER!r}, got {self.download!r}")
-        elif self.storage_secret and self.download != SERVER:
+        if self.storage_secret and self.download == INITIALIZER:
             errors.append(f"storage_secret: needs download={SERVER!r}; the initializer uses service_account")
         if errors:
             raise ValidationError(errors, subject=f"service {self.name}" if isinstance(self.name, str) else "service")

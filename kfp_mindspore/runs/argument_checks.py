@@ -78,8 +78,12 @@ def _check_dataset(**known: Any) -> None:
 
     # A fraction that is not known yet may be small.
     known = {"validation_fraction": 0.1, "test_fraction": 0.1, **known}
-    fields = {field.name for field in dataclasses.fields(DatasetOptions)}
-    parse_texts(DatasetOptions(**{name: value for name, value in known.items() if name in fields})).check()
+    parse_texts(DatasetOptions(**_select_fields(DatasetOptions, known))).check()
+
+
+def _select_fields(declaration: type[Any], known: Mapping[str, Any], *, without: str = "") -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(declaration)} - {without}
+    return {name: value for name, value in known.items() if name in names}
 
 
 def _check_strategy(strategy: str) -> None:
@@ -135,26 +139,11 @@ def _check_service_name(service_name: str, namespace: str = "") -> None:
         raise ValidationError([re.sub(r"^name:", "service_name:", error) for error in errors])
 
 
-def _check_service(
-    replicas: int = 1,
-    resources: Mapping[str, Any] | None = None,
-    server_args: Sequence[str] = (),
-    download: str = "initializer",
-    storage_secret: str = "",
-    canary: int = 0,
-) -> None:
+def _check_service(canary: int = 0, **known: Any) -> None:
     from kfp_mindspore.inference.service import Service, check_canary
 
     check_canary(canary)
-    Service(
-        "name",
-        "model",
-        replicas=replicas,
-        resources=resources or {},
-        server_args=server_args,
-        download=download,
-        storage_secret=storage_secret,
-    ).validate()
+    Service("name", "model", **_select_fields(Service, known, without="namespace")).validate()
 
 
 def _check_required_name(service_name: str) -> None:

@@ -68,13 +68,15 @@ class Signature:
             if not found.startswith(expected):
                 yield f"{argument}: is described as {found!r}, expected {expected!r} and further words if any"
 
-    def _is_narrower(self, entry: Option, kind: type[Any], item: type[Any]) -> bool:
-        # A component has one type where a field has several, and no types of dict values.
-        return (entry.kind is object and self.form == COMPONENT) or (item is object and kind is entry.kind is dict)
+    def _is_compatible(self, entry: Option, kind: type[Any], item: type[Any]) -> bool:
+        # A component has one type where a field has several, and may lack the types of items.
+        if self.form == COMPONENT:
+            return entry.kind is object or (item is object and kind is entry.kind)
+        return item is object and kind is entry.kind is dict
 
     def _compare(self, entry: Option, hint: Any, default: Any) -> Iterator[str]:
         kind, item, _ = parse_type(hint)
-        if (kind, item) != (entry.kind, entry.item) and not self._is_narrower(entry, kind, item):
+        if (kind, item) != (entry.kind, entry.item) and not self._is_compatible(entry, kind, item):
             yield f"has the type {hint}, expected {entry.kind.__name__} of {entry.item.__name__}"
         expected = inspect.Parameter.empty if entry.is_required else entry.default
         if self.form == SETTER:

@@ -11,15 +11,26 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.components import load_dataset
+from kfp_mindspore.components import deploy_kserve, load_dataset
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import set_run_policy
+from kfp_mindspore.inference import Service
 from kfp_mindspore.options import option
 from kfp_mindspore.steps.launch.options import JobOptions
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 
 SIGNATURES = [
     Signature(DatasetOptions, load_dataset, COMPONENT),
+    Signature(
+        Service,
+        deploy_kserve,
+        COMPONENT,
+        names={"name": "service_name"},
+        without={
+            **dict.fromkeys(("model_dir", "digest"), "of the artifact"),
+            **dict.fromkeys(("port", "grpc_port", "host"), "of this machine"),
+        },
+    ),
     Signature(
         JobOptions,
         set_run_policy,

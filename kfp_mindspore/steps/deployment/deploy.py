@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,16 +50,7 @@ def deploy_model(
     bundle: dsl.Model,
     service_name: str,
     *,
-    namespace: str = "",
-    replicas: int = 1,
-    resources: Mapping[str, Any] | None = None,
-    server_args: Sequence[str] = (),
-    grpc: bool = False,
     model_uri: str = "",
-    service_account: str = "",
-    download: str = "",
-    storage_secret: str = "",
-    pod_labels: Mapping[str, str] | None = None,
     canary: int = 0,
     max_worsening: float = 0.0,
     run: str = "",
@@ -68,6 +58,7 @@ def deploy_model(
     gate: bool = True,
     smoke_samples: int = 0,
     registry: str = "",
+    **fields: Any,
 ) -> Deployment:
     """Deploy a bundle, wait until the service is ready, test it and print the backend's warnings.
 
@@ -76,16 +67,7 @@ def deploy_model(
     Args:
         bundle: The model bundle.
         service_name: Name for the service and for the model in its URLs.
-        namespace: Service namespace; empty for the step's.
-        replicas: Replica count.
-        resources: Each replica's Kubernetes resource requirements.
-        server_args: The server's further flags.
-        grpc: Whether the service on a cluster has a gRPC port.
         model_uri: Bundle URI for a cluster; empty for the artifact's.
-        service_account: See `Service`.
-        download: See `Service`; empty for `initializer`.
-        storage_secret: See `Service`.
-        pod_labels: See `Service`.
         canary: Percentage of requests for the canary; 0 without a canary.
         max_worsening: Largest metric worsening that is promoted, in metric units.
         run: The pipeline run's name; empty for the step's pod.
@@ -93,6 +75,7 @@ def deploy_model(
         gate: Whether the model passed its gate; False deploys nothing.
         smoke_samples: Samples in the smoke test, at most the bundle's; 0 for no test without a canary.
         registry: Address of the Model Registry in which the deployed bundle is registered; empty for none.
+        fields: Fields of `Service`.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
@@ -104,7 +87,6 @@ def deploy_model(
     from kfp_mindspore.files import read_json
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
     from kfp_mindspore.inference import InferenceClient, Service
-    from kfp_mindspore.inference.service import INITIALIZER
     from kfp_mindspore.inference.smoke import SAMPLES, read_samples
 
     if not gate:
@@ -119,19 +101,11 @@ def deploy_model(
         service_name,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.
         model_uri or f"{bundle.uri.rstrip('/')}/" if get_backend_name() == KUBERNETES else opened.path,
-        replicas=replicas,
-        resources=resources or {},
-        namespace=namespace,
-        server_args=tuple(server_args),
-        grpc=grpc,
-        service_account=service_account,
-        download=download or INITIALIZER,
-        storage_secret=storage_secret,
-        pod_labels=pod_labels or {},
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
         run=run or os.environ.get("KFP_POD_NAME", ""),
+        **{**fields, "server_args": tuple(fields.get("server_args", ()))},
     )
-    client = InferenceClient(namespace=namespace)
+    client = InferenceClient(namespace=service.namespace)
     before = _get_version(client, service_name)
     status = client.deploy(service, wait_seconds=wait_seconds, canary=canary)
     for warning in status.warnings:
@@ -151,7 +125,7 @@ def deploy_model(
     if registry:
         from kfp_mindspore.steps.deployment.register import register_bundle
 
-        register_bundle(bundle, service_name, registry=registry, service_account_name=service_account)
+        register_bundle(bundle, service_name, registry=registry, service_account_name=service.service_account)
     prediction, label = (report.prediction, report.label) if report is not None else ("", "")
     return Deployment(status.url, status.grpc_url, status.name, status.version, True, verdict, prediction, label)
 
