@@ -9,6 +9,7 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.errors import ApiError, Request
+from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.kube.transport import transport_errors
 
@@ -127,7 +128,7 @@ async def _is_running(client: AsyncClient, pod: str, namespace: str, container: 
         document = await client.get(PODS, pod, namespace)
     except NotFoundError:
         return False
-    if uid and document["metadata"].get("uid") != uid:
+    state = read_pod(document)
+    if uid and state.uid != uid:
         return False
-    states = (document.get("status") or {}).get("containerStatuses") or []
-    return any("running" in (item.get("state") or {}) for item in states if container in ("", item.get("name")))
+    return any(item.is_running for item in state.containers if container in ("", item.name))

@@ -24,10 +24,10 @@ from kfp_mindspore.operator.observed import (
     Refusal,
     ServiceView,
     view_endpoint_slice,
-    view_pod,
     view_pod_group,
     view_service,
 )
+from kfp_mindspore.operator.pod_view import view_pod
 
 View = PodView | ServiceView | EndpointSliceView | PodGroupView
 _VIEWS: dict[Resource, Callable[[Mapping[str, Any]], View]] = {

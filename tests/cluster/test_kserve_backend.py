@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.inference import InferenceClient, KServeBackend, Service
 from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
-from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS, is_ready, list_pods
+from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS, list_pods
 from kfp_mindspore.inference.graph import build_graph, deploy_graph
 from kfp_mindspore.inference.manifest import MANAGER_LABEL, SERVICE_ANNOTATION
 from kfp_mindspore.kube.cluster import Cluster
@@ -51,8 +51,8 @@ class SimulatedEnvironment(ServingEnvironment):
             (step,) = random.choices(steps, [entry["weight"] for entry in steps])
             return self.identify(step["serviceUrl"])
         # During a rollout two pods of one version may be ready.
-        pods = filter(is_ready, list_pods(self.cluster, host, self.client.namespace))
-        (directory,) = {json.loads(pod["metadata"]["annotations"][SERVICE_ANNOTATION])["model_dir"] for pod in pods}
+        pods = [pod for pod in list_pods(self.cluster, host, self.client.namespace) if pod.is_ready]
+        (directory,) = {json.loads(pod.annotations[SERVICE_ANNOTATION])["model_dir"] for pod in pods}
         return directory.split("/")[3]
 
     def get(self, resource=SERVICES, name: str = NAME):
@@ -93,13 +93,13 @@ def test_restored_version_keeps_its_pods(world: SimulatedEnvironment) -> None:
     world.deploy(FIRST)
     world.deploy(SECOND)
     good = world.get()
-    pods = {pod["metadata"]["uid"] for pod in list_pods(world.cluster, "digits-predictor", world.client.namespace)}
+    pods = {pod.uid for pod in list_pods(world.cluster, "digits-predictor", world.client.namespace)}
     with pytest.raises(ProcessFailedError, match=r"The version before serves on\."):
         world.deploy("broken")
     now = world.get()
     assert (now["spec"], now["metadata"]["annotations"]) == (good["spec"], good["metadata"]["annotations"])
-    ready = filter(is_ready, list_pods(world.cluster, "digits-predictor", world.client.namespace))
-    assert {pod["metadata"]["uid"] for pod in ready} == pods
+    found = list_pods(world.cluster, "digits-predictor", world.client.namespace)
+    assert {pod.uid for pod in found if pod.is_ready} == pods
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailed
 from kfp_mindspore.images.builders.base import Builder
 from kfp_mindspore.images.builders.buildkit import read_plain_progress
 from kfp_mindspore.images.builders.cluster_job import CONTAINER, JobSettings, check_secrets, make_job, make_script
-from kfp_mindspore.images.builders.cluster_pods import ContainerTermination, wait_for_end, wait_for_start
+from kfp_mindspore.images.builders.cluster_pods import wait_for_end, wait_for_start
 from kfp_mindspore.images.builders.context_store import ContextStore, StoredContext, upload_context
 from kfp_mindspore.images.plan import ALL_PLATFORMS, ImagePlan
 from kfp_mindspore.images.progress import OnProgress, Progress
@@ -23,6 +23,7 @@ from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.images import inspect_image
 from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.pods import PodState, Termination
 from kfp_mindspore.kube.resources import Resource
 
 BUILDKIT_IMAGE = "docker.io/moby/buildkit:v0.29.0-rootless"
@@ -154,14 +155,14 @@ class ClusterBuilder(Builder):
     def _follow(self, job: str, namespace: str, on_progress: OnProgress) -> str:
         """Follow the Job's pod to its end and return the digest from its termination message."""
         labels = f"job-name={job}"
-        pod: Mapping[str, Any] = {}
+        pod: PodState | None = None
         for update in wait_for_start(self._cluster, namespace, labels, self.start_seconds):
             if isinstance(update, str):
                 on_progress(Progress("Wait for the pod", text=update))
             else:
                 pod = update
-        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        lines = self._cluster.stream_log(name, namespace, container=CONTAINER, uid=uid)
+        assert pod is not None
+        lines = self._cluster.stream_log(pod.name, namespace, container=CONTAINER, uid=pod.uid)
         # BuildKit's download errors quote the presigned URL.
         redacted = (_SIGNATURE.sub("?…", line) for line in lines)
         step = "build"
@@ -183,7 +184,7 @@ class ClusterBuilder(Builder):
             raise deadline_error or _make_error(termination, failure)
         found = _DIGEST.search(termination.message)
         if found is None:
-            raise ProcessFailedError(f"pod {name}: no digest in its termination message: {termination.message!r}")
+            raise ProcessFailedError(f"pod {pod.name}: no digest in its termination message: {termination.message!r}")
         return found[0]
 
     def _get_deadline_error(self, job: str, namespace: str, failure: ProcessFailedError) -> ProcessFailedError | None:
@@ -210,7 +211,7 @@ class ClusterBuilder(Builder):
         return replace(result, layers_sent=len(sent), layers_reused=len(pushed) - len(sent), sent_bytes=sum(sent))
 
 
-def _make_error(termination: ContainerTermination, failure: ProcessFailedError) -> ProcessFailedError:
+def _make_error(termination: Termination, failure: ProcessFailedError) -> ProcessFailedError:
     if termination.reason in ("Error", "Completed", ""):
         return ProcessFailedError(f"{failure.message} (exit code {termination.exit_code})", log=failure.log)
     text = f"{failure.message}: the pod was terminated: {termination.reason} {termination.message}".rstrip()

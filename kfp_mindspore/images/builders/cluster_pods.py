@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.pods import KILLED, PodState, Termination, read_pod
 from kfp_mindspore.kube.resources import EVENTS, PODS
 
 Document = Mapping[str, Any]
@@ -26,62 +26,28 @@ _STUCK_REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class ContainerTermination:
-    """How the build container ended.
-
-    Args:
-        exit_code: Its exit code.
-        reason: Such as `Completed`, `Error`, `OOMKilled`.
-        message: Its termination message, or the kubelet's.
-    """
-
-    exit_code: int
-    reason: str
-    message: str
-
-
-def get_termination(pod: Document) -> ContainerTermination | None:
+def get_termination(pod: PodState) -> Termination | None:
     """Return how a pod's container ended, or None before its end."""
-    status = pod.get("status") or {}
-    for item in status.get("containerStatuses") or []:
-        ended = (item.get("state") or {}).get("terminated")
-        if ended:
-            exit_code = int(ended.get("exitCode") or 0)
-            return ContainerTermination(exit_code, str(ended.get("reason") or ""), str(ended.get("message") or ""))
-    if status.get("phase") == "Failed":
-        return ContainerTermination(137, str(status.get("reason") or "Failed"), str(status.get("message") or ""))
-    return None
+    for item in pod.containers:
+        if item.termination is not None:
+            return item.termination
+    return Termination(KILLED, pod.reason or "Failed", pod.message) if pod.phase == "Failed" else None
 
 
-def has_started(pod: Document) -> bool:
-    """Return whether a pod's container is running or has ended."""
-    states = [item.get("state") or {} for item in (pod.get("status") or {}).get("containerStatuses") or []]
-    return bool(states) and all("running" in state or "terminated" in state for state in states)
-
-
-def get_start_error(pod: Document) -> KfpMindSporeError | None:
+def get_start_error(pod: PodState) -> KfpMindSporeError | None:
     """Return the error that keeps a pod from starting until it is fixed, or None."""
-    for item in (pod.get("status") or {}).get("containerStatuses") or []:
-        waiting = (item.get("state") or {}).get("waiting") or {}
-        reason = str(waiting.get("reason") or "")
-        if reason in _STUCK_REASONS:
-            text = f"pod {pod['metadata']['name']}, image {item.get('image')}: {reason}: {waiting.get('message') or ''}"
-            return UserError(text.rstrip(": "), hint=_STUCK_REASONS[reason])
+    for item in pod.containers:
+        if item.waiting_reason in _STUCK_REASONS:
+            text = f"pod {pod.name}, image {item.image}: {item.waiting_reason}: {item.waiting_message}"
+            return UserError(text.rstrip(": "), hint=_STUCK_REASONS[item.waiting_reason])
     return None
 
 
-def get_waiting_reason(pod: Document) -> str:
+def get_waiting_reason(pod: PodState) -> str:
     """Return why a pod has not started yet: the scheduler's message, a container's waiting reason, or the phase."""
-    status = pod.get("status") or {}
-    for item in status.get("conditions") or []:
-        if item.get("type") == "PodScheduled" and item.get("status") == "False":
-            return f"{item.get('reason')}: {item.get('message')}"
-    for item in status.get("containerStatuses") or []:
-        waiting = (item.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason"):
-            return str(waiting["reason"])
-    return str(status.get("phase") or "Pending")
+    if pod.unscheduled is not None:
+        return f"{pod.unscheduled.reason}: {pod.unscheduled.message}"
+    return next((item.waiting_reason for item in pod.containers if item.waiting_reason), pod.phase)
 
 
 def get_mount_error(events: Sequence[Document]) -> str:
@@ -92,15 +58,15 @@ def get_mount_error(events: Sequence[Document]) -> str:
     return ""
 
 
-def watch_pod(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[Document | None]:
+def watch_pod(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[PodState | None]:
     """Yield a pod by its labels after each change and every few seconds until timeout; None while it does not exist."""
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         for pods in cluster.watch(PODS, namespace, labels=labels, timeout=min(left, _WATCH_SECONDS)):
-            yield next(iter(pods.values()), None)
+            yield next(map(read_pod, pods.values()), None)
 
 
-def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[str | Document]:
+def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[str | PodState]:
     """Yield each new waiting reason from a pod, and at last the pod, when its container is running or has ended.
 
     Raises:
@@ -114,7 +80,7 @@ def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float
             if reason:
                 raise ProcessFailedError(f"the build's pod was deleted while it waited: {reason}")
             continue
-        if has_started(pod) or get_termination(pod) is not None:
+        if pod.has_started or get_termination(pod) is not None:
             yield pod
             return
         if error := get_start_error(pod):
@@ -124,11 +90,11 @@ def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float
             reason = current
             yield reason
         elif missing := get_mount_error(_list_events(cluster, namespace, pod)):
-            raise UserError(f"pod {pod['metadata']['name']}: {missing}", hint=_CHECK_SECRETS)
+            raise UserError(f"pod {pod.name}: {missing}", hint=_CHECK_SECRETS)
     raise WaitTimeoutError(f"the build's pod did not start within {timeout:g} s: {reason or 'no pod was created'}")
 
 
-def wait_for_end(cluster: Cluster, namespace: str, labels: str, timeout: float) -> ContainerTermination:
+def wait_for_end(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Termination:
     """Wait until a pod's container has ended.
 
     Raises:
@@ -143,5 +109,5 @@ def wait_for_end(cluster: Cluster, namespace: str, labels: str, timeout: float) 
     raise WaitTimeoutError(f"the build's pod did not end within {timeout:g} s")
 
 
-def _list_events(cluster: Cluster, namespace: str, pod: Document) -> list[dict[str, Any]]:
-    return cluster.list(EVENTS, namespace, fields=f"involvedObject.uid={pod['metadata']['uid']}")
+def _list_events(cluster: Cluster, namespace: str, pod: PodState) -> list[dict[str, Any]]:
+    return cluster.list(EVENTS, namespace, fields=f"involvedObject.uid={pod.uid}")

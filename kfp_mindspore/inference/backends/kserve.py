@@ -148,9 +148,9 @@ class KServeBackend(ServingBackend):
         """Yield the model server's lines from each service pod, or follow the newest pod's."""
         self._get(name, namespace)
         pods = rollout.list_pods(self.cluster, f"{name}-predictor", namespace)
-        pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        pods.sort(key=lambda pod: str(pod.created))
         for pod in pods[-1:] if follow else pods:
-            pod_name = pod["metadata"]["name"]
+            pod_name = pod.name
             prefix = f"{pod_name}: " if len(pods) > 1 and not follow else ""
             # Following continues after the existing lines, so it needs their number.
             last = None if follow else lines
@@ -327,4 +327,4 @@ class KServeBackend(ServingBackend):
         metadata = document["metadata"]
         version = get_annotations(document).get(VERSION, "")
         pods = rollout.list_pods(self.cluster, f"{metadata['name']}-predictor", metadata["namespace"], version)
-        return any(map(rollout.is_ready, pods))
+        return any(pod.is_ready for pod in pods)

@@ -16,6 +16,7 @@ from kfp_mindspore.inference.manifest import (
     VERSION_ANNOTATION,
 )
 from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus
+from kfp_mindspore.kube.pods import PodState
 
 Document = Mapping[str, Any]
 
@@ -101,8 +102,8 @@ def build_status(document: Document, canary: Document | None, pods: Sequence[Doc
         grpc_url=f"{url.partition('://')[2]}:{manifest.GRPC_PORT}" if service.grpc else "",
         model=str(service.model_dir) or str(model.get("storageUri", "")),
         version=int(found.get(VERSION_ANNOTATION) or 1),
-        replicas=sum(map(rollout.is_ready, own)),
-        restarts=rollout.count_restarts(own),
+        replicas=sum(pod.is_ready for pod in own),
+        restarts=sum(pod.restarts for pod in own),
         message=message,
         created=created.timestamp(),
         canary=_build_canary_status(name, document, canary, pods) if canary else None,
@@ -112,26 +113,26 @@ def build_status(document: Document, canary: Document | None, pods: Sequence[Doc
     )
 
 
-def _select_pods(pods: Sequence[Document], document: Document) -> Sequence[Document]:
+def _select_pods(pods: Sequence[Document], document: Document) -> list[PodState]:
     metadata, version = document["metadata"], get_annotations(document).get(VERSION_ANNOTATION, "")
-    return [
+    own = [
         pod
         for pod in pods
         if pod["metadata"]["namespace"] == metadata["namespace"]
         and pod["metadata"]["labels"].get(rollout.SERVICE_LABEL) == metadata["name"]
-        and rollout.is_of_version(pod, version)
     ]
+    return rollout.read_version_pods(own, version)
 
 
-def _get_state(document: Document, pods: Sequence[Document]) -> tuple[ServiceState, str]:
+def _get_state(document: Document, pods: Sequence[PodState]) -> tuple[ServiceState, str]:
     if is_stopped(document):
         return ServiceState.STOPPED, "stopped"
-    if any(map(rollout.is_ready, pods)):
+    if any(pod.is_ready for pod in pods):
         return ServiceState.READY, ""
     failures = [failure for pod in pods if (failure := rollout.get_pod_failure(pod))]
     message = failures[0].reason if failures else next(filter(None, map(rollout.get_unschedulable, pods)), "")
     condition = rollout.get_condition(document, "PredictorReady")
-    state = ServiceState.RESTARTING if rollout.count_restarts(pods) else ServiceState.STARTING
+    state = ServiceState.RESTARTING if any(pod.restarts for pod in pods) else ServiceState.STARTING
     return state, message or str(condition.get("message") or "")
 
 

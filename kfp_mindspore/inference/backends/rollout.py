@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, WaitTimeoutError
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION
 from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.pods import PodState, read_pod
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
@@ -96,16 +97,16 @@ class Rollout:
             for pod in pods:
                 failure = get_pod_failure(pod)
                 if failure is None and (why := get_unschedulable(pod)):
-                    since = unschedulable.setdefault(pod["metadata"]["uid"], time.monotonic())
+                    since = unschedulable.setdefault(pod.uid, time.monotonic())
                     if time.monotonic() - since >= self.unschedulable_seconds:
-                        failure = PodFailure(f"pod {pod['metadata']['name']}: Unschedulable: {why}", "")
+                        failure = PodFailure(f"pod {pod.name}: Unschedulable: {why}", "")
                 if failure is not None:
                     raise ProcessFailedError(f"{self.subject}: {failure.reason}", log=self._read_lines(failure))
             if reason := self._get_refusal(observed, deployment, pods, seconds):
                 raise ProcessFailedError(f"{self.subject}: {reason}")
             if seconds >= wait_seconds:
-                states = [f"pod {pod['metadata']['name']} is {pod['status'].get('phase')}" for pod in pods]
-                lines = self._read_lines(PodFailure("", pods[0]["metadata"]["name"])) if pods else []
+                states = [f"pod {pod.name} is {pod.phase}" for pod in pods]
+                lines = self._read_lines(PodFailure("", pods[0].name)) if pods else []
                 raise WaitTimeoutError(
                     f"{self.subject}: not ready within {wait_seconds:g} s: {', '.join(states) or 'it has no pods'}",
                     log=lines,
@@ -140,14 +141,14 @@ class Rollout:
             return None
         return deployment if self._marker(deployment["spec"]["template"]) == self._marker(self.applied) else None
 
-    def _is_complete(self, observed: Document, deployment: Document | None, pods: Sequence[Document]) -> bool:
+    def _is_complete(self, observed: Document, deployment: Document | None, pods: Sequence[PodState]) -> bool:
         status = observed.get("status") or {}
         if status.get("deploymentMode") in KNATIVE_MODES:
             revisions = (status.get("components") or {}).get("predictor") or {}
             latest = revisions.get("latestCreatedRevision")
             # A graph has no components, and its own Ready is its Knative service's.
             is_latest = not revisions or latest == revisions.get("latestReadyRevision")
-            is_serving = is_latest and (not revisions or any(map(is_ready, pods)))
+            is_serving = is_latest and (not revisions or any(pod.is_ready for pod in pods))
             return get_condition(observed, "Ready").get("status") == "True" and is_serving
         if deployment is None:
             return False
@@ -158,7 +159,7 @@ class Rollout:
         return bool(is_observed and wanted > 0 and counts == [wanted] * 3)
 
     def _get_refusal(
-        self, observed: Document, deployment: Document | None, pods: Sequence[Document], seconds: float
+        self, observed: Document, deployment: Document | None, pods: Sequence[PodState], seconds: float
     ) -> str:
         """Return why there are no pods: the spec, or a quota or policy; empty while there is no reason."""
         if deployment is not None:
@@ -195,7 +196,7 @@ class Rollout:
         return lines or failure.message.splitlines()[-_LAST_LINES:]
 
 
-def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = "") -> list[dict[str, Any]]:
+def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = "") -> list[PodState]:
     """Return a KServe Deployment's pods, without pods being deleted.
 
     Args:
@@ -209,15 +210,16 @@ def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = 
     if component == "predictor":
         # `app` differs in Knative mode; these labels are the same in both.
         selector = f"{SERVICE_LABEL}={service},component=predictor"
-    pods = cluster.list(PODS, namespace, labels=selector)
-    return [pod for pod in pods if is_of_version(pod, version)]
+    return read_version_pods(cluster.list(PODS, namespace, labels=selector), version)
 
 
-def is_of_version(pod: Document, version: str = "") -> bool:
-    """Return whether a pod belongs to a version, or to any without a version, and is not being deleted."""
-    metadata = pod["metadata"]
-    found = (metadata.get("annotations") or {}).get(VERSION_ANNOTATION)
-    return not metadata.get("deletionTimestamp") and version in ("", found)
+def read_version_pods(documents: Iterable[Document], version: str = "") -> list[PodState]:
+    """Return a version's pods, or all without a version, except for pods being deleted."""
+    return [
+        pod
+        for pod in map(read_pod, documents)
+        if not pod.is_deleting and version in ("", pod.annotations.get(VERSION_ANNOTATION))
+    ]
 
 
 def get_condition(document: Document, kind: str) -> Document:
@@ -226,46 +228,27 @@ def get_condition(document: Document, kind: str) -> Document:
     return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 
-def is_ready(pod: Document) -> bool:
-    """Return whether a pod is ready."""
-    return get_condition(pod, "Ready").get("status") == "True"
-
-
-def count_restarts(pods: Sequence[Document]) -> int:
-    """Return the pods' total container restarts."""
-    statuses = [item for pod in pods for item in (pod.get("status") or {}).get("containerStatuses") or []]
-    return sum(int(item.get("restartCount") or 0) for item in statuses)
-
-
-def get_unschedulable(pod: Document) -> str:
+def get_unschedulable(pod: PodState) -> str:
     """Return why a pod has no node; empty when it has one."""
-    condition = get_condition(pod, "PodScheduled")
-    is_refused = condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
-    return str(condition.get("message") or "no node fits") if is_refused else ""
+    return "" if pod.unschedulable is None else pod.unschedulable or "no node fits"
 
 
-def get_pod_failure(pod: Document) -> PodFailure | None:
+def get_pod_failure(pod: PodState) -> PodFailure | None:
     """Return why a pod does not become ready: a container that ended or cannot start, or an eviction; else None."""
-    name, status = pod["metadata"]["name"], pod.get("status") or {}
-    for item in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
-        state = item.get("state") or {}
-        is_server = item in (status.get("containerStatuses") or [])
-        before = (item.get("lastState") or {}).get("terminated")
-        ended = state.get("terminated") or before
-        if ended and (ended.get("exitCode") or is_server):
-            code, why = ended.get("exitCode"), ended.get("reason") or "Error"
-            why = "" if why in ("Error", "Completed") else f" ({why})"
+    for item in pod.all_containers:
+        ended = item.termination or item.last_termination
+        if ended and (ended.exit_code or not item.is_init):
+            why = "" if ended.reason in ("", "Error", "Completed") else f" ({ended.reason})"
             return PodFailure(
-                f"pod {name}: container {item['name']} ended with exit code {code}{why}",
-                name,
-                item["name"],
-                restarted="terminated" not in state,
-                message=str(ended.get("message") or ""),
+                f"pod {pod.name}: container {item.name} ended with exit code {ended.exit_code}{why}",
+                pod.name,
+                item.name,
+                restarted=item.termination is None,
+                message=ended.message,
             )
-        waiting = state.get("waiting") or {}
-        if waiting.get("reason") in _STUCK_REASONS:
-            text = f"{waiting['reason']}: {waiting.get('message') or item.get('image')}"
-            return PodFailure(f"pod {name}: container {item['name']}: {text}", name)
-    if status.get("phase") == "Failed":
-        return PodFailure(f"pod {name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": "), "")
+        if item.waiting_reason in _STUCK_REASONS:
+            text = f"{item.waiting_reason}: {item.waiting_message or item.image}"
+            return PodFailure(f"pod {pod.name}: container {item.name}: {text}", pod.name)
+    if pod.phase == "Failed":
+        return PodFailure(f"pod {pod.name}: {pod.reason or 'Failed'}: {pod.message}".rstrip(": "), "")
     return None

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kfp_mindspore.kube.pods import PodState, read_pod
 from kfp_mindspore.msjob.backends.base import Event, Pod
+from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import (
     ATTEMPT_LABEL,
     CONTAINER_NAME,
@@ -27,39 +29,37 @@ def is_owned(document: Document, uid: str) -> bool:
 
 def has_started(document: Document) -> bool:
     """Return whether a pod's training container has started, so that it has a log."""
-    state = _get_container(document).get("state") or {}
-    return "running" in state or "terminated" in state
+    container = read_pod(document).get_container(CONTAINER_NAME)
+    return container is not None and container.has_started
 
 
 def read_pods(documents: Iterable[Document]) -> list[Pod]:
     """Return pods with a member's labels: scheduler, parameter servers, workers by rank."""
-    pods = [read_pod(document) for document in documents if _get_replica_type(document) is not None]
+    pods = [_build_pod(document) for document in documents if _get_replica_type(document) is not None]
     return sorted(pods, key=lambda pod: (REPLICA_TYPES.index(pod.replica_type), pod.index))
 
 
-def read_pod(document: Document) -> Pod:
+def _build_pod(document: Document) -> Pod:
     """Return a pod, from its document."""
-    metadata, status = document["metadata"], document.get("status") or {}
-    labels = metadata.get("labels") or {}
-    state = _get_container(document).get("state") or {}
-    ended, running = state.get("terminated") or {}, state.get("running") or {}
-    reason, message = ended.get("reason"), ended.get("message")
-    if not ended:
-        reason, message = _get_waiting_reason(document)
+    state = read_pod(document)
+    container = state.get_container(CONTAINER_NAME)
+    ended = container.termination if container is not None else None
+    started = ended.start_time if ended else container and container.start_time
+    reason, message = (ended.reason, ended.message) if ended else _get_waiting_reason(state)
     return Pod(
-        name=metadata["name"],
-        namespace=metadata.get("namespace") or "default",
+        name=state.name,
+        namespace=state.namespace or "default",
         replica_type=_get_replica_type(document) or "",
-        index=_read_number(labels.get(REPLICA_INDEX_LABEL)),
-        phase=str(status.get("phase") or "Pending"),
-        labels=dict(labels),
-        node=(document.get("spec") or {}).get("nodeName"),
-        exit_code=ended.get("exitCode"),
-        reason=reason,
-        message=message,
-        restarts=_read_number(labels.get(ATTEMPT_LABEL)),
-        start_time=running.get("startedAt") or ended.get("startedAt") or status.get("startTime"),
-        finish_time=ended.get("finishedAt"),
+        index=_read_number(state.labels.get(REPLICA_INDEX_LABEL)),
+        phase=state.phase,
+        labels=dict(state.labels),
+        node=state.node or None,
+        exit_code=ended.exit_code if ended else None,
+        reason=reason or None,
+        message=message or None,
+        restarts=_read_number(state.labels.get(ATTEMPT_LABEL)),
+        start_time=parse_time(started or state.start_time),
+        finish_time=parse_time(ended.finish_time) if ended else None,
     )
 
 
@@ -98,32 +98,20 @@ def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event
     return sorted(events, key=lambda event: event.time)
 
 
-def _get_container(document: Document) -> Document:
-    states = (document.get("status") or {}).get("containerStatuses") or []
-    found: Document = next((item for item in states if item.get("name") == CONTAINER_NAME), {})
-    return found
-
-
 def _get_replica_type(document: Document) -> str | None:
     return resolve_replica_type((document["metadata"].get("labels") or {}).get(REPLICA_TYPE_LABEL) or "")
 
 
-def _get_waiting_reason(document: Document) -> tuple[str | None, str | None]:
+def _get_waiting_reason(state: PodState) -> tuple[str, str]:
     """Return reason and message for a pod that does not run, or failed before its container started."""
-    status = document.get("status") or {}
-    for item in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        state = item.get("state") or {}
-        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
-        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return waiting["reason"], waiting.get("message")
-        if ended.get("exitCode"):
-            return f"Init:{ended.get('reason') or 'Error'}", f"init container {item.get('name')!r} failed"
-    if status.get("reason"):
-        return status["reason"], status.get("message")
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return condition.get("reason"), condition.get("message")
-    return None, None
+    for item in state.all_containers:
+        if item.waiting_reason not in ("", "ContainerCreating", "PodInitializing"):
+            return item.waiting_reason, item.waiting_message
+        if item.termination is not None and item.termination.exit_code:
+            return f"Init:{item.termination.reason or 'Error'}", f"init container {item.name!r} failed"
+    if state.reason:
+        return state.reason, state.message
+    return (state.unscheduled.reason, state.unscheduled.message) if state.unscheduled else ("", "")
 
 
 def _read_number(text: str | None) -> int:

@@ -47,15 +47,15 @@ class StepPod:
         """
         if self.cluster is None:
             return False
+        from kfp_mindspore.kube.pods import read_pod
         from kfp_mindspore.kube.resources import PODS
 
         try:
-            metadata = self.cluster.get(PODS, self.name, self.namespace)["metadata"]
+            return read_pod(self.cluster.get(PODS, self.name, self.namespace)).is_deleting
         except NotFoundError:
             return True
         except KfpMindSporeError:
             return False
-        return "deletionTimestamp" in metadata
 
     def has_run(self, metadata: Mapping[str, Any]) -> bool:
         """Return whether an object belongs to this pod's run: by its label, or by its owner."""

@@ -20,6 +20,7 @@ from kfp_mindspore.inference.backends.kserve import SERVICES
 from kfp_mindspore.inference.backends.rollout import get_pod_failure
 from kfp_mindspore.inference.rest import predict_v1
 from kfp_mindspore.inference.smoke import read_samples, run_smoke_test
+from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.infrastructure.cluster import resolve
 from tests.support.kserve_cluster import KServe, resolve_services
@@ -192,6 +193,6 @@ def test_restricted_namespace(restricted_world: KServeEnvironment, store: Object
 def wait_for_failed_pod(world: KServeEnvironment) -> float:
     """Wait until a container of a pod has ended; return the time of `time.monotonic`."""
     for pods in world.kserve.api.watch(PODS, world.client.namespace, timeout=READY_SECONDS):
-        if any(map(get_pod_failure, pods.values())):
+        if any(map(get_pod_failure, map(read_pod, pods.values()))):
             return time.monotonic()
     raise AssertionError("no pod fails")

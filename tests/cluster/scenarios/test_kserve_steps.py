@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
-from kfp_mindspore.inference.backends.rollout import is_ready
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION
+from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from tests.support.kserve_cluster import KServe
 from tests.support.object_store import BUCKET, ObjectStore
@@ -69,7 +69,7 @@ class Deployments:
     def list_ready_pods(self) -> list[str]:
         """Return the UIDs of the service's pods that are ready and not being deleted."""
         pods = self.api.list(PODS, self.namespace, labels=f"serving.kserve.io/inferenceservice={NAME}")
-        return [pod["metadata"]["uid"] for pod in pods if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
+        return [pod.uid for pod in map(read_pod, pods) if pod.is_ready and not pod.is_deleting]
 
     def has_pod(self, prefix: str) -> bool:
         """Return whether a pod with a name prefix exists."""

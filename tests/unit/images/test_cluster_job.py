@@ -12,13 +12,13 @@ from kfp_mindspore.images.builders.cluster_pods import (
     get_start_error,
     get_termination,
     get_waiting_reason,
-    has_started,
 )
 from kfp_mindspore.images.builders.context_store import StoredContext
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import Entry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import parse_reference
+from kfp_mindspore.kube.pods import PodState, read_pod
 
 DIGEST = "sha256:" + "d" * 64
 TARGET = parse_reference("registry.test:5000/team/out:tag")
@@ -134,8 +134,8 @@ def test_large_ca_file_is_refused(tmp_path: Path) -> None:
         make_pod(ClusterBuilder(RegistryConfig(ca_file=tmp_path / "ca.crt")))
 
 
-def _pod(**status):
-    return {"metadata": {"name": "p", "uid": "u"}, "status": status}
+def _pod(**status) -> PodState:
+    return read_pod({"metadata": {"name": "p", "uid": "u"}, "status": status})
 
 
 def _container(**state):
@@ -156,8 +156,8 @@ def test_waiting_reason_is_the_schedulers_or_the_containers() -> None:
     assert get_waiting_reason(_pod(conditions=[unscheduled])) == "Unschedulable: 0/3 nodes"
     creating = _container(waiting={"reason": "ContainerCreating"})
     assert get_waiting_reason(_pod(containerStatuses=creating)) == "ContainerCreating"
-    assert not has_started(_pod(containerStatuses=creating))
-    assert has_started(_pod(containerStatuses=_container(running={})))
+    assert not _pod(containerStatuses=creating).has_started
+    assert _pod(containerStatuses=_container(running={})).has_started
     events = [{"reason": "FailedMount", "message": 'secret "login" not found'}, {"reason": "Scheduled"}]
     assert get_mount_error(events) == 'secret "login" not found'
 

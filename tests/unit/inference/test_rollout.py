@@ -11,6 +11,7 @@ from kfp_mindspore.inference.backends.kserve_status import build_status
 from kfp_mindspore.inference.backends.rollout import get_pod_failure, get_unschedulable
 from kfp_mindspore.inference.manifest import build_canary
 from kfp_mindspore.inference.service import ServiceState
+from kfp_mindspore.kube.pods import read_pod
 
 ENDED = {"terminated": {"exitCode": 2, "reason": "Error"}}
 RUNNING = {"running": {"startedAt": "2026-01-31T12:00:00Z"}}
@@ -66,24 +67,24 @@ def make_pod(*servers: Any, init: tuple[Any, ...] = (), **status: Any) -> dict[s
     ],
 )
 def test_reason_of_a_failing_pod(pod: dict[str, Any], reason: str) -> None:
-    failure = get_pod_failure(pod)
+    failure = get_pod_failure(read_pod(pod))
     assert (failure.reason if failure else "") == reason
 
 
 def test_log_of_a_restarted_container_is_the_one_before() -> None:
-    failure = get_pod_failure(make_pod(make_status("kserve-container", RUNNING, ENDED, restarts=1)))
+    failure = get_pod_failure(read_pod(make_pod(make_status("kserve-container", RUNNING, ENDED, restarts=1))))
     assert failure is not None
     assert failure.restarted
-    failure = get_pod_failure(make_pod(make_status("kserve-container", ENDED, ENDED, restarts=1)))
+    failure = get_pod_failure(read_pod(make_pod(make_status("kserve-container", ENDED, ENDED, restarts=1))))
     assert failure is not None
     assert not failure.restarted
 
 
 def test_unschedulable_pod() -> None:
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
-    assert get_unschedulable(make_pod(conditions=[refused])) == "0/3 nodes"
-    assert get_unschedulable(make_pod(conditions=[{**refused, "reason": "SchedulingGated"}])) == ""
-    assert get_unschedulable(make_pod()) == ""
+    assert get_unschedulable(read_pod(make_pod(conditions=[refused]))) == "0/3 nodes"
+    assert get_unschedulable(read_pod(make_pod(conditions=[{**refused, "reason": "SchedulingGated"}]))) == ""
+    assert get_unschedulable(read_pod(make_pod())) == ""
 
 
 def make_document(service: Service, version: int, **annotations: str) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from kfp_mindspore.operator.observed import (
     PodGroupView,
     ServiceView,
     view_endpoint_slice,
-    view_pod,
     view_pod_group,
     view_service,
 )
+from kfp_mindspore.operator.pod_view import view_pod
 
 END = "2026-01-31T12:00:05Z"
 
