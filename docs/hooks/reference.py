@@ -15,6 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from kfp_mindspore.cli.main import cli
+from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.options import build_table
 from mindsporeserver.options import build_parser
 
@@ -69,6 +70,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages |= {
         page: f"# {title}\n\n" + "\n".join(map(_build_module, modules)) for page, (title, modules) in MODULES.items()
     }
+    pages["evaluation"] += _build_metrics()
     pages["commands"] = _build_commands()
     pages["components"] = _build_components()
     pages["server-flags"] = _build_server_flags()
@@ -112,6 +114,16 @@ def _build_commands() -> str:
         for path, text in _list_help(cli, click.Context(cli, info_name="kfp-mindspore", max_content_width=100))
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _build_metrics() -> str:
+    rows = ["\n## Metrics", "| metric | tasks | better | range | is |\n|---|---|---|---|---|"]
+    rows[-1] += "".join(
+        f"\n| `{metric.name}` | {', '.join(metric.tasks)} | {'higher' if metric.higher_is_better else 'lower'} "
+        f"| {metric.low:g} to {metric.high:g} | {metric.description} |"
+        for metric in METRICS.values()
+    )
+    return "\n\n".join(rows) + "\n"
 
 
 def _build_server_flags() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import re
@@ -17,8 +16,7 @@ import yaml
 
 from kfp_mindspore import settings
 from kfp_mindspore.cli.main import cli
-from kfp_mindspore.evaluation import METRICS, compare_predictions
-from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.evaluation import compare_predictions
 from kfp_mindspore.inference import KServeBackend
 from kfp_mindspore.msjob.kinds import KINDS
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load
@@ -208,9 +206,7 @@ def test_documented_value_is_that_of_the_code(document: str, pattern: str, compu
 TABLES: tuple[tuple[str, str, Callable[[], set[str]]], ...] = (
     ("docs/install.md", "extra", lambda: {f"[{name}]" for name in list_extras() - DEVELOPMENT}),
     ("docs/pipelines.md", "pipeline", lambda: {folder.name for folder in list_pipelines()}),
-    ("docs/evaluation.md", "metric", lambda: set(METRICS)),
     ("docs/job-kinds.md", "name", lambda: set(KINDS)),
-    ("docs/images.md", "field", lambda: {field.name for field in dataclasses.fields(RegistryConfig)}),
 )
 
 
