@@ -148,7 +148,7 @@ def test_replica_keys_are_kept(client: MSJobClient, cluster: Cluster) -> None:
     assert {key: spec["replicas"] for key, spec in stored["spec"]["msReplicaSpecs"].items()} == {"worker": 3}
 
 
-def test_unknown_fields_are_refused_by_the_server(client: MSJobClient) -> None:
+def test_unknown_fields_are_refused_by_server(client: MSJobClient) -> None:
     document = put(build().to_dict(), "spec.msReplicaSpecs.Worker.template.spec.zyx", 1)
     with pytest.raises(ValidationError, match=r'unknown field "spec.msReplicaSpecs.Worker.template.spec.zyx"'):
         client.create_job(document, namespace=client.namespace)
@@ -191,7 +191,7 @@ def test_wait_survives_api_server_restarts(start_api_server: Callable[..., ApiSe
     assert seen[-1] == "Succeeded"
 
 
-def test_deletion_waits_for_the_last_pod(client: MSJobClient, cluster: Cluster) -> None:
+def test_deletion_waits_for_last_pod(client: MSJobClient, cluster: Cluster) -> None:
     job = submit(client, workers=2)
     names = [put_pod(cluster, job, 0), put_pod(cluster, job, 1, holds=False)]
     assert client.get_job_pod_names("digits") == names
@@ -385,7 +385,7 @@ def test_job_without_operator_is_reported(run: Run, client: MSJobClient) -> None
     assert "Warning: no operator" in run("get", "digits").errors
 
 
-def test_namespace_of_a_manifest(run: Run, client: MSJobClient, tmp_path: Path) -> None:
+def test_namespace_of_manifest(run: Run, client: MSJobClient, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(build().to_yaml())
     refused = run("submit", "job.yaml")
     assert refused.code == 2

@@ -125,7 +125,7 @@ def test_exec(desk: JobFixture) -> None:
     assert "sleep" in stream(connect, "sleeper", desk.namespace, command=["cat", "/proc/1/cmdline"], stdout=True)
 
 
-def test_kill_a_process_of_a_pod(desk: JobFixture, own_cluster: Cluster) -> None:
+def test_kill_process_of_pod(desk: JobFixture, own_cluster: Cluster) -> None:
     desk.create(describe("victim", "import time; time.sleep(600)"))
     desk.wait("victim", "Running")
     first = own_cluster.find_processes(desk.namespace, "victim")[0]
@@ -175,7 +175,7 @@ def test_pod_packages(desk: JobFixture, pod_packages: PodPackages) -> None:
     assert log.splitlines()[-1].startswith("/opt/project/kfp_mindspore/__init__.py 2.9")
 
 
-def test_node_pulls_from_the_registry(desk: JobFixture, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
+def test_node_pulls_from_registry(desk: JobFixture, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
     image, root = f"{registry}/test/greeting:1", tmp_path / "root"
     root.mkdir()
     binaries = Path(own_cluster.daemons.get("kubelet").command[0]).parent
@@ -191,7 +191,7 @@ def test_node_pulls_from_the_registry(desk: JobFixture, own_cluster: Cluster, re
     assert "CoreDNS" in log
 
 
-def test_pods_survive_an_api_server_restart(desk: JobFixture, own_cluster: Cluster) -> None:
+def test_pods_survive_api_server_restart(desk: JobFixture, own_cluster: Cluster) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     before = desk.wait("sleeper", "Running").metadata.uid
     own_cluster.restart_api_server()
@@ -207,7 +207,7 @@ def test_jobs_run_concurrently(desk: JobFixture) -> None:
     eventually(lambda: batch.read_namespaced_job_status("five", desk.namespace).status.succeeded == 5)
 
 
-def test_fixed_paths_are_in_the_directory_of_the_cluster(own_cluster: Cluster) -> None:
+def test_fixed_paths_are_in_directory_of_cluster(own_cluster: Cluster) -> None:
     for place in FIXED_PLACES:
         source = own_cluster.namespaces.call("findmnt", "--noheadings", "--output", "SOURCE", place)
         assert own_cluster.directory.name in source

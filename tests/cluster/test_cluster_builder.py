@@ -114,7 +114,7 @@ def match_step(instruction: str) -> str:
     return rf"\[2/\d+\] {re.escape(instruction)}"
 
 
-def test_step_runs_unprivileged_and_the_cluster_runs_the_image(environment, namespace) -> None:
+def test_step_runs_unprivileged_and_cluster_runs_image(environment, namespace) -> None:
     containerfile = (
         f"FROM {environment.base}\nRUN id -u > /made-by && echo in the step\nWORKDIR /app\nCOPY sources/ /app/\n"
         'USER 1000:1000\nCMD ["sh", "main.sh"]\n'
@@ -133,7 +133,7 @@ def test_step_runs_unprivileged_and_the_cluster_runs_the_image(environment, name
     assert (again.built, again.reference, seen) == (False, result.reference, [])
 
 
-def test_failing_step_is_named_with_its_last_lines_and_the_job_is_deleted(environment, namespace) -> None:
+def test_failing_step_is_named_with_its_last_lines_and_job_is_deleted(environment, namespace) -> None:
     containerfile = f"FROM {environment.base}\nRUN echo about to fail && false\n"
     builder = environment.make_builder(namespace)
     destination = "team/failed"
@@ -150,7 +150,7 @@ def test_failing_step_is_named_with_its_last_lines_and_the_job_is_deleted(enviro
     assert good.built
 
 
-def test_deadline_terminates_the_build(environment, namespace) -> None:
+def test_deadline_terminates_build(environment, namespace) -> None:
     builder = environment.make_builder(namespace, job=JobSettings(deadline_seconds=60))
     with pytest.raises(ProcessFailedError, match=r"\[2/.*exceeded its deadline of 60 s"):
         environment.build(
@@ -159,7 +159,7 @@ def test_deadline_terminates_the_build(environment, namespace) -> None:
     assert environment.list_leftovers(namespace) == []
 
 
-def test_interrupted_command_deletes_the_job(environment, namespace, tmp_path) -> None:
+def test_interrupted_command_deletes_job(environment, namespace, tmp_path) -> None:
     (tmp_path / "main.sh").write_text("echo never\n")
     (tmp_path / "Containerfile").write_text(f"FROM {environment.base}\nRUN echo sleeping && sleep 600\n")
     words = [
@@ -209,7 +209,7 @@ def test_interrupted_command_deletes_the_job(environment, namespace, tmp_path) -
     assert environment.list_leftovers(namespace) == []
 
 
-def test_missing_image_fails_before_the_start_timeout(environment, namespace) -> None:
+def test_missing_image_fails_before_start_timeout(environment, namespace) -> None:
     builder = environment.make_builder(namespace, image=f"{environment.registry}/team/nosuch:1")
     with pytest.raises(UserError, match=r"team/nosuch:1: (ErrImagePull|ImagePullBackOff)"):
         environment.build(
@@ -227,7 +227,7 @@ def test_missing_secret_is_named(environment, namespace) -> None:
     assert environment.list_leftovers(namespace) == []
 
 
-def test_build_secret_is_not_in_the_image(environment, namespace) -> None:
+def test_build_secret_is_not_in_image(environment, namespace) -> None:
     api = client.CoreV1Api(environment.cluster.client())
     api.create_namespaced_secret(namespace, {"metadata": {"name": "login"}, "stringData": {"token": "open sesame"}})
     containerfile = (
@@ -265,7 +265,7 @@ def make_login(environment, namespace, name, login) -> None:
     api.create_namespaced_secret(namespace, {**body, "stringData": {".dockerconfigjson": login.read_text()}})
 
 
-def test_private_registry_is_read_and_written_with_the_push_secret(environment, private, namespace) -> None:
+def test_private_registry_is_read_and_written_with_push_secret(environment, private, namespace) -> None:
     make_login(environment, namespace, "push", private.login)
     make_login(environment, namespace, "pull", private.login)
     config = RegistryConfig(
@@ -288,9 +288,7 @@ def test_private_registry_is_read_and_written_with_the_push_secret(environment, 
     assert environment.list_leftovers(namespace) == []
 
 
-def test_wrong_password_in_the_push_secret_is_reported_as_unauthorized(
-    environment, private, namespace, tmp_path
-) -> None:
+def test_wrong_password_in_push_secret_is_reported_as_unauthorized(environment, private, namespace, tmp_path) -> None:
     wrong = registries.write_login(tmp_path / "config.json", private.host, password="battery staple")
     make_login(environment, namespace, "push", wrong)
     config = RegistryConfig(ca_file=private.ca_file, docker_config=private.login, push_secret="push")
@@ -302,7 +300,7 @@ def test_wrong_password_in_the_push_secret_is_reported_as_unauthorized(
     assert environment.list_leftovers(namespace) == []
 
 
-def test_large_context_is_read_from_a_claim(environment, namespace) -> None:
+def test_large_context_is_read_from_claim(environment, namespace) -> None:
     volume = environment.cluster.make_volume(f"claim-{namespace}")
     api = client.CoreV1Api(environment.cluster.client())
     size = {"storage": "1Gi"}
@@ -335,7 +333,7 @@ def test_large_context_is_read_from_a_claim(environment, namespace) -> None:
         api.delete_persistent_volume(f"pv-{namespace}")
 
 
-def test_manifest_is_accepted_by_the_api_server(api_server, api_namespace) -> None:
+def test_manifest_is_accepted_by_api_server(api_server, api_namespace) -> None:
     context = BuildContext([Entry.from_bytes("main.sh", b"true\n")])
     plan = ImagePlan(context, ImageOptions("registry.test/base:1"), f"sha256:{'d' * 64}")
     registry = RegistryConfig(push_secret="push", pull_secrets=("pull",))

@@ -45,7 +45,7 @@ def ask(api_server: Api, path: str, accept: str = "application/json") -> Any:
         return json.loads(response.data)
 
 
-def test_api_server_accepts_the_whole_definition(cluster: Cluster) -> None:
+def test_api_server_accepts_whole_definition(cluster: Cluster) -> None:
     stored = cluster.get(DEFINITIONS, "msjobs.mindspore.gitee.com")
     conditions = {item["type"]: (item["status"], item.get("message")) for item in stored["status"]["conditions"]}
     assert conditions["Established"][0] == "True"
@@ -140,7 +140,7 @@ def test_printer_columns(api_server: Api, cluster: Cluster, namespace: str) -> N
     assert table["rows"][0]["cells"][:5] == ["table", "Running", "1/1", 2, 45]
 
 
-def test_every_field_has_a_description(api_server: Api, cluster: Cluster) -> None:
+def test_every_field_has_description(api_server: Api, cluster: Cluster) -> None:
     """Read the same document as `kubectl explain`."""
     schemas = ask(api_server, "/openapi/v3/apis/mindspore.gitee.com/v1")["components"]["schemas"]
     schema = schemas["com.gitee.mindspore.v1.MSJob"]

@@ -55,7 +55,7 @@ def replace_definition(cluster: Cluster, definition: dict[str, Any]) -> None:
     raise AssertionError("the definition is not established")
 
 
-def test_stored_jobs_survive_the_upgrade(start_api_server: Callable[..., ApiServer], published: dict[str, Any]) -> None:
+def test_stored_jobs_survive_upgrade(start_api_server: Callable[..., ApiServer], published: dict[str, Any]) -> None:
     server = start_api_server()
     cluster = Cluster(server.kubeconfig)
     replace_definition(cluster, published)
@@ -109,7 +109,7 @@ def upgraded(start_api_server: Callable[..., ApiServer], published: dict[str, An
     return cluster
 
 
-def test_jobs_refused_by_the_new_definition_can_be_updated_and_deleted(upgraded: Cluster) -> None:
+def test_jobs_refused_by_new_definition_can_be_updated_and_deleted(upgraded: Cluster) -> None:
     for name in WRONG:
         for status in ({"state": "Failed"}, {"workers": "0/1"}):
             told = upgraded.patch(MSJOBS, name, "default", {"status": status}, subresource="status")

@@ -50,7 +50,7 @@ def apply(api_server: Api, namespace: str, document: dict[str, Any]) -> tuple[in
 
 
 @pytest.mark.parametrize("case", INVALID, ids=lambda case: case.name)
-def test_invalid_jobs_are_refused_with_a_message(
+def test_invalid_jobs_are_refused_with_message(
     api_server: Api, cluster: Cluster, namespace: str, case: Invalid
 ) -> None:
     document = case.build()

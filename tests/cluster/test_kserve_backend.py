@@ -109,7 +109,7 @@ def test_restored_version_keeps_its_pods(world: SimulatedEnvironment) -> None:
         ("no-node", r"Unschedulable: 0/1 nodes"),
     ],
 )
-def test_pod_that_cannot_start_fails_the_rollout(world: SimulatedEnvironment, model: str, reason: str) -> None:
+def test_pod_that_cannot_start_fails_rollout(world: SimulatedEnvironment, model: str, reason: str) -> None:
     with pytest.raises(ProcessFailedError, match=rf"service digits: pod digits-predictor-\S+: {reason}"):
         world.deploy(model)
 
@@ -128,7 +128,7 @@ def test_refused_pods_are_reported(world: SimulatedEnvironment, api_server: Api)
         world.deploy(FIRST)
 
 
-def test_router_that_cannot_start_ends_the_canary(world: SimulatedEnvironment) -> None:
+def test_router_that_cannot_start_ends_canary(world: SimulatedEnvironment) -> None:
     stable = world.deploy(FIRST)
     world.kserve.starts_routers = False
     with pytest.raises(ProcessFailedError, match="router of canary of service digits: pod digits-traffic-"):
@@ -137,7 +137,7 @@ def test_router_that_cannot_start_ends_the_canary(world: SimulatedEnvironment) -
     assert world.cluster.list(GRAPHS, world.client.namespace) == []
 
 
-def test_version_left_by_a_killed_client_is_replaced_by_the_one_before(world: SimulatedEnvironment) -> None:
+def test_version_left_by_killed_client_is_replaced_by_one_before(world: SimulatedEnvironment) -> None:
     world.deploy(FIRST)
     backend = world.client.backend
     assert isinstance(backend, KServeBackend)
@@ -162,7 +162,7 @@ def test_object_of_another_manager_is_refused(world: SimulatedEnvironment) -> No
     assert "kubectl label" in caught.value.hint
 
 
-def test_timeout_names_the_pods(world: SimulatedEnvironment) -> None:
+def test_timeout_names_pods(world: SimulatedEnvironment) -> None:
     backend = world.client.backend
     assert isinstance(backend, KServeBackend)
     backend.unschedulable_seconds = 1000

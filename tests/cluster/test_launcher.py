@@ -288,7 +288,7 @@ def test_killed_launcher_adopts_its_running_job(
     assert [item["metadata"]["uid"] for item in run.list_jobs()] == [uid]
 
 
-def test_failed_job_of_an_earlier_attempt_is_replaced(
+def test_failed_job_of_earlier_attempt_is_replaced(
     make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
 ) -> None:
     run = make_run()
@@ -304,7 +304,7 @@ def test_failed_job_of_an_earlier_attempt_is_replaced(
     assert again["metadata"]["name"] == name
 
 
-def test_job_has_a_lease_and_belongs_to_the_run(
+def test_job_has_lease_and_belongs_to_run(
     make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]
 ) -> None:
     run = make_run()
@@ -336,7 +336,7 @@ def test_terminated_step_deletes_its_job(
     assert step.wait() != 0
 
 
-def test_job_of_a_drained_launcher_is_adopted_by_its_retry(
+def test_job_of_drained_launcher_is_adopted_by_its_retry(
     make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
 ) -> None:
     run = make_run()
@@ -363,7 +363,7 @@ def test_job_of_a_drained_launcher_is_adopted_by_its_retry(
     assert "LeaseExpired" in [condition["reason"] for condition in failed["status"]["conditions"]]
 
 
-def test_exit_task_ends_the_jobs_of_its_run_only(
+def test_exit_task_ends_jobs_of_its_run_only(
     make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]
 ) -> None:
     run = make_run()
@@ -388,7 +388,7 @@ def test_running_job_of_another_step_is_refused(
     assert [item["metadata"]["name"] for item in run.list_jobs()] == ["mine"]
 
 
-def test_task_config_and_options_reach_the_pods_of_the_job(
+def test_task_config_and_options_reach_pods_of_job(
     make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
 ) -> None:
     run = make_run()
@@ -439,7 +439,7 @@ def test_task_config_and_options_reach_the_pods_of_the_job(
     run.wait_no_job(SECONDS)
 
 
-def test_documented_data_are_read_with_the_credentials_of_the_run(
+def test_documented_data_are_read_with_credentials_of_run(
     make_run: Callable[[], Run], start_step: Callable[..., Step], store: ObjectStore, tmp_path: Path
 ) -> None:
     (uri,) = re.findall(r"-p data=(s3://\S+)", (ROOT / "docs/pipelines.md").read_text())

@@ -35,9 +35,7 @@ def _define(group: str, version: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
-def test_pods_wait_for_the_pod_group(
-    api_server: ControlPlane, api_namespace: str, tmp_path: Path, scheduler: Any
-) -> None:
+def test_pods_wait_for_pod_group(api_server: ControlPlane, api_namespace: str, tmp_path: Path, scheduler: Any) -> None:
     groups = get_pod_groups(scheduler)
     assert groups is not None
     list(apply_objects([_define(groups.group, groups.version)], kubeconfig=str(api_server.kubeconfig)))

@@ -148,7 +148,7 @@ def test_tenants_are_limited_to_their_namespace(
         assert not reviewer.allows(user, "update", "coordination.k8s.io", "leases", SYSTEM, "msjob-controller")
 
 
-def test_roles_suffice_for_a_whole_job(
+def test_roles_suffice_for_whole_job(
     cluster: Cluster, api_server: ControlPlane, api_namespace: str, tmp_path: Path
 ) -> None:
     account = api_server.write_kubeconfig(OPERATOR, ["system:serviceaccounts", f"system:serviceaccounts:{SYSTEM}"])

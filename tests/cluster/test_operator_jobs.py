@@ -77,7 +77,7 @@ def test_job_runs_with_two_status_writes_and_succeeds(jobs: Jobs, operator: Oper
     )
 
 
-def test_endpoint_follows_the_scheduler_of_the_current_gang(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_endpoint_follows_scheduler_of_current_gang(jobs: Jobs, operator: OperatorProcess) -> None:
     jobs.create("led", workers=2)
     for attempt in range(2):
         scheduler = jobs.launch("led", 3)["led-scheduler-0"]
@@ -110,7 +110,7 @@ def test_single_worker_is_one_pod_without_variables(jobs: Jobs) -> None:
     jobs.wait("single", "Succeeded")
 
 
-def test_failure_restarts_the_gang_counted(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_failure_restarts_gang_counted(jobs: Jobs, operator: OperatorProcess) -> None:
     before = operator.read_metric("msjob_restarts_total")
     jobs.create("again", workers=2, backoffLimit=2)
     old = jobs.launch("again", 3)
@@ -174,7 +174,7 @@ def test_disruptions_are_not_counted_and_deletions_are(jobs: Jobs, reason: str, 
     jobs.launch(name, 3)
 
 
-def test_exit_of_a_peer_is_not_the_first_failure(jobs: Jobs) -> None:
+def test_exit_of_peer_is_not_first_failure(jobs: Jobs) -> None:
     jobs.create("hung", workers=2, restart_policy="ExitCode")
     jobs.launch("hung", 3)
     jobs.end("hung-worker-1", 76, message="Thread 0x1 (most recent call first):")
@@ -277,7 +277,7 @@ def test_jobs_over_quota_wait_until_it_is_raised(jobs: Jobs) -> None:
     assert "waiting" not in jobs.get("over")["status"]
 
 
-def test_ttl_deletes_the_job_and_its_dependents(jobs: Jobs) -> None:
+def test_ttl_deletes_job_and_its_dependents(jobs: Jobs) -> None:
     jobs.create("brief", workers=2, ttlSecondsAfterFinished=1, cleanPodPolicy="None")
     jobs.launch("brief", 3)
     jobs.end("brief-worker-0", 0)
@@ -289,7 +289,7 @@ def test_ttl_deletes_the_job_and_its_dependents(jobs: Jobs) -> None:
     assert set(pods) <= {"brief-scheduler-0", "brief-worker-0", "brief-worker-1"}
 
 
-def test_deleting_a_job_deletes_its_pods(jobs: Jobs) -> None:
+def test_deleting_job_deletes_its_pods(jobs: Jobs) -> None:
     jobs.create("deleted", workers=2)
     jobs.launch("deleted", 3)
     jobs.delete("deleted")
@@ -335,7 +335,7 @@ def test_jobs_of_another_manager_are_ignored(jobs: Jobs) -> None:
     assert jobs.pods("foreign") == {}
 
 
-def test_scale_subresource_restarts_the_gang(jobs: Jobs) -> None:
+def test_scale_subresource_restarts_gang(jobs: Jobs) -> None:
     jobs.create("wide", workers=2)
     jobs.launch("wide", 3)
     jobs.scale("wide", 3)
@@ -377,7 +377,7 @@ def test_success_policy_all_workers(jobs: Jobs) -> None:
     jobs.wait("all", "Succeeded")
 
 
-def test_foreign_objects_of_the_jobs_names_are_reported(jobs: Jobs) -> None:
+def test_foreign_objects_of_jobs_names_are_reported(jobs: Jobs) -> None:
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -393,7 +393,7 @@ def test_foreign_objects_of_the_jobs_names_are_reported(jobs: Jobs) -> None:
     assert "waiting" not in jobs.get("taken")["status"]
 
 
-def test_invalid_pods_fail_the_job(jobs: Jobs) -> None:
+def test_invalid_pods_fail_job(jobs: Jobs) -> None:
     """The definition leaves an image out, as Kubernetes' own templates do; the pod's own check does not."""
     jobs.create("imageless", workers=1, image=None)
     failed = find(jobs.wait("imageless", "Failed"), "Failed")

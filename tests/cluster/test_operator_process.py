@@ -134,7 +134,7 @@ def test_leader_election_and_takeover(jobs: Jobs, api_server: ControlPlane, tmp_
         assert not _uids(before) & _uids(after)
 
 
-def test_lost_lease_ends_the_process(jobs: Jobs, api_server: ControlPlane, tmp_path: Path) -> None:
+def test_lost_lease_ends_process(jobs: Jobs, api_server: ControlPlane, tmp_path: Path) -> None:
     with _start_two(jobs, api_server.kubeconfig, tmp_path) as (first, _):
         wait_for(lambda: first.read_metric("msjob_leading") == 1, first.read_log)
         stolen = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 3600}}

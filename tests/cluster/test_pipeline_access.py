@@ -107,7 +107,7 @@ def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Clu
         ("run", Permission("", "secrets", ("get",), ("mlpipeline-minio-artifact",))),
     ],
 )
-def test_check_names_a_removed_right(
+def test_check_names_removed_right(
     setup: Any, check: Check, cluster: Cluster, account: ServiceAccount, role: str, permission: Permission
 ) -> None:
     builds = ("--build-namespace", account.namespace)
@@ -151,7 +151,7 @@ def test_other_secrets_are_granted_by_name(setup: Any, cluster: Cluster, account
     assert list_missing(cluster, account, other, account.namespace) == other
 
 
-def test_setup_makes_the_service_account_of_services(
+def test_setup_makes_service_account_of_services(
     setup: Any, cluster: Cluster, account: ServiceAccount, capsys: Any
 ) -> None:
     _add_store(cluster, account.namespace)
@@ -351,9 +351,7 @@ def test_storage_of_jobs_is_checked(check: Check, tmp_path: Path, storage: str, 
     ("parameter", "step"),
     [("service_account: str = ''", "run with -p service_account=…"), ("", "set service_account of deploy_kserve")],
 )
-def test_recommended_account_is_a_parameter_of_the_pipeline(
-    check: Check, tmp_path: Path, parameter: str, step: str
-) -> None:
+def test_recommended_account_is_parameter_of_pipeline(check: Check, tmp_path: Path, parameter: str, step: str) -> None:
     file, given = tmp_path / "own.py", ", service_account=service_account" * bool(parameter)
     file.write_text(
         "from kfp import dsl\n"
@@ -368,7 +366,7 @@ def test_recommended_account_is_a_parameter_of_the_pipeline(
     assert f"--apply, then {step} and check with --model-account." in hint
 
 
-def test_data_of_a_run_is_tried_with_the_credentials_of_its_steps(
+def test_data_of_run_is_tried_with_credentials_of_its_steps(
     check: Check, cluster: Cluster, account: ServiceAccount
 ) -> None:
     source = ("scheduled_retraining", "--image", IMAGE)

@@ -48,7 +48,7 @@ def test_image_runs(environment, backend) -> None:
     assert (again.built, again.reference, again.layers_sent, seen) == (False, result.reference, 0, [])
 
 
-def test_generated_containerfile_builds_and_skopeo_reads_the_image(environment, backend) -> None:
+def test_generated_containerfile_builds_and_skopeo_reads_image(environment, backend) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is missing: apt-get install skopeo")
     builder = environment.make_builder()
@@ -82,7 +82,7 @@ def test_containerfile_error_is_reported(environment, backend) -> None:
         environment.build(builder, f"mistake/{backend}", containerfile=f"FROM {environment.base}\nRUNN true\n")
 
 
-def test_secret_needs_buildx_and_is_not_in_the_image(environment, tmp_path, backend) -> None:
+def test_secret_needs_buildx_and_is_not_in_image(environment, tmp_path, backend) -> None:
     (tmp_path / "token").write_text("open sesame")
     builder = environment.make_builder(secrets={"token": tmp_path / "token"})
     containerfile = (
@@ -99,14 +99,14 @@ def test_secret_needs_buildx_and_is_not_in_the_image(environment, tmp_path, back
     assert not any("open sesame" in entry.text for entry in seen)
 
 
-def test_base_image_of_the_daemon_only(environment, backend) -> None:
+def test_base_image_of_daemon_only(environment, backend) -> None:
     environment.daemon.import_image("only-here", "1")
     builder = environment.make_builder()
     result, _ = environment.build(builder, f"local/{backend}", "echo over it", base="only-here:1")
     assert environment.run(result.reference) == "over it\n"
 
 
-def test_killed_daemon_is_reported_and_a_second_build_succeeds(start_daemon, tmp_path, backend) -> None:
+def test_killed_daemon_is_reported_and_second_build_succeeds(start_daemon, tmp_path, backend) -> None:
     daemon = start_daemon()
     with registries.start_registry(tmp_path / "registry") as registry:
         environment = make_environment(daemon, registry)
@@ -192,7 +192,7 @@ def find_processes(*texts: str) -> list[str]:
     return found
 
 
-def test_login_is_used_and_a_missing_one_is_reported(environment, tmp_path, backend) -> None:
+def test_login_is_used_and_missing_one_is_reported(environment, tmp_path, backend) -> None:
     with registries.start_registry(tmp_path / "registry", htpasswd=True) as closed:
         logins = registries.write_login(tmp_path / "config.json", closed.host)
         allowed = RegistryConfig(insecure=(environment.registry.host, closed.host), docker_config=logins)
@@ -213,7 +213,7 @@ def test_login_is_used_and_a_missing_one_is_reported(environment, tmp_path, back
         assert closed.list_tags("team/out") == []
 
 
-def test_command_prints_the_digest_as_json(environment, tmp_path) -> None:
+def test_command_prints_digest_as_json(environment, tmp_path) -> None:
     (tmp_path / "main.py").write_text("print('hello')\n")
     words = [
         sys.executable,

@@ -67,9 +67,7 @@ def python_base(environment, tmp_path_factory) -> str:
 
 # Debian's Python is made once (two minutes), and pip installs from an index.
 @pytest.mark.timeout(1800)
-def test_runtime_image_runs_unprivileged_with_a_read_only_root(
-    environment, buildx_config, python_base, tmp_path
-) -> None:
+def test_runtime_image_runs_unprivileged_with_read_only_root(environment, buildx_config, python_base, tmp_path) -> None:
     # Once: the working tree may change while it is built.
     name, content = read_wheel()
     (tmp_path / name).write_bytes(content)

@@ -219,7 +219,7 @@ def test_exception_preemption_stopped_worker_and_missing_worker(gang: Gang, expe
     )
 
 
-def test_killed_gang_continues_as_without_the_kill(
+def test_killed_gang_continues_as_without_kill(
     mindspore_processes: MindSporeProcesses, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """10 epochs of two workers are 4, a kill of all processes, and 6."""

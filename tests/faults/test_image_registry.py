@@ -119,7 +119,7 @@ PERMANENT: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("name", PERMANENT)
-def test_permanent_fault_ends_in_an_error_and_leaves_nothing(environment: Environment, name: str) -> None:
+def test_permanent_fault_ends_in_error_and_leaves_nothing(environment: Environment, name: str) -> None:
     fault, reason = PERMANENT[name]
     environment.proxy.faults = [dataclasses.replace(fault)]
     context = make_context(BIG)
@@ -132,14 +132,14 @@ def test_permanent_fault_ends_in_an_error_and_leaves_nothing(environment: Enviro
     assert environment.build(context).built
 
 
-def test_layer_is_sent_again_from_the_start_after_a_broken_connection(environment: Environment) -> None:
+def test_layer_is_sent_again_from_start_after_broken_connection(environment: Environment) -> None:
     environment.proxy.faults = [Fault("PUT", UPLOADS, cut_after=20 << 20)]
     result = environment.build(make_context(BIG))
     assert environment.registry.list_tags(environment.repository) == [result.tag]
     assert environment.proxy.body_bytes >= result.sent_bytes + (20 << 20)
 
 
-def test_layer_that_arrived_before_a_lost_response_is_not_sent_again(environment: Environment) -> None:
+def test_layer_that_arrived_before_lost_response_is_not_sent_again(environment: Environment) -> None:
     environment.proxy.faults = [Fault("PUT", UPLOADS, loses_response=True)]
     result = environment.build(make_context(BIG))
     assert environment.registry.list_tags(environment.repository) == [result.tag]
@@ -156,7 +156,7 @@ def test_retry_after_is_honoured(environment: Environment) -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("PUT", UPLOADS), ("PUT", "/manifests/sha256:")], ids=["layer", "manifest"]
 )
-def test_wrong_digest_in_a_response_is_not_tagged(environment: Environment, method: str, path: str) -> None:
+def test_wrong_digest_in_response_is_not_tagged(environment: Environment, method: str, path: str) -> None:
     wrong = f"sha256:{'0' * 64}"
     environment.proxy.faults = [Fault(method, path, headers={"Docker-Content-Digest": wrong})]
     context = make_context(SMALL)
@@ -274,7 +274,7 @@ def test_interrupt_leaves_no_tag_and_no_file(environment: Environment, tmp_path:
     assert environment.registry.list_tags(environment.repository) == [done.stdout.strip()]
 
 
-def test_sources_changed_during_the_upload(environment: Environment, tmp_path: Path) -> None:
+def test_sources_changed_during_upload(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     file = tmp_path / "src" / "train.py"
     file.write_bytes(b"first\n")

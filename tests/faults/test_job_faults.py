@@ -71,7 +71,7 @@ def foreground(desk: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("victim", ["pid-MS_WORKER-1", "pid-MS_WORKER-0", "pid-MS_SCHED-scheduler-0"])
-def test_a_killed_member_ends_its_peers_at_once(gang: Any, eventually: Any, victim: str) -> None:
+def test_killed_member_ends_its_peers_at_once(gang: Any, eventually: Any, victim: str) -> None:
     desk, pids = gang
     start = time.monotonic()
     os.kill(pids[victim], signal.SIGKILL)
@@ -85,7 +85,7 @@ def test_a_killed_member_ends_its_peers_at_once(gang: Any, eventually: Any, vict
     assert reasons == {"Error", "Killed"}
 
 
-def test_a_killed_worker_is_restarted_with_its_gang(desk: Any, eventually: Any) -> None:
+def test_killed_worker_is_restarted_with_its_gang(desk: Any, eventually: Any) -> None:
     desk.submit("sleep", 600, workers=2, restart_policy="ExitCode")
     first = desk.read_pid("pid-MS_WORKER-0")
     victim = desk.read_pid("pid-MS_WORKER-1")
@@ -96,7 +96,7 @@ def test_a_killed_worker_is_restarted_with_its_gang(desk: Any, eventually: Any) 
     assert {pod.restarts for pod in desk.client.get_job_pods("job")} == {1}
 
 
-def test_processes_of_a_killed_supervisor_end(desk: Any, eventually: Any) -> None:
+def test_processes_of_killed_supervisor_end(desk: Any, eventually: Any) -> None:
     desk.submit("sleep", 600, workers=2)
     pids = [desk.read_pid(f"pid-{name}") for name in ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")]
     os.kill(desk.read_supervisor().pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_processes_of_a_killed_supervisor_end(desk: Any, eventually: Any) -> Non
     assert desk.client.list_jobs() == []
 
 
-def test_descendants_of_a_killed_supervisor_are_killed(desk: Any, eventually: Any) -> None:
+def test_descendants_of_killed_supervisor_are_killed(desk: Any, eventually: Any) -> None:
     script = f"cd {desk.path}; sleep 600 & echo $! > new; mv new pid-g; wait"
     job = desk.build("exit", 0)
     job.ms_replica_specs["Worker"].container["command"] = ["sh", "-c", script]
@@ -120,7 +120,7 @@ def test_descendants_of_a_killed_supervisor_are_killed(desk: Any, eventually: An
     eventually(lambda: not is_any_alive([pid]), 5)
 
 
-def test_a_terminated_supervisor_fails_the_job_with_a_reason(desk: Any, eventually: Any) -> None:
+def test_terminated_supervisor_fails_job_with_reason(desk: Any, eventually: Any) -> None:
     desk.submit("sleep", 600)
     pid = desk.read_pid()
     desk.wait("job", "Running")
@@ -129,7 +129,7 @@ def test_a_terminated_supervisor_fails_the_job_with_a_reason(desk: Any, eventual
     assert not is_any_alive([pid])
 
 
-def test_delete_in_the_middle_leaves_nothing(gang: Any) -> None:
+def test_delete_in_middle_leaves_nothing(gang: Any) -> None:
     desk, pids = gang
     supervisor = desk.read_supervisor()
     desk.client.delete_job("job")
@@ -148,7 +148,7 @@ def test_delete_right_after_submit_leaves_nothing(desk: Any, eventually: Any) ->
         eventually(lambda: not is_any_alive(desk.read_pids()), 5)
 
 
-def test_a_killed_foreground_run_leaves_nothing(desk: Any, foreground: Any, eventually: Any) -> None:
+def test_killed_foreground_run_leaves_nothing(desk: Any, foreground: Any, eventually: Any) -> None:
     run = foreground("lease", "ignore-term", "child", "sleep", 600)
     names = ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")
     pids = [desk.read_pid(f"{kind}-{name}") for kind in ("pid", "child") for name in names]
@@ -159,7 +159,7 @@ def test_a_killed_foreground_run_leaves_nothing(desk: Any, foreground: Any, even
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
-def test_an_interrupted_foreground_run_deletes_its_job(
+def test_interrupted_foreground_run_deletes_its_job(
     desk: Any, foreground: Any, eventually: Any, number: int, code: int
 ) -> None:
     run = foreground("no-lease", "child", "sleep", 600)
@@ -172,21 +172,21 @@ def test_an_interrupted_foreground_run_deletes_its_job(
     assert desk.client.list_jobs() == []
 
 
-def test_a_job_of_an_ended_run_is_not_started(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_of_ended_run_is_not_started(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_LEASE", str(desk.path / "released"))
     with pytest.raises(Exception, match="the run that it would belong to is gone"):
         desk.submit("exit", 0)
     assert desk.client.list_jobs() == []
 
 
-def test_a_second_process_waits_through_a_restart(desk: Any) -> None:
+def test_second_process_waits_through_restart(desk: Any) -> None:
     desk.submit("sleep", 0.5, "once", 1, "sleep", 0.5, "print", "done")
     program = "from kfp_mindspore.msjob import MSJobClient; MSJobClient().wait_for_job_conditions('job')"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert desk.client.get_job_logs("job")[0] == {"job-worker-0": "done\n"}
 
 
-def test_logs_that_cannot_be_opened_fail_the_job(desk: Any, eventually: Any) -> None:
+def test_logs_that_cannot_be_opened_fail_job(desk: Any, eventually: Any) -> None:
     document = desk.build("exit", 0).to_dict()
     document["spec"]["runPolicy"]["suspend"] = True
     desk.client.create_job(document)
@@ -199,7 +199,7 @@ def test_logs_that_cannot_be_opened_fail_the_job(desk: Any, eventually: Any) -> 
     assert "Is a directory" in failed.message
 
 
-def test_the_end_is_recorded_on_a_full_disk(desk: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_end_is_recorded_on_full_disk(desk: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     disk = tmp_path_factory.mktemp("disk")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, check=False

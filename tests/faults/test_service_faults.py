@@ -38,7 +38,7 @@ def find_supervisor(shop: Any) -> int:
     return int(pid)
 
 
-def test_a_killed_server_is_restarted_on_its_port(shop: Any, eventually: Eventually) -> None:
+def test_killed_server_is_restarted_on_its_port(shop: Any, eventually: Eventually) -> None:
     before = shop.deploy()
     os.kill(before.pid, signal.SIGKILL)
     after = eventually(lambda: (now := shop.connect().get("digits")).ready and now)
@@ -47,7 +47,7 @@ def test_a_killed_server_is_restarted_on_its_port(shop: Any, eventually: Eventua
     assert after.message == "restarted: its server was ended by signal 9 (SIGKILL)"
 
 
-def test_a_server_that_crashes_at_its_first_start_is_not_restarted(shop: Any) -> None:
+def test_server_that_crashes_at_its_first_start_is_not_restarted(shop: Any) -> None:
     with pytest.raises(ProcessFailedError) as caught:
         shop.deploy("--fail=7")
     assert caught.value.message == "service digits: its server ended with exit code 7"
@@ -57,14 +57,14 @@ def test_a_server_that_crashes_at_its_first_start_is_not_restarted(shop: Any) ->
     assert not (shop.home / "services" / "default" / "digits").exists()
 
 
-def test_a_command_that_is_missing(shop: Any) -> None:
+def test_command_that_is_missing(shop: Any) -> None:
     client = InferenceClient(LocalServing(shop.home, command=["/nowhere/server"]))
     with pytest.raises(ProcessFailedError, match="could not be started: /nowhere/server") as caught:
         client.deploy(Service("digits", shop.make_bundle()))
     assert caught.value.log == ("/nowhere/server: No such file or directory",)
 
 
-def test_a_crash_loop_ends_with_an_error(shop: Any, tmp_path: Path, eventually: Eventually) -> None:
+def test_crash_loop_ends_with_error(shop: Any, tmp_path: Path, eventually: Eventually) -> None:
     poison = tmp_path / "poison"
     client = shop.connect(f"--fail-when={poison}", max_restarts=2)
     status = client.deploy(Service("digits", shop.make_bundle()))
@@ -81,7 +81,7 @@ def test_a_crash_loop_ends_with_an_error(shop: Any, tmp_path: Path, eventually: 
     assert shop.deploy().ready
 
 
-def test_a_server_that_was_stable_may_crash_more_often(shop: Any, eventually: Eventually) -> None:
+def test_server_that_was_stable_may_crash_more_often(shop: Any, eventually: Eventually) -> None:
     client = shop.connect(max_restarts=1, stable_seconds=0.0)
     client.deploy(Service("digits", shop.make_bundle()))
     for restarts in (1, 2, 3):
@@ -91,7 +91,7 @@ def test_a_server_that_was_stable_may_crash_more_often(shop: Any, eventually: Ev
     assert eventually(lambda: (now := client.get("digits")).ready and now).restarts == 3
 
 
-def test_a_port_in_use_is_named(shop: Any, free_port: int) -> None:
+def test_port_in_use_is_named(shop: Any, free_port: int) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
         listener.listen()
@@ -103,14 +103,14 @@ def test_a_port_in_use_is_named(shop: Any, free_port: int) -> None:
     assert shop.find_processes() == []
 
 
-def test_the_port_of_another_service_is_refused(shop: Any, free_port: int) -> None:
+def test_port_of_another_service_is_refused(shop: Any, free_port: int) -> None:
     shop.deploy(port=free_port)
     with pytest.raises(UserError, match=f"service other: port {free_port} is taken by another process"):
         shop.deploy(name="other", port=free_port)
     assert [status.name for status in shop.connect().list()] == ["digits"]
 
 
-def test_a_free_port_lost_to_another_process_is_replaced(
+def test_free_port_lost_to_another_process_is_replaced(
     shop: Any, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.inference.backends import local_rollout
@@ -126,7 +126,7 @@ def test_a_free_port_lost_to_another_process_is_replaced(
     assert status.url != f"http://127.0.0.1:{free_port}"
 
 
-def test_a_flipped_bit_is_refused(shop: Any) -> None:
+def test_flipped_bit_is_refused(shop: Any) -> None:
     file = shop.make_bundle() / "model.mindir"
     content = bytearray(file.read_bytes())
     content[100] ^= 4
@@ -137,7 +137,7 @@ def test_a_flipped_bit_is_refused(shop: Any) -> None:
     assert not (shop.home / "services").exists()
 
 
-def test_an_empty_directory_is_refused(shop: Any, tmp_path: Path) -> None:
+def test_empty_directory_is_refused(shop: Any, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(UserError, match=r"an empty directory: signature\.json and model\.mindir missing"):
@@ -147,7 +147,7 @@ def test_an_empty_directory_is_refused(shop: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["a server that fails", "a bundle that is damaged", "a server that hangs"])
-def test_a_new_version_that_fails_leaves_the_old_one_alone(shop: Any, how: str) -> None:
+def test_new_version_that_fails_leaves_old_one_alone(shop: Any, how: str) -> None:
     old = shop.deploy()
     flags = {"a server that fails": ["--fail=1"], "a server that hangs": ["--never-ready"]}.get(how, [])
     if how == "a bundle that is damaged":
@@ -161,7 +161,7 @@ def test_a_new_version_that_fails_leaves_the_old_one_alone(shop: Any, how: str) 
     assert [path.name for path in (shop.home / "services/default/digits/versions").iterdir()] == ["1"]
 
 
-def test_the_old_version_comes_back_when_the_new_one_fails_on_its_port(
+def test_old_version_comes_back_when_new_one_fails_on_its_port(
     shop: Any, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.inference.backends import local_rollout
@@ -185,7 +185,7 @@ def test_the_old_version_comes_back_when_the_new_one_fails_on_its_port(
     assert len(shop.find_processes()) == 2
 
 
-def test_stop_ends_a_server_that_will_not_and_its_children(shop: Any) -> None:
+def test_stop_ends_server_that_will_not_and_its_children(shop: Any) -> None:
     shop.deploy("--ignore-terminate", "--child")
     assert len(shop.find_processes()) == 3
     begin = time.monotonic()
@@ -195,7 +195,7 @@ def test_stop_ends_a_server_that_will_not_and_its_children(shop: Any) -> None:
     assert shop.find_processes() == []
 
 
-def test_the_server_of_a_killed_supervisor_ends(shop: Any, eventually: Eventually) -> None:
+def test_server_of_killed_supervisor_ends(shop: Any, eventually: Eventually) -> None:
     status = shop.deploy()
     supervisor = find_supervisor(shop)
     os.kill(supervisor, signal.SIGKILL)
@@ -228,7 +228,7 @@ with Lease.hold(Path(lease)) if lease else contextlib.nullcontext() as held:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_service_dies_with_the_run_that_it_belongs_to(
+def test_service_dies_with_run_that_it_belongs_to(
     shop: Any, tmp_path: Path, eventually: Eventually, number: int
 ) -> None:
     shop.make_bundle()
@@ -244,7 +244,7 @@ def test_a_service_dies_with_the_run_that_it_belongs_to(
     assert (status.state, status.message) == ("Stopped", "stopped: the run that started it is over")
 
 
-def test_the_lease_of_the_environment_counts(shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_of_environment_counts(shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Lease.hold(tmp_path / "lease") as lease:
         for name, value in lease.environment.items():
             monkeypatch.setenv(name, value)
@@ -256,7 +256,7 @@ def test_the_lease_of_the_environment_counts(shop: Any, tmp_path: Path, monkeypa
         shop.deploy()
 
 
-def test_a_killed_deployment_leaves_nothing(shop: Any, eventually: Eventually) -> None:
+def test_killed_deployment_leaves_nothing(shop: Any, eventually: Eventually) -> None:
     shop.make_bundle()
     run = deploy_elsewhere(shop, "--never-ready")
     eventually(lambda: len(shop.find_processes()) == 3)
@@ -269,7 +269,7 @@ def test_a_killed_deployment_leaves_nothing(shop: Any, eventually: Eventually) -
     assert len(list((shop.home / "services/default/digits/versions").iterdir())) == 1
 
 
-def test_an_interrupted_deployment_leaves_nothing(shop: Any, eventually: Eventually) -> None:
+def test_interrupted_deployment_leaves_nothing(shop: Any, eventually: Eventually) -> None:
     shop.make_bundle()
     run = deploy_elsewhere(shop, "--never-ready")
     eventually(lambda: len(shop.find_processes()) == 3)
@@ -293,7 +293,7 @@ def test_deployments_of_one_name_wait_for_each_other(shop: Any) -> None:
     assert len(shop.find_processes()) == 2
 
 
-def test_a_service_whose_home_is_removed_ends(shop: Any, eventually: Eventually) -> None:
+def test_service_whose_home_is_removed_ends(shop: Any, eventually: Eventually) -> None:
     shop.deploy()
     shutil.rmtree(shop.home)
     eventually(lambda: not shop.find_processes())

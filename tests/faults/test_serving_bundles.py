@@ -102,7 +102,7 @@ async def _tell_which(client: Client, answers: dict[str, Any], index: int) -> st
     return "neither"
 
 
-def test_reload_in_a_loop_under_load(hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any]) -> None:
+def test_reload_in_loop_under_load(hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any]) -> None:
     place = tmp_path / "live" / "model"
     put(hard_models / "a", place)
     server = serve({"digits": place}, "--reload_interval=0.1", "--max_batch=4").wait_ready()
@@ -226,7 +226,7 @@ def test_requests_in_progress_survive_reload_and_unload(
 
 
 @pytest.mark.parametrize("how", ["a bit", "half a signature", "signed garbage"])
-def test_a_damaged_bundle_at_the_start(hard_models: Path, serve: Serve, tmp_path: Path, how: str) -> None:
+def test_damaged_bundle_at_start(hard_models: Path, serve: Serve, tmp_path: Path, how: str) -> None:
     place = tmp_path / "model"
     put(hard_models / "a", place)
     damage(place, how)
@@ -237,7 +237,7 @@ def test_a_damaged_bundle_at_the_start(hard_models: Path, serve: Serve, tmp_path
     assert "Traceback" not in log, log
 
 
-def test_a_damaged_bundle_at_a_reload(
+def test_damaged_bundle_at_reload(
     hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any], eventually: Any
 ) -> None:
     place, broken = tmp_path / "live" / "model", tmp_path / "broken"
@@ -283,7 +283,7 @@ def _fill_the_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def test_a_full_disk_and_no_home(
+def test_full_disk_and_no_home(
     hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any], eventually: Any
 ) -> None:
     place = tmp_path / "live" / "model"
@@ -311,7 +311,7 @@ def test_a_full_disk_and_no_home(
     assert "Traceback" not in server.read_log()
 
 
-def test_a_mindspore_that_cannot_be_imported(hard_models: Path, serve: Serve, tmp_path: Path) -> None:
+def test_mindspore_that_cannot_be_imported(hard_models: Path, serve: Serve, tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "mindspore"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise OSError('libmindspore_core.so: cannot open shared object file')")

@@ -117,7 +117,7 @@ def test_slow_and_silent_clients_delay_no_other(server: ModelServer, samples: An
     eventually(lambda: _count_files(server) < files + 20)
 
 
-def test_half_a_body_and_goodbye(server: ModelServer, samples: Any, eventually: Any) -> None:
+def test_half_body_and_goodbye(server: ModelServer, samples: Any, eventually: Any) -> None:
     cancelled = server.sum_metric("mindsporeserver_request_failures_total", reason="cancelled")
     rows = server.sum_metric("mindsporeserver_batch_rows_sum")
 
@@ -202,7 +202,7 @@ def test_gzip_of_many_members_delays_no_other(server: ModelServer) -> None:
     [("nobody", {}, 404), ("digits", {"Content-Encoding": "gzip"}, 413), ("digits", {}, 413)],
     ids=["unknown", "compressed", "too large"],
 )
-def test_a_refused_client_that_half_closes_gets_the_reason(
+def test_refused_client_that_half_closes_gets_reason(
     server: ModelServer, model: str, headers: dict[str, str], status: int
 ) -> None:
     # urllib sends one request per connection, all of it before it reads.

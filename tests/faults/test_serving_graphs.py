@@ -27,7 +27,7 @@ def server(everything: ModelServer) -> ModelServer:
 
 
 @pytest.mark.parametrize("name", ["lookup", "unranged"])
-def test_index_outside_its_table_is_refused_before_the_graph(server: ModelServer, hard_models: Path, name: str) -> None:
+def test_index_outside_its_table_is_refused_before_graph(server: ModelServer, hard_models: Path, name: str) -> None:
     verified = ModelBundle.open(hard_models / name).read_verified()
     parts = [slice(0, 1), slice(1, 2), slice(2, 4), slice(4, 7), slice(7, 12)]
     questions = [{"ids": np.asarray(verified.inputs["ids"])[part]} for part in parts]
@@ -76,7 +76,7 @@ def test_index_outside_its_table_is_refused_before_the_graph(server: ModelServer
     assert server.is_alive()
 
 
-def test_value_on_which_the_graph_raises_fails_only_its_own_request(server: ModelServer, hard_models: Path) -> None:
+def test_value_on_which_graph_raises_fails_only_its_own_request(server: ModelServer, hard_models: Path) -> None:
     verified = ModelBundle.open(hard_models / "shifted").read_verified()
     good, expected = {"ids": np.asarray(verified.inputs["ids"])[:2]}, verified.outputs["output"][:2]
     bad = {"ids": np.array([[1, 2, 1_000_000]], np.int32)}
@@ -97,7 +97,7 @@ def test_value_on_which_the_graph_raises_fails_only_its_own_request(server: Mode
     asyncio.run(run())
 
 
-def test_lengths_that_only_the_signature_allows(server: ModelServer, hard_models: Path) -> None:
+def test_lengths_that_only_signature_allows(server: ModelServer, hard_models: Path) -> None:
     verified = ModelBundle.open(hard_models / "loose").read_verified()
     good, expected = {"values": np.asarray(verified.inputs["values"])[:1]}, verified.outputs["output"][:1]
 

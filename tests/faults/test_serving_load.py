@@ -119,7 +119,7 @@ class Load:
         return sorted(seconds)[count // 2]
 
 
-def test_three_times_the_load_it_can_hold(models: Path, serve: Serve) -> None:
+def test_three_times_load_it_can_hold(models: Path, serve: Serve) -> None:
     server = serve({"digits": models / "free"}, f"--max_queue={ROWS * 8}")
     verified = ModelBundle.open(models / "free").read_verified()
     repeat = -(-ROWS // len(verified))
@@ -278,7 +278,7 @@ def _read_counts(server: ModelServer) -> dict[str, float]:
 SMALL = np.full((1, 1, 8, 8), 0.5, np.float32)
 
 
-def test_the_servers_own_time_limit(busy_server: ModelServer) -> None:
+def test_servers_own_time_limit(busy_server: ModelServer) -> None:
     before = _read_counts(busy_server)
 
     async def run() -> None:
@@ -303,7 +303,7 @@ def test_the_servers_own_time_limit(busy_server: ModelServer) -> None:
     assert after["rows"] - before["rows"] == BUSY_ROWS, "what nobody waits for was computed"
 
 
-def test_a_clients_deadline_and_clients_that_cancel(busy_server: ModelServer, eventually: Any) -> None:
+def test_clients_deadline_and_clients_that_cancel(busy_server: ModelServer, eventually: Any) -> None:
     before = _read_counts(busy_server)
     message = make_message("digits", {"image": SMALL}, raw=True).SerializeToString()
 

@@ -83,7 +83,7 @@ def test_clients_that_connect_again_lose_no_request(
     assert "Traceback" not in server.read_log()
 
 
-def test_a_half_closed_client_gets_its_response(models: Path, serve: Callable[..., ModelServer]) -> None:
+def test_half_closed_client_gets_its_response(models: Path, serve: Callable[..., ModelServer]) -> None:
     server = serve({"digits": models / "free"}).wait_ready()
 
     async def run() -> None:

@@ -81,7 +81,7 @@ def assert_same_end(root: Path, whole: Path) -> None:
     assert len(losses[0]) == 4
 
 
-def test_sigterm_within_an_epoch_loses_no_completed_step(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
+def test_sigterm_within_epoch_loses_no_completed_step(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     step = STEPS + 9
     process = trainer.start(root, "--hold-step", str(step))
@@ -103,7 +103,7 @@ def test_sigterm_within_an_epoch_loses_no_completed_step(trainer: Trainer, whole
     assert_same_end(root, whole)
 
 
-def test_sigkill_during_a_checkpoint_keeps_the_previous_one(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
+def test_sigkill_during_checkpoint_keeps_previous_one(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     process = trainer.start(root, "--hold-checkpoint", "00003-108")
     process.wait_for(root / "in-checkpoint")
@@ -122,7 +122,7 @@ def test_sigkill_during_a_checkpoint_keeps_the_previous_one(trainer: Trainer, wh
     assert list_names(root / "checkpoints") == ["00002-72", "00003-108", "00004-144"]
 
 
-def test_sigkill_within_an_epoch_loses_one_interval_at_most(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
+def test_sigkill_within_epoch_loses_one_interval_at_most(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     process = trainer.start(root, "--checkpoint-steps", "10", "--hold-step", str(2 * STEPS + 25))
     process.wait_for(root / "in-step")
@@ -164,7 +164,7 @@ def test_killed_run_continues_on_another_node_from_s3(
     assert_same_end(tmp_path / "second", whole)
 
 
-def test_second_run_in_the_checkpoint_directory_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+def test_second_run_in_checkpoint_directory_is_refused(trainer: Trainer, tmp_path: Path) -> None:
     root = tmp_path / "run"
     process = trainer.start(root, "--hold-checkpoint", "00001-36")
     process.wait_for(root / "in-checkpoint")
@@ -198,7 +198,7 @@ def test_damaged_checkpoint_costs_one_interval(
     assert Checkpoint.open(newest).step == 4 * STEPS, "written anew"
 
 
-def test_full_disk_keeps_the_earlier_checkpoints(trainer: Trainer, copied: Path) -> None:
+def test_full_disk_keeps_earlier_checkpoints(trainer: Trainer, copied: Path) -> None:
     root = copied / "checkpoints"
     shutil.rmtree(root / "00004-144")
     limit = (root / "00003-108" / "optimizer.ckpt").stat().st_size - 1000

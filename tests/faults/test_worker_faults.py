@@ -77,7 +77,7 @@ def test_models_are_fixed_and_stay_served(pool: ModelServer, eventually: Eventua
     assert pool.read_log().count("--reload_interval is 0 with --workers") == 1
 
 
-def test_a_killed_worker_is_replaced_and_the_other_serves_on(pool: ModelServer, eventually: Eventually) -> None:
+def test_killed_worker_is_replaced_and_other_serves_on(pool: ModelServer, eventually: Eventually) -> None:
     eventually(lambda: count_ready(pool) == 2, 120)
     first, second = list_workers(pool)
     os.kill(first, signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_a_killed_worker_is_replaced_and_the_other_serves_on(pool: ModelServer, 
     assert asyncio.run(ask()) == [200] * 20
 
 
-def test_a_killed_parent_leaves_no_worker(pool: ModelServer, eventually: Eventually) -> None:
+def test_killed_parent_leaves_no_worker(pool: ModelServer, eventually: Eventually) -> None:
     workers = list_workers(pool)
     assert len(workers) == 2
     pool.process.kill()
@@ -104,7 +104,7 @@ def test_a_killed_parent_leaves_no_worker(pool: ModelServer, eventually: Eventua
     eventually(lambda: not any(map(is_alive, workers)), 20)
 
 
-def test_a_shutdown_completes_accepted_requests(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
+def test_shutdown_completes_accepted_requests(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
     server = serve({"digits": hard_models / "slow"}, WORKERS).wait_ready()
     eventually(lambda: count_ready(server) == 2, 120)
 
@@ -122,7 +122,7 @@ def test_a_shutdown_completes_accepted_requests(hard_models: Path, serve: Serve,
     assert server.process.wait(40) == 0
 
 
-def test_a_mistake_of_the_start_ends_all_with_exit_code_2(hard_models: Path, tmp_path: Path, serve: Serve) -> None:
+def test_mistake_of_start_ends_all_with_exit_code_2(hard_models: Path, tmp_path: Path, serve: Serve) -> None:
     place = tmp_path / "model"
     put(hard_models / "a", place)
     damage(place, "a bit")
@@ -132,7 +132,7 @@ def test_a_mistake_of_the_start_ends_all_with_exit_code_2(hard_models: Path, tmp
     assert "Traceback" not in server.read_log()
 
 
-def test_a_port_in_use_is_reported_by_the_parent(hard_models: Path, serve: Serve) -> None:
+def test_port_in_use_is_reported_by_parent(hard_models: Path, serve: Serve) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -142,7 +142,7 @@ def test_a_port_in_use_is_reported_by_the_parent(hard_models: Path, serve: Serve
     assert f"Error: --http_port: port {port} cannot be used" in server.read_log()
 
 
-def test_restart_on_the_port_of_earlier_connections(models: Path, tmp_path: Path, eventually: Eventually) -> None:
+def test_restart_on_port_of_earlier_connections(models: Path, tmp_path: Path, eventually: Eventually) -> None:
     ports = pick_ports(2)
     close = b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     for turn, workers in enumerate((1, 1, 2, 2, 1)):

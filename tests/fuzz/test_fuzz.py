@@ -98,7 +98,7 @@ class _Runner:
         self._loop.close()
 
 
-def test_a_case_is_kept_whole(stage: Stage) -> None:
+def test_case_is_kept_whole(stage: Stage) -> None:
     cases = list(generate(1, dict.fromkeys(KINDS, 50), stage.targets))
     assert cases == list(generate(1, dict.fromkeys(KINDS, 50), stage.targets))
     assert [Case.from_dict(case.to_dict()) for case in cases] == cases

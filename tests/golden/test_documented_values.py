@@ -196,7 +196,7 @@ VALUES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
 
 
 @pytest.mark.parametrize(("document", "pattern", "compute"), VALUES, ids=[value[1] for value in VALUES])
-def test_documented_value_is_that_of_the_code(document: str, pattern: str, compute: Callable[[], Any]) -> None:
+def test_documented_value_is_that_of_code(document: str, pattern: str, compute: Callable[[], Any]) -> None:
     found = re.findall(pattern, read_page(document))
     assert found, f"{document}: no text matches {pattern!r}"
     assert set(found) == {compute()}
@@ -224,13 +224,13 @@ def test_components_page_has_every_component() -> None:
     ]
 
 
-def test_defaults_of_the_definition() -> None:
+def test_defaults_of_definition() -> None:
     text = (ROOT / "docs/msjob.md").read_text().partition("\n- Defaults: ")[2].partition("\n- ")[0]
     found = {name: yaml.safe_load(value) for name, value in re.findall(r"`([\w.]+): (\w+)`", text)}
     assert found == read_crd_defaults()
 
 
-def test_thresholds_of_the_templates(tmp_path: Path) -> None:
+def test_thresholds_of_templates(tmp_path: Path) -> None:
     from kfp_mindspore.cli.init import TEMPLATES, write_project
 
     found = {}
@@ -248,7 +248,7 @@ def test_thresholds_of_the_templates(tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_figures_of_the_comparison() -> None:
+def test_figures_of_comparison() -> None:
     rows = json.loads((ROOT / "docs/benchmarks/serving.json").read_text())["raw"]["table"]
     measured = {row[1]: (row[2], row[4]) for row in rows if row[0] == "JSON, 1 image, 32 connections"}
     for server, rate, latency in list_rows("docs/comparison.md", "server"):

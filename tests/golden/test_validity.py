@@ -38,7 +38,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", COMPILED, ids=_name)
-def test_compiled_file_is_a_pipeline_spec(file: Path) -> None:
+def test_compiled_file_is_pipeline_spec(file: Path) -> None:
     from google.protobuf import json_format
     from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
     from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec, PlatformSpec
@@ -93,7 +93,7 @@ def test_module_imports_only_kfp_pytest_and_standard_library(file: Path) -> None
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "components").glob("*/*/tests/*.py")), ids=_name)
-def test_tests_of_a_component_need_its_folder_and_installed_packages_only(file: Path) -> None:
+def test_tests_of_component_need_its_folder_and_installed_packages_only(file: Path) -> None:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
             # Two levels are the component's folder.
@@ -102,7 +102,7 @@ def test_tests_of_a_component_need_its_folder_and_installed_packages_only(file: 
 
 
 @pytest.mark.parametrize("file", [file for file in MODULES if file.name != "__init__.py"], ids=_name)
-def test_folder_of_an_asset_is_a_component_or_pipeline(file: Path) -> None:
+def test_folder_of_asset_is_component_or_pipeline(file: Path) -> None:
     """Assert what CI of kubeflow/pipelines-components takes for an asset: each folder below a category."""
     _, *below = file.relative_to(ROOT).parts[:-1]
     if len(below) >= 2:
@@ -111,7 +111,7 @@ def test_folder_of_an_asset_is_a_component_or_pipeline(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", MODULES, ids=_name)
-def test_directory_of_a_module_is_a_package(file: Path) -> None:
+def test_directory_of_module_is_package(file: Path) -> None:
     assert (file.parent / "__init__.py").is_file()
 
 
@@ -158,7 +158,7 @@ def test_example_pipeline_compiles(folder: Path, tmp_path: Path) -> None:
         ("retrain_and_promote", {"load-dataset", "compare-models", "deploy-kserve"}),
     ],
 )
-def test_lifecycle_has_five_steps_without_a_condition(pipeline: str, uncached: set[str]) -> None:
+def test_lifecycle_has_five_steps_without_condition(pipeline: str, uncached: set[str]) -> None:
     spec = _read(ROOT / "pipelines" / "training" / pipeline / "pipeline.yaml")[0]
     tasks = spec["root"]["dag"]["tasks"]
     assert len(tasks) == 5

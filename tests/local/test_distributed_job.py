@@ -81,7 +81,7 @@ def test_two_ranks_of_mpirun_allreduce(tmp_path: Path) -> None:
 
 
 @pytest.mark.mindspore
-def test_train_runs_a_network_factory(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_runs_network_factory(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kfp_mindspore.data import load_dataset
 
     load_dataset("wine", tmp_path / "data")

@@ -103,7 +103,7 @@ def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path, t
     assert not list((home / "services").glob("*/*")), "services stop with the run"
 
 
-def test_invalid_network_fails_the_run_with_its_error(project: Path, home: Path) -> None:
+def test_invalid_network_fails_run_with_its_error(project: Path, home: Path) -> None:
     change(project, {"network.py": {"nn.Dense(inputs, hidden)": "nn.Dense(inputs + 1, hidden)"}})
     done = run(home, project, "run", "pipeline.py", "--json")
     assert done.returncode == 1

@@ -77,7 +77,7 @@ def resume(model: Output[Model]) -> int:
     return count + 1
 
 
-def test_return_value_is_an_output(run_component) -> None:
+def test_return_value_is_output(run_component) -> None:
     assert run_component(double, value=3).parameters == {"Output": "$$(HOME)" + 6 * "$(HOME)$$"}
 
 
@@ -103,7 +103,7 @@ def test_outputs_are_those_of_worker_0(run_component, tmp_path) -> None:
     assert "worker 0 is here" in outputs.log
 
 
-def test_exception_fails_the_step_with_its_last_lines(run_component) -> None:
+def test_exception_fails_step_with_its_last_lines(run_component) -> None:
     with pytest.raises(RuntimeError, match="ValueError: 2 is too much"):
         run_component(fail, value=2)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(300)]
 
 
-def test_retraining_deploys_a_better_model(local_home: Path, lifecycle: Lifecycle) -> None:
+def test_retraining_deploys_better_model(local_home: Path, lifecycle: Lifecycle) -> None:
     client = InferenceClient(LocalServing(local_home))
     client.deploy(Service("retrained", lifecycle.bundle))
     try:
@@ -54,7 +54,7 @@ def test_sources_are_built_before_training(local_home: Path) -> None:
     assert "32 samples tested" in result.steps["deploy-kserve"].outputs["verdict"]
 
 
-def test_notebook_runs_as_a_step(local_home: Path) -> None:
+def test_notebook_runs_as_step(local_home: Path) -> None:
     result = run_local(ROOT / "examples" / "notebook_step" / "pipeline.py", {"split": "test"}, home=local_home)
     report = Path(result.steps["describe-dataset"].outputs["report"]["uri"]).read_text()
     rows = [line.strip("| ").split(" | ") for line in report.splitlines() if line.startswith("| ")]

@@ -59,7 +59,7 @@ def parse_command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page_have_existing_options(page) -> None:
+def test_commands_of_page_have_existing_options(page) -> None:
     for words in list_commands(page):
         parse_command(words)
 
@@ -74,7 +74,7 @@ def has_name(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_of_a_page_compiles_and_imports_existing_names(page) -> None:
+def test_python_of_page_compiles_and_imports_existing_names(page) -> None:
     for block in list_blocks(page, "python"):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
@@ -85,14 +85,14 @@ def test_python_of_a_page_compiles_and_imports_existing_names(page) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_jobs_of_a_page_are_valid(page) -> None:
+def test_jobs_of_page_are_valid(page) -> None:
     for block in list_blocks(page, "yaml"):
         for document in yaml.safe_load_all(block):
             if isinstance(document, dict) and document.get("kind") == "MSJob":
                 assert list_errors(document) == []
 
 
-def test_site_has_no_broken_link_and_a_reference_of_every_public_name(tmp_path) -> None:
+def test_site_has_no_broken_link_and_reference_of_every_public_name(tmp_path) -> None:
     config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))  # strict: a warning fails the build
     build(config)
     inventory = zlib.decompress((tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()

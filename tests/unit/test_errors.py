@@ -29,7 +29,7 @@ def test_message_is_followed_by_log_and_hint() -> None:
     assert str(error) == "step train failed\n  | a\n  | b\nSee run.log"
 
 
-def test_missing_extra_in_a_pod_names_the_build_of_its_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_in_pod_names_build_of_its_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert errors.MissingExtraError("pyarrow", "data").hint == "Install it with: pip install 'kfp-mindspore[data]'"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
@@ -45,5 +45,5 @@ def test_validation_error_names_subject_and_all_fields() -> None:
     assert error.errors == ("spec.a: must be 1, got 0", "spec.b: missing")
 
 
-def test_wait_timeout_is_a_timeout_error() -> None:
+def test_wait_timeout_is_timeout_error() -> None:
     assert issubclass(errors.WaitTimeoutError, TimeoutError)

@@ -14,14 +14,14 @@ def read(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_no_file_is_written_outside_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_file_is_written_outside_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KFP_MINDSPORE_EVENTS", raising=False)
     monkeypatch.chdir(tmp_path)
     events.emit("progress", "training.fit", epoch=1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_span_records_task_and_seconds_after_an_exception(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_span_records_task_and_seconds_after_exception(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(path))
     monkeypatch.setenv("KFP_MINDSPORE_STEP", "export-mindir")

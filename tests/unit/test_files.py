@@ -16,7 +16,7 @@ class Interrupted(BaseException):
     pass
 
 
-def test_home_is_the_variable_or_below_the_user_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_is_variable_or_below_user_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "state"))
     assert files.get_home() == tmp_path / "state"
     monkeypatch.delenv("KFP_MINDSPORE_HOME")
@@ -24,7 +24,7 @@ def test_home_is_the_variable_or_below_the_user_home(monkeypatch: pytest.MonkeyP
     assert files.get_home() == tmp_path / ".kfp-mindspore"
 
 
-def test_location_is_an_absolute_path_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_location_is_absolute_path_or_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert files.resolve_location("run/checkpoints") == str(tmp_path / "run" / "checkpoints")
     assert files.resolve_location("s3://bucket/run") == "s3://bucket/run"
@@ -38,7 +38,7 @@ def test_write_creates_directories_and_leaves_no_sibling(tmp_path: Path) -> None
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     files.write_text(path, "old")
 
@@ -57,7 +57,7 @@ def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.
     [(None, "no such file"), (b"{", "not valid JSON"), (b"\xff\xfe{}", "not valid JSON")],
     ids=["missing", "truncated", "binary"],
 )
-def test_read_json_error_names_the_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_read_json_error_names_file(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "signature.json"
     if content is not None:
         path.write_bytes(content)
@@ -108,7 +108,7 @@ def test_tree_digest_depends_on_names_and_contents_only(
     assert files.digest_tree(first) != files.digest_tree(second)
 
 
-def test_boot_id_without_proc_is_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boot_id_without_proc_is_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> str:
         raise FileNotFoundError
 
@@ -116,7 +116,7 @@ def test_boot_id_without_proc_is_the_hosts_name(monkeypatch: pytest.MonkeyPatch)
     assert files.read_boot_id() == socket.gethostname()
 
 
-def test_interrupted_replacement_leaves_the_old_file(tmp_path: Path) -> None:
+def test_interrupted_replacement_leaves_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_text("old")
 
@@ -131,7 +131,7 @@ def test_interrupted_replacement_leaves_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
 
 
-def test_replacement_does_not_create_a_removed_directory(tmp_path: Path) -> None:
+def test_replacement_does_not_create_removed_directory(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), files.replace_file(tmp_path / "removed" / "beat.json", durable=False):
         pass
     assert not (tmp_path / "removed").exists()
@@ -139,7 +139,7 @@ def test_replacement_does_not_create_a_removed_directory(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("old", ["file", "directory", "nothing"])
 @pytest.mark.parametrize("new", ["file", "directory"])
-def test_path_is_replaced_by_a_file_or_a_directory(tmp_path: Path, old: str, new: str) -> None:
+def test_path_is_replaced_by_file_or_directory(tmp_path: Path, old: str, new: str) -> None:
     def write(path: Path, kind: str) -> None:
         if kind == "directory":
             path.mkdir()
@@ -164,7 +164,7 @@ def test_path_is_replaced_by_a_file_or_a_directory(tmp_path: Path, old: str, new
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
 
 
-def test_new_directory_does_not_replace_an_existing_one(tmp_path: Path) -> None:
+def test_new_directory_does_not_replace_existing_one(tmp_path: Path) -> None:
     path = tmp_path / "job"
     with files.create_directory(path) as temporary:
         (temporary / "first").touch()
@@ -176,7 +176,7 @@ def test_new_directory_does_not_replace_an_existing_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_replacement_restores_the_old_directory(tmp_path: Path) -> None:
+def test_failed_replacement_restores_old_directory(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.mkdir()
     (path / "old").touch()

@@ -110,7 +110,7 @@ def test_each_difference_names_its_place() -> None:
     ]
 
 
-def test_unknown_field_in_a_table_is_named() -> None:
+def test_unknown_field_in_table_is_named() -> None:
     differences = Signature(Brew, set_pot, SETTER, only=("cup",)).list_differences()
 
     assert differences == ["set_pot: cup: is no field of Brew"]

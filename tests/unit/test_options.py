@@ -131,7 +131,7 @@ def test_valid_values_pass() -> None:
     check_options(Brew(cups=9, heat=1, labels={"a": "b"}, filters=["x"], recipe={"a": [1]}, tray=Path("t")))
 
 
-def test_argument_names_of_a_call_are_in_messages() -> None:
+def test_argument_names_of_call_are_in_messages() -> None:
     with pytest.raises(ValidationError, match=r"^set_pot is invalid: count: must be an integer ≥ 1 and ≤ 9, got 0$"):
         check_values(Brew, {"cups": 0}, subject="set_pot", names={"cups": "count"})
 
@@ -179,7 +179,7 @@ def test_schema_has_types_limits_and_descriptions() -> None:
         jsonschema.validate({"cup": 1}, schema)
 
 
-def test_table_has_a_row_for_each_field() -> None:
+def test_table_has_row_for_each_field() -> None:
     rows = build_table(Brew).splitlines()
 
     assert len(rows) == 2 + len(dataclasses.fields(Brew))
@@ -188,7 +188,7 @@ def test_table_has_a_row_for_each_field() -> None:
     assert rows[4] == "| `heat` | number | `90.0` | Degrees \\| Celsius. |"
 
 
-def test_command_gets_an_instance() -> None:
+def test_command_gets_instance() -> None:
     code, output = call(
         *("--cups", "3", "--strength", "strong", "--sugar", "--no-lid", "--labels", "a=b", "--labels", "c=d"),
         *("--filter", "x", "--filter", "y", "--recipe", '{"z": [1]}', "--heat", "80"),
@@ -207,7 +207,7 @@ def test_command_gets_an_instance() -> None:
     }
 
 
-def test_command_without_options_gets_the_defaults() -> None:
+def test_command_without_options_gets_defaults() -> None:
     assert call() == (0, "{}\n")
 
 
@@ -229,7 +229,7 @@ def test_command_refuses_invalid_options(words: tuple[str, ...], message: str) -
     assert message in output
 
 
-def test_help_is_the_description() -> None:
+def test_help_is_description() -> None:
     output = " ".join(call("--help")[1].split())
 
     assert "--cups INTEGER RANGE Number of cups. [1<=x<=9]" in output

@@ -145,7 +145,7 @@ def test_listed_modules_name_their_distribution() -> None:
 
 
 @pytest.mark.parametrize("distribution", sorted({name for names in USERS.values() for name in names}))
-def test_distribution_with_private_uses_has_an_upper_bound(distribution: str) -> None:
+def test_distribution_with_private_uses_has_upper_bound(distribution: str) -> None:
     requirements = read_requirements(distribution)
     assert requirements, f"{distribution}: not in pyproject.toml"
     assert [line for line in requirements if "<" not in line] == []

@@ -38,7 +38,7 @@ def test_package_lists_and_resolves_its_public_names(package) -> None:
         module.no_such_name  # noqa: B018
 
 
-def test_front_door_offers_the_usual_names() -> None:
+def test_front_door_offers_usual_names() -> None:
     assert dir(importlib.import_module("kfp_mindspore")) == [
         "InferenceClient",
         "MSJobClient",
@@ -73,7 +73,7 @@ def test_component_is_importable_by_name_in_any_order(first) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_import_takes_less_than_a_tenth_of_a_second() -> None:
+def test_import_takes_less_than_tenth_of_second() -> None:
     program = "import time; start = time.process_time(); import kfp_mindspore; print(time.process_time() - start)"
     seconds = [
         float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60).stdout)

@@ -134,7 +134,7 @@ def read_documented() -> set[str]:
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
-def test_documented_image_has_what_a_component_imports(component: Path) -> None:
+def test_documented_image_has_what_component_imports(component: Path) -> None:
     (module,) = {
         name for name in _list_imports(ast.parse((component / "component.py").read_text())) if ".steps." in name
     }

@@ -31,7 +31,7 @@ def test_selection_beats_random_selection_with_as_many_labels(tmp_path: Path) ->
         assert last[strategy] >= last["random"] + 0.02, last
 
 
-def test_pipeline_serves_the_model_of_the_last_round(local_home: Path) -> None:
+def test_pipeline_serves_model_of_last_round(local_home: Path) -> None:
     arguments = {"service_name": "few-labels"}
     result = run_local("active_learning", arguments, home=local_home, keep=True)
     client = InferenceClient(LocalServing(local_home))

@@ -17,7 +17,7 @@ from kfp_mindspore.workloads.connect4.players import one_ply_player, play_match
 pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(900)]
 
 
-def test_pipeline_serves_a_player_that_beats_the_one_ply_player(local_home: Path) -> None:
+def test_pipeline_serves_player_that_beats_one_ply_player(local_home: Path) -> None:
     result = run_local("connect4", {"service_name": "four"}, home=local_home, keep=True)
     client = InferenceClient(LocalServing(local_home))
     try:

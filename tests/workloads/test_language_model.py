@@ -43,7 +43,7 @@ def predict_next(url: str, texts: list[str]) -> list[str]:
         return [row["next"] for row in json.loads(response.read())["predictions"]]
 
 
-def test_pipeline_beats_the_bigram_model_and_serves_the_next_character(
+def test_pipeline_beats_bigram_model_and_serves_next_character(
     local_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_local("language_model", {"service_name": SERVICE}, home=local_home, keep=True)

@@ -35,7 +35,7 @@ def compute_baseline(dataset: Path) -> float:
 
 
 @pytest.mark.parametrize(("name", "metric"), [("diabetes", "rmse"), ("breast_cancer", "log_loss")])
-def test_network_beats_a_tuned_linear_model(
+def test_network_beats_tuned_linear_model(
     name: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.workloads.tabular import train

@@ -56,9 +56,7 @@ def run_notebook(path: Path, arguments: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("template", PARAMETERS)
-def test_project_of_a_template(
-    template: str, local_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_of_template(template: str, local_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     project, name = tmp_path / "my-project", "my-project"
@@ -86,7 +84,7 @@ def test_project_of_a_template(
 
 
 @pytest.mark.parametrize("template", ["regression", "two-inputs"])
-def test_training_script_of_a_template_runs_standalone(template: str, tmp_path: Path) -> None:
+def test_training_script_of_template_runs_standalone(template: str, tmp_path: Path) -> None:
     write_project(tmp_path / "project", template)
     readme = (tmp_path / "project" / "README.md").read_text()
     commands = readme.partition("## The training script standalone")[2].partition("```bash\n")[2].partition("```")[0]

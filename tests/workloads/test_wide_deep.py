@@ -53,7 +53,7 @@ def post(url: str, instance: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return error.code, json.loads(error.read())
 
 
-def test_pipeline_beats_the_baselines_and_serves_raw_ids(local_home: Path) -> None:
+def test_pipeline_beats_baselines_and_serves_raw_ids(local_home: Path) -> None:
     result = run_local("wide_deep", {"service_name": SERVICE}, home=local_home, keep=True)
     client = InferenceClient(LocalServing(local_home))
     try:

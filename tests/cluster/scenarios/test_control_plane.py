@@ -10,7 +10,7 @@ from tests.support.node_jobs import CHECKPOINT_STEPS, LogReader, NodeJobs
 ETCD_SECONDS = 10
 
 
-def test_job_survives_an_api_server_restart(jobs: NodeJobs) -> None:
+def test_job_survives_api_server_restart(jobs: NodeJobs) -> None:
     job = jobs.start("served", workers=2)
     job.wait("Running")
     uids = job.pod_uids()
@@ -30,7 +30,7 @@ def test_job_survives_an_api_server_restart(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_failure_during_an_api_server_outage_is_counted_once(jobs: NodeJobs) -> None:
+def test_failure_during_api_server_outage_is_counted_once(jobs: NodeJobs) -> None:
     job = jobs.start("unserved", workers=2, backoff_limit=1)
     job.wait("Running")
     job.wait_steps()

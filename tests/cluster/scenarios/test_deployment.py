@@ -14,7 +14,7 @@ from tests.support.operators import SECONDS, wait_for
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
-def test_replica_takes_over_from_a_killed_leader(own_cluster: NodeCluster, operator_image: str) -> None:
+def test_replica_takes_over_from_killed_leader(own_cluster: NodeCluster, operator_image: str) -> None:
     with own_cluster.make_namespace("tenant") as tenant, own_cluster.make_namespace("system") as system:
         words = ["--image", operator_image, "--operator-namespace", system, "--namespace", tenant]
         command = [sys.executable, "-m", "kfp_mindspore.cli.main", "operator", "install", *words]

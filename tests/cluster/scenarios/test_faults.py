@@ -21,7 +21,7 @@ NODE_SECONDS = 180.0
 _NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 
 
-def test_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
+def test_killed_worker_restarts_gang_once(jobs: NodeJobs) -> None:
     job = jobs.start("killed", workers=2)
     job.wait("Running")
     with LogReader(job) as log:
@@ -48,7 +48,7 @@ def test_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_killed_worker_beyond_the_limit_fails_the_job(jobs: NodeJobs) -> None:
+def test_killed_worker_beyond_limit_fails_job(jobs: NodeJobs) -> None:
     job = jobs.start("limited", workers=2, backoff_limit=0)
     job.wait("Running")
     job.wait_steps(2)
@@ -60,7 +60,7 @@ def test_killed_worker_beyond_the_limit_fails_the_job(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_deleted_scheduler_restarts_the_gang(jobs: NodeJobs) -> None:
+def test_deleted_scheduler_restarts_gang(jobs: NodeJobs) -> None:
     job = jobs.start("headless", workers=2)
     job.wait("Running")
     job.wait_steps()
@@ -75,7 +75,7 @@ def test_deleted_scheduler_restarts_the_gang(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_evicted_worker_waits_for_a_node_uncounted(jobs: NodeJobs) -> None:
+def test_evicted_worker_waits_for_node_uncounted(jobs: NodeJobs) -> None:
     job = jobs.start("drained", workers=2, backoff_limit=0)
     job.wait("Running")
     job.wait_steps()
@@ -150,7 +150,7 @@ def test_oom_killed_worker(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_missing_image_is_reported_until_the_deadline(jobs: NodeJobs) -> None:
+def test_missing_image_is_reported_until_deadline(jobs: NodeJobs) -> None:
     image = "kfp-mindspore.invalid/none:1"
     job = jobs.start("unpullable", image=image, workers=2)
     stuck = job.wait_until(lambda job: job.status and getattr(job.status, "waiting", None))
@@ -169,7 +169,7 @@ def test_missing_image_is_reported_until_the_deadline(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_invalid_image_name_fails_the_job(jobs: NodeJobs) -> None:
+def test_invalid_image_name_fails_job(jobs: NodeJobs) -> None:
     job = jobs.start("misspelt", image="No/Image:At:All", workers=1)
     with pytest.raises(JobFailedError, match="InvalidImageName"):
         job.wait("Succeeded")

@@ -102,7 +102,7 @@ def case(own_cluster: NodeCluster, pod_packages: PodPackages) -> Iterator[KindCa
         (run_volcano, "volcano", PYTHON, ("batch.volcano.sh/v1alpha1", "Job"), "Completed"),
     ],
 )
-def test_a_kind_trains_under_its_own_operator(
+def test_kind_trains_under_its_own_operator(
     own_cluster: NodeCluster,
     case: KindCase,
     run: Callable[[NodeCluster], Any],
@@ -118,7 +118,7 @@ def test_a_kind_trains_under_its_own_operator(
     case.check_result()
 
 
-def test_a_kind_that_is_not_installed_is_refused(case: KindCase) -> None:
+def test_kind_that_is_not_installed_is_refused(case: KindCase) -> None:
     with pytest.raises(NotInstalledError, match="this cluster cannot run AscendJob"):
         case.client.create_job(case.build(PYTHON), job_kind="AscendJob")
     assert case.api.list(PODS, case.namespace) == []

@@ -95,7 +95,7 @@ def test_conformance(case: Callable[[ServingEnvironment], None], world: KServeEn
     case(world)
 
 
-def test_runtime_is_selected_for_the_format(world: KServeEnvironment) -> None:
+def test_runtime_is_selected_for_format(world: KServeEnvironment) -> None:
     status = world.deploy(FIRST)
     document = world.kserve.api.get(SERVICES, NAME, world.client.namespace)
     assert document["status"]["clusterServingRuntimeName"] == "kfp-mindspore-server"
@@ -163,7 +163,7 @@ def test_named_port_serves_grpc(world: KServeEnvironment) -> None:
     assert world.identify(status.url) == FIRST
 
 
-def test_storage_initializer_downloads_a_bundle(world: KServeEnvironment, store: ObjectStore) -> None:
+def test_storage_initializer_downloads_bundle(world: KServeEnvironment, store: ObjectStore) -> None:
     world.kserve.add_store(world.client.namespace, store)
     world.store = f"s3://{BUCKET}"
     status = world.deploy(f"{FIRST}/", service_account="models")

@@ -114,7 +114,7 @@ def steps(kserve: KServe, bundles: dict[str, Path], store: ObjectStore) -> Itera
         yield Deployments(kserve, namespace, bundles)
 
 
-def test_steps_deploy_test_and_roll_back_a_service(steps: Deployments) -> None:
+def test_steps_deploy_test_and_roll_back_service(steps: Deployments) -> None:
     first = steps.deploy(FIRST).finish()["parameterValues"]
     assert first["url"] == f"http://{NAME}-predictor.{steps.namespace}.svc.cluster.local"
     tested = steps.run("smoke_test", FIRST, url=first["url"], model_name=first["name"])
@@ -146,7 +146,7 @@ def test_deployment_killed_at_each_stage_is_retried_to_one_version(steps: Deploy
         assert tested["max_abs_diff"] < 1e-5
 
 
-def test_terminated_deployment_leaves_the_version_before(steps: Deployments) -> None:
+def test_terminated_deployment_leaves_version_before(steps: Deployments) -> None:
     def terminate(model: str, stage: Stage, is_restored: Callable[[], bool], **parameters: Any) -> None:
         step = steps.deploy(model, **parameters)
         reach(steps, step, stage)

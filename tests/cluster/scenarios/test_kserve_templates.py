@@ -84,7 +84,7 @@ def compile_template(world: StepRunner, tmp_path: Path) -> Callable[[str], tuple
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_project_of_a_template_is_served(
+def test_project_of_template_is_served(
     template: str,
     world: StepRunner,
     artifact_store: ObjectStore,

@@ -106,7 +106,7 @@ def test_scaled_gang_resumes(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_deleting_a_running_job_leaves_nothing(jobs: NodeJobs) -> None:
+def test_deleting_running_job_leaves_nothing(jobs: NodeJobs) -> None:
     job = jobs.start("unwanted", workers=2)
     job.wait("Running")
     job.wait_steps()

@@ -49,7 +49,7 @@ def kill(operator: OperatorProcess) -> Iterator[None]:
     operator.start()
 
 
-def test_killed_before_the_job_is_observed(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_killed_before_job_is_observed(jobs: NodeJobs, operator: OperatorProcess) -> None:
     with kill(operator):
         job = jobs.start("unseen", workers=2)
         assert job.list_pods() == []
@@ -61,7 +61,7 @@ def test_killed_before_the_job_is_observed(jobs: NodeJobs, operator: OperatorPro
     job.delete()
 
 
-def test_killed_after_the_first_status(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_killed_after_first_status(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("created", workers=2)
     job.wait("Created")
     with kill(operator):
@@ -95,7 +95,7 @@ def test_killed_while_pods_are_pending(jobs: NodeJobs, operator: OperatorProcess
     job.delete()
 
 
-def test_worker_fails_while_the_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_worker_fails_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("widowed", workers=2)
     job.wait("Running")
     job.wait_steps()
@@ -112,7 +112,7 @@ def test_worker_fails_while_the_operator_is_down(jobs: NodeJobs, operator: Opera
     job.delete()
 
 
-def test_killed_during_a_restart(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_killed_during_restart(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("halfway", workers=2, backoff_limit=1)
     job.wait("Running")
     job.wait_steps()
@@ -130,7 +130,7 @@ def test_killed_during_a_restart(jobs: NodeJobs, operator: OperatorProcess) -> N
     job.delete()
 
 
-def test_killed_during_a_suspension(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_killed_during_suspension(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("asleep", workers=2, backoff_limit=0)
     job.wait("Running")
     job.wait_steps()
@@ -150,7 +150,7 @@ def test_killed_during_a_suspension(jobs: NodeJobs, operator: OperatorProcess) -
     job.delete()
 
 
-def test_job_succeeds_while_the_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_job_succeeds_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("finished", workers=2)
     job.wait("Running")
     job.wait_steps()
@@ -164,7 +164,7 @@ def test_job_succeeds_while_the_operator_is_down(jobs: NodeJobs, operator: Opera
     job.delete()
 
 
-def test_deadline_expires_while_the_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_deadline_expires_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("overdue", workers=1)
     running = job.wait("Running")
     with kill(operator):
@@ -177,7 +177,7 @@ def test_deadline_expires_while_the_operator_is_down(jobs: NodeJobs, operator: O
     job.delete()
 
 
-def test_ttl_expires_while_the_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_ttl_expires_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("leaving", workers=2)
     job.wait("Running")
     job.finish()
@@ -189,7 +189,7 @@ def test_ttl_expires_while_the_operator_is_down(jobs: NodeJobs, operator: Operat
     job.check_gone()
 
 
-def test_job_is_deleted_while_the_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
+def test_job_is_deleted_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
     job = jobs.start("abandoned", workers=2)
     job.wait("Running")
     with kill(operator):

@@ -15,7 +15,7 @@ _TRAIN = "python -m kfp_mindspore.workloads.digits.train --epochs 100000"
 
 
 @pytest.mark.mindspore
-def test_spares_become_the_members_of_the_next_gang(jobs: NodeJobs, pod_packages: PodPackages) -> None:
+def test_spares_become_members_of_next_gang(jobs: NodeJobs, pod_packages: PodPackages) -> None:
     job = Training(jobs, "warm")
     job.train(pod_packages, _TRAIN.split(), workers=2, backoff_limit=2)
     _wait_epochs(job)

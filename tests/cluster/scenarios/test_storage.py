@@ -69,7 +69,7 @@ def count(text: str, report: dsl.Output[dsl.Artifact]) -> int:
     return len(text)
 
 
-def test_function_returns_the_outputs_of_worker_0(
+def test_function_returns_outputs_of_worker_0(
     training_steps: StepRunner, artifact_store: ObjectStore, tmp_path: Path
 ) -> None:
     run, store = training_steps, artifact_store
@@ -81,7 +81,7 @@ def test_function_returns_the_outputs_of_worker_0(
     assert store.get(f"{step.key}/report") == b"rank 0: four"
 
 
-def test_claim_holds_the_data_of_a_job(training_steps: StepRunner, artifact_store: ObjectStore, tmp_path: Path) -> None:
+def test_claim_holds_data_of_job(training_steps: StepRunner, artifact_store: ObjectStore, tmp_path: Path) -> None:
     run, store = training_steps, artifact_store
     directory = run.cluster.make_volume(f"{run.namespace}-claim")
     # A provisioner would apply the fsGroup of the pods.

@@ -61,7 +61,7 @@ class Training(NodeJob):
 
 
 @pytest.mark.mindspore
-def test_digits_train_across_a_worker_failure(jobs: NodeJobs, pod_packages: PodPackages) -> None:
+def test_digits_train_across_worker_failure(jobs: NodeJobs, pod_packages: PodPackages) -> None:
     alone = Training(jobs, "digits")
     export = "python -m kfp_mindspore.cli.main model export $0/out/checkpoint --dataset $0/data --output $0/out/model"
     alone.train(pod_packages, ["sh", "-c", f"{_TRAIN} && {export}", alone.mount], workers=1)

@@ -102,7 +102,7 @@ def test_step_killed_at_each_stage_has_one_job_and_loses_no_epoch(training: Trai
     assert artifacts["model"]["artifacts"][0]["metadata"]["job"] == name
 
 
-def test_drained_launcher_leaves_its_job_to_the_retry(training: Training) -> None:
+def test_drained_launcher_leaves_its_job_to_retry(training: Training) -> None:
     step = training.step
     step.start()
     job = step.wait_job()

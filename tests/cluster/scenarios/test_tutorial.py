@@ -86,7 +86,7 @@ def kubectl() -> None:
     start(check)
 
 
-def test_operator_runs_a_first_job(own_cluster: NodeCluster, operator_image: str, tmp_path: Path) -> None:
+def test_operator_runs_first_job(own_cluster: NodeCluster, operator_image: str, tmp_path: Path) -> None:
     with own_cluster.make_namespace("tutorial") as namespace:
         variables = {"OPERATOR_IMAGE": operator_image, "STEPS_IMAGE": PYTHON, "NAMESPACE": namespace}
         with open_tutorial(own_cluster, tmp_path, variables) as tutorial:
@@ -96,7 +96,7 @@ def test_operator_runs_a_first_job(own_cluster: NodeCluster, operator_image: str
     assert "Succeeded" in output
 
 
-def test_pipeline_ends_with_a_prediction(
+def test_pipeline_ends_with_prediction(
     kserve: KServe, operator_image: str, artifact_store: ObjectStore, tmp_path: Path
 ) -> None:
     with kserve.make_namespace() as namespace:

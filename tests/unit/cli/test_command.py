@@ -87,7 +87,7 @@ def test_every_list_command_prints_items_as_json(
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_usage_error_is_json_with_the_option(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_error_is_json_with_option(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*path, "--json", "--no-such-option"]) == 2
     output, errors = capsys.readouterr()
     error = json.loads(errors)["error"]

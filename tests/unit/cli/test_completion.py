@@ -57,7 +57,7 @@ def test_jobs_are_completed(home: Path, command: str) -> None:
         *((f"pipeline {name} digits_l", ["digits_lifecycle"]) for name in ("run", "compile", "upload", "schedule")),
     ],
 )
-def test_names_are_completed_by_the_words_before(home: Path, line: str, expected: list[str]) -> None:
+def test_names_are_completed_by_words_before(home: Path, line: str, expected: list[str]) -> None:
     assert complete(line) == expected
 
 

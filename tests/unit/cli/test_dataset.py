@@ -17,7 +17,7 @@ def working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data_sources.write_csv(Path("table.csv"))
 
 
-def test_load_and_inspect_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_and_inspect_table(capsys: pytest.CaptureFixture[str]) -> None:
     roles = ["--input", "size=width,height", "--input", "city=city", "--ids", "user", "--split", "time:day"]
     assert run(["dataset", "load", "table.csv", "data", *roles]) == 0
     text = capsys.readouterr().out

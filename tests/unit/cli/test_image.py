@@ -58,7 +58,7 @@ def test_build_pushes_once(script, base, registry, capsys) -> None:
     assert "  team=x" in shown
 
 
-def test_dry_run_prints_the_plan_and_pushes_nothing(script, base, registry, capsys) -> None:
+def test_dry_run_prints_plan_and_pushes_nothing(script, base, registry, capsys) -> None:
     words = ["image", "build", str(script), "--base", base, "--insecure", registry.host, "--dry-run"]
     assert run([*words, "--to", f"{registry.host}/cli/dry"]) == 0
     shown = capsys.readouterr().out
@@ -152,18 +152,18 @@ def test_user_errors_are_one_line_with_exit_code_2(words, message, script, monke
         ("runtime", "Resolves the base image's digest."),
     ],
 )
-def test_help_lists_the_builders(command, help_text, capsys) -> None:
+def test_help_lists_builders(command, help_text, capsys) -> None:
     assert run(["image", command, "--help"]) == 0
     assert help_text in " ".join(capsys.readouterr().out.split())
 
 
-def test_missing_base_is_reported_before_an_upload(script, registry, capsys) -> None:
+def test_missing_base_is_reported_before_upload(script, registry, capsys) -> None:
     words = ["image", "build", str(script), "--base", f"{registry.host}/no/such:1", "--insecure", registry.host]
     assert run([*words, "--to", f"{registry.host}/cli/none"]) == 2
     assert "no/such:1" in capsys.readouterr().err
 
 
-def test_progress_is_plain_without_a_terminal() -> None:
+def test_progress_is_plain_without_terminal() -> None:
     stream = io.StringIO()
     with BuildDisplay(stream) as display:
         for progress in (
@@ -183,7 +183,7 @@ def test_progress_is_plain_without_a_terminal() -> None:
     ]
 
 
-def test_terminal_shows_a_bar_per_layer() -> None:
+def test_terminal_shows_bar_per_layer() -> None:
     stream = io.StringIO()
     with BuildDisplay(stream, bars=True) as display:
         display(Progress("Push layer", "sha256:abc", 5, 10))

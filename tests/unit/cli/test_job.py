@@ -72,7 +72,7 @@ def script(tmp_path: Path) -> str:
     return path.name
 
 
-def test_a_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: str, tmp_path: Path) -> None:
+def test_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: str, tmp_path: Path) -> None:
     submitted = run("submit", "--name", "lenet", "--output", "out", "--env", "COLOR=red", "--", "python", script, "0")
     assert submitted.code == 0, submitted.errors
     assert "job logs -f lenet" in submitted.output
@@ -91,7 +91,7 @@ def test_a_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: s
     assert run("list", "--json").json["items"] == []
 
 
-def test_a_file_is_submitted_and_every_process_is_shown(run: Run, script: str, tmp_path: Path) -> None:
+def test_file_is_submitted_and_every_process_is_shown(run: Run, script: str, tmp_path: Path) -> None:
     template = {"spec": {"containers": [{"name": "mindspore", "command": ["python", script, "0"]}]}}
     document = {
         "apiVersion": "mindspore.gitee.com/v1",
@@ -111,7 +111,7 @@ def test_a_file_is_submitted_and_every_process_is_shown(run: Run, script: str, t
     assert run("logs", "pair", "--replica-type", "worker", "--index", "1", "--tail", "1").output.startswith("output")
 
 
-def test_a_job_is_suspended_resumed_and_scaled(run: Run, tmp_path: Path) -> None:
+def test_job_is_suspended_resumed_and_scaled(run: Run, tmp_path: Path) -> None:
     (tmp_path / "sleep.py").write_text("import time\ntime.sleep(600)\n")
     assert run("submit", "--name", "long", "--", "python", "sleep.py").code == 0
     assert run("wait", "long", "--for", "running").output == "job long: Running\n"
@@ -148,7 +148,7 @@ def test_expired_wait_prints_job_as_json(run: Run, tmp_path: Path) -> None:
     assert json.loads(expired.errors.splitlines()[-1])["error"]["type"] == "WaitTimeoutError"
 
 
-def test_a_dry_run_starts_nothing(run: Run, script: str) -> None:
+def test_dry_run_starts_nothing(run: Run, script: str) -> None:
     words = ["--empty-dir", "/dev/shm=8Gi", "--checkpoints", "s3://bucket/c", "--dry-run", "--json"]
     judged = run("submit", "--name", "lenet", *words, "--", "python", script, "0")
     assert (judged.code, judged.json["metadata"]["name"]) == (0, "lenet")
@@ -167,7 +167,7 @@ def test_a_dry_run_starts_nothing(run: Run, script: str) -> None:
         ("", [], 2, "must have an image on a cluster"),
     ],
 )
-def test_an_image_is_for_containers_of_a_file_that_name_none(
+def test_image_is_for_containers_of_file_that_name_none(
     run: Run, tmp_path: Path, own: str, words: list[str], code: int, image: str
 ) -> None:
     document = build_msjob("lenet", command=["true"]).to_dict()
@@ -181,13 +181,13 @@ def test_an_image_is_for_containers_of_a_file_that_name_none(
     assert (result.code, image in result.output + result.errors) == (code, True), result
 
 
-def test_hints_repeat_the_namespace(run: Run, script: str) -> None:
+def test_hints_repeat_namespace(run: Run, script: str) -> None:
     submitted = run("submit", "--name", "lenet", "-n", "team", "--", "python", script, "0")
     assert submitted.output.endswith("kfp-mindspore job logs -f lenet --namespace team\n")
     assert run("delete", "lenet", "-n", "team").code == 0
 
 
-def test_a_failed_job_exits_with_1_and_its_last_lines(run: Run, script: str) -> None:
+def test_failed_job_exits_with_1_and_its_last_lines(run: Run, script: str) -> None:
     failed = run("submit", "--name", "bad", "--wait", "--", "python", script, "7")
     assert failed.code == 1
     assert "bad-worker-0 ended with exit code 7" in failed.errors
@@ -209,7 +209,7 @@ spec:
 """
 
 
-def test_a_job_is_submitted_as_another_kind(run: Run, tmp_path: Path) -> None:
+def test_job_is_submitted_as_another_kind(run: Run, tmp_path: Path) -> None:
     assert tuple(KINDS) == job_kinds.KINDS
     with FakeApiServer().serve() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team")
@@ -230,7 +230,7 @@ def test_a_job_is_submitted_as_another_kind(run: Run, tmp_path: Path) -> None:
     assert "this cluster cannot run MPIJob" in refused.errors
 
 
-def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
+def test_job_of_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
     (tmp_path / "old.yaml").write_text(FIRST_GENERATION)
     result = run("convert", "old.yaml")
     assert (result.code, yaml.safe_load(result.output)["apiVersion"]) == (0, "mindspore.gitee.com/v1")
@@ -291,7 +291,7 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_exits_with_2_names_it_and_leaves_nothing(
+def test_mistake_exits_with_2_names_it_and_leaves_nothing(
     run: Run, tmp_path: Path, words: list[str], message: str
 ) -> None:
     (tmp_path / "broken.yaml").write_text("apiVersion: mindspore.gitee.com/v1\nkind: [MSJob\n")
@@ -311,7 +311,7 @@ def test_a_mistake_exits_with_2_names_it_and_leaves_nothing(
     assert run("list", "--json").json["items"] == []
 
 
-def test_interrupted_wait_lets_the_job_continue(run: Run, tmp_path: Path) -> None:
+def test_interrupted_wait_lets_job_continue(run: Run, tmp_path: Path) -> None:
     program = (
         "import pathlib, time; print('started', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
     )

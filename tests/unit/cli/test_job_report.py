@@ -33,7 +33,7 @@ def make_backend(pods: list[Pod]) -> JobBackend:
         (60, None, 1, ""),
     ],
 )
-def test_a_missing_operator_is_reported_with_the_install_command(
+def test_missing_operator_is_reported_with_install_command(
     capsys: pytest.CaptureFixture[str], age: int, manager: str | None, pods: int, told: str
 ) -> None:
     created = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
@@ -57,7 +57,7 @@ def test_progress_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert line in capsys.readouterr().out.splitlines()
 
 
-def test_restarts_of_an_elastic_job_are_counted_against_its_own_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_restarts_of_elastic_job_are_counted_against_its_own_limit(capsys: pytest.CaptureFixture[str]) -> None:
     job = MSJob(
         metadata={"name": "digits"},
         ms_replica_specs={"Worker": ReplicaSpec()},

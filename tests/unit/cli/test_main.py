@@ -80,7 +80,7 @@ def test_error_prints_message_and_sets_exit_code(
         ),
     ],
 )
-def test_error_is_one_line_of_json_with_the_option(
+def test_error_is_one_line_of_json_with_option(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: BaseException,
@@ -99,7 +99,7 @@ def test_error_is_one_line_of_json_with_the_option(
     assert (output, errors.lstrip("\n").count("\n")) == ("", 1)
 
 
-def test_json_of_a_job_command_is_no_option() -> None:
+def test_json_of_job_command_is_no_option() -> None:
     assert main._is_json(["job", "submit", "--json", "--", "python"])
     assert not main._is_json(["job", "submit", "--name", "a", "--", "python", "--json"])
 
@@ -133,7 +133,7 @@ def test_help_and_version_import_no_subcommand() -> None:
 
 
 @pytest.mark.parametrize("noun", list(main.COMMANDS))
-def test_every_command_has_help_with_an_example(noun: str) -> None:
+def test_every_command_has_help_with_example(noun: str) -> None:
     command = getattr(importlib.import_module(f"kfp_mindspore.cli.{noun}"), noun)
     commands = list(command.commands.values()) if isinstance(command, click.Group) else [command]
     for one in commands:
@@ -168,7 +168,7 @@ def test_closed_pipe_prints_no_stack_trace() -> None:
     assert done.returncode in (1, 141)
 
 
-def test_run_as_a_script(tmp_path: Path) -> None:
+def test_run_as_script(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("kfp-mindspore")
     done = subprocess.run(
         [script, "run", "no_such"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
@@ -190,7 +190,7 @@ def test_run_as_a_script(tmp_path: Path) -> None:
         (["job", "list", "--epochs", "3"], "No such option '--epochs'."),
     ],
 )
-def test_mistyped_word_is_answered_with_the_right_one(
+def test_mistyped_word_is_answered_with_right_one(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(words) == 2
@@ -227,7 +227,7 @@ def test_unwritable_home_exits_2_and_names_its_variable(
         ("mindspore", "from kfp_mindspore.mindir import verify_bundle; verify_bundle(FREE, outputs=True)", "serving"),
     ],
 )
-def test_missing_library_is_an_import_error_that_names_its_extra(
+def test_missing_library_is_import_error_that_names_its_extra(
     models: Path, missing: str, code: str, extra: str
 ) -> None:
     preamble = (
@@ -238,7 +238,7 @@ def test_missing_library_is_an_import_error_that_names_its_extra(
     assert done.stdout == f"{missing} is not installed\nInstall it with: pip install 'kfp-mindspore[{extra}]'\n"
 
 
-def test_interrupt_during_the_import_prints_no_stack_trace() -> None:
+def test_interrupt_during_import_prints_no_stack_trace() -> None:
     program = """
 import os, signal, sys
 import kfp_mindspore_cli

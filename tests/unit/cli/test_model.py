@@ -31,7 +31,7 @@ def test_inspect_bundle(models: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert value["mindir"]["parameters"] == 2
 
 
-def test_inspect_shows_what_the_server_computes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_what_server_computes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "inspect", str(models / "raw")]) == 0
     lines = capsys.readouterr().out.splitlines()
     for line in (
@@ -115,15 +115,13 @@ def test_user_error_exits_2(
 
 
 @pytest.mark.parametrize("command", [[], ["export"], ["inspect"], ["verify"]])
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+def test_help_has_example(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert run(["model", *command, "--help"]) == 0
     assert "Example: kfp-mindspore model" in capsys.readouterr().out
 
 
 @pytest.mark.mindspore
-def test_predict_prints_a_line_of_json_per_row(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_prints_line_of_json_per_row(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verified = ModelBundle.open(models / "free").read_verified()
     rows = verified.inputs["image"][:3]
     (tmp_path / "rows.json").write_text(json.dumps({"instances": rows.tolist()}))
@@ -148,7 +146,7 @@ def test_predict_prints_a_line_of_json_per_row(
 
 
 @pytest.mark.mindspore
-def test_export_for_other_inputs_is_one_line_without_a_hint_at_the_batch(
+def test_export_for_other_inputs_is_one_line_without_hint_at_batch(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     load_dataset("wine", tmp_path / "wine")
@@ -166,7 +164,7 @@ def test_export_for_other_inputs_is_one_line_without_a_hint_at_the_batch(
     assert not (tmp_path / "model").exists()
 
 
-def test_inspect_without_mindspore_shows_the_signature(
+def test_inspect_without_mindspore_shows_signature(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("kfp_mindspore.mindir.metadata._load_messages", raise_missing)

@@ -344,6 +344,6 @@ def test_invalid_request_is_refused_before_any_connection(
         *("setup", "check"),
     ],
 )
-def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", command, "--help"]) == 0
     assert f"kfp-mindspore pipeline {command}" in capsys.readouterr().out.partition("Example")[2]

@@ -64,14 +64,14 @@ def test_failure_prints_last_lines_and_verbose_prints_all(capsys: pytest.Capture
     assert "Traceback" not in captured.err
 
 
-def test_invalid_argument_prints_only_the_error(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+def test_invalid_argument_prints_only_error(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main.run(["run", TOY, "-p", "epochs=2"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("Error: run of toy-lifecycle is invalid: epochs: no such parameter")
 
 
-def test_demo_prints_the_prediction(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_prints_prediction(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "PIPELINE", TOY)
     assert main.run(["demo"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -39,7 +39,7 @@ def list_names(home: Path) -> list[str]:
     return sorted(path.name for path in (home / "runs").iterdir())
 
 
-def test_list_shows_the_newest_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_newest_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["runs", "list"]) == 0
     heading, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert heading == ["RUN", "STATE", "STARTED", "SECONDS", "SIZE"]
@@ -66,7 +66,7 @@ def test_list_shows_the_newest_runs(home: Path, capsys: pytest.CaptureFixture[st
         (["--older-than", "100"], []),
     ],
 )
-def test_rm_removes_the_selected_finished_runs(
+def test_rm_removes_selected_finished_runs(
     home: Path, capsys: pytest.CaptureFixture[str], words: list[str], removed: list[str]
 ) -> None:
     before = list_names(home)
@@ -98,7 +98,7 @@ def test_mistake_removes_nothing(
     assert list_names(home) == before
 
 
-def test_open_shows_the_newest_report(
+def test_open_shows_newest_report(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Any] = []

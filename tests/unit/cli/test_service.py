@@ -31,12 +31,12 @@ def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
     "arguments",
     [["create"], ["list"], ["describe"], ["promote"], ["rollback"], ["stop"], ["delete"], ["logs"], ["runtime"], []],
 )
-def test_every_command_has_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", *arguments, "--help"]) == 0
     assert "kfp-mindspore service" in capsys.readouterr().out
 
 
-def test_serve_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_has_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--help"]) == 0
     assert "Example: kfp-mindspore serve" in capsys.readouterr().out
 
@@ -50,7 +50,7 @@ def test_no_services(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_json(capsys) == {"items": []}
 
 
-def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_life_of_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     status = shop.deploy(replicas=2)
     shop.deploy(name="other", namespace="team")
     assert run(["service", "list"]) == 0
@@ -109,7 +109,7 @@ def test_canary_is_shown_promoted_and_rolled_back(shop: Any, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("command", ["describe", "stop", "delete", "logs"])
-def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run(["service", command, "digits"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("Error: service digits does not exist in namespace default\n")
@@ -118,7 +118,7 @@ def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], comma
 
 
 @pytest.mark.parametrize("backend", ["kubernetes", "kserve"])
-def test_cluster_needs_a_kubeconfig(
+def test_cluster_needs_kubeconfig(
     backend: str, shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
@@ -167,7 +167,7 @@ def test_serve_ends_cleanly(shop: Any, number: int, code: int) -> None:
     assert shop.connect().list() == []
 
 
-def test_serve_hands_flags_to_the_server(shop: Any, tmp_path: Path) -> None:
+def test_serve_hands_flags_to_server(shop: Any, tmp_path: Path) -> None:
     shop.make_bundle()
     key = tmp_path / "key"
     key.touch()
@@ -190,7 +190,7 @@ def test_serve_hands_flags_to_the_server(shop: Any, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_serve_prints_the_address(shop: Any) -> None:
+def test_serve_prints_address(shop: Any) -> None:
     shop.make_bundle()
     process = serve(shop)
     assert process.stdout is not None
@@ -230,7 +230,7 @@ def test_serve_fails_when_its_server_cannot_start(shop: Any) -> None:
     ]
 
 
-def test_serve_keeps_the_service_that_replaced_it(shop: Any) -> None:
+def test_serve_keeps_service_that_replaced_it(shop: Any) -> None:
     shop.make_bundle()
     process = serve(shop)
     assert process.stdout is not None
@@ -242,7 +242,7 @@ def test_serve_keeps_the_service_that_replaced_it(shop: Any) -> None:
     assert shop.connect().get("bundle") == status
 
 
-def test_serve_refuses_the_name_of_a_running_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_refuses_name_of_running_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     status = shop.deploy()
     assert run(["serve", str(shop.root / "bundle"), "--name", "digits"]) == 2
     err = capsys.readouterr().err
@@ -258,14 +258,14 @@ def test_serve_refuses_the_name_of_a_running_service(shop: Any, capsys: pytest.C
         (lambda path: path.touch(), "a file, where a model directory is needed"),
     ],
 )
-def test_serve_requires_a_bundle(shop: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str) -> None:
+def test_serve_requires_bundle(shop: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str) -> None:
     path = shop.root / "model"
     make(path)
     assert run(["serve", str(path)]) == 2
     assert f"Error: {path}: {expected}" in capsys.readouterr().err
 
 
-def test_serve_refuses_a_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_refuses_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     file = shop.make_bundle() / "model.mindir"
     content = bytearray(file.read_bytes())
     content[0] ^= 1
@@ -274,7 +274,7 @@ def test_serve_refuses_a_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[st
     assert f"Error: {file}: sha256 must be" in capsys.readouterr().err
 
 
-def test_serve_names_a_port_in_use(shop: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_names_port_in_use(shop: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = shop.make_bundle()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
@@ -294,12 +294,12 @@ def test_serve_names_a_port_in_use(shop: Any, free_port: int, capsys: pytest.Cap
         ["--key-file", "/none"],
     ],
 )
-def test_serve_names_a_wrong_option(shop: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+def test_serve_names_wrong_option(shop: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     assert run(["serve", str(shop.make_bundle()), *options]) == 2
     assert options[0].strip("-") in capsys.readouterr().err
 
 
-def test_create_deploys_a_service_and_its_next_version(
+def test_create_deploys_service_and_its_next_version(
     shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kfp_mindspore.cli.service.InferenceClient", lambda *arguments: shop.connect())

@@ -82,7 +82,7 @@ def test_dns_objects_have_address_and_image() -> None:
     assert objects["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"].endswith("coredns:1")
 
 
-def test_add_packages_keeps_the_given_pod() -> None:
+def test_add_packages_keeps_given_pod() -> None:
     pod = {
         "containers": [{"name": "a", "env": [{"name": "HOME", "value": "/x"}]}, {"name": "b"}],
         "volumes": [{"name": "v"}],

@@ -20,7 +20,7 @@ def test_fault_upstream_no_public_function_decrypts_to_bytes() -> None:
     assert [name for name in dir(mindspore) if "decrypt" in name.lower()] == [], "fixed upstream: use it"
 
 
-def test_content_is_the_plain_graph(models: Path) -> None:
+def test_content_is_plain_graph(models: Path) -> None:
     content = decrypt_file(models / "encrypted" / MODEL_FILE, KEY, "AES-GCM")
     assert content is not None
     assert b"dense.weight" in content

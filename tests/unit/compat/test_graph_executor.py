@@ -41,7 +41,7 @@ def count_calls(graph: CompiledGraph) -> list[tuple[int, ...]]:
     return calls
 
 
-def test_fault_upstream_graph_cell_computes_the_compilation_key_in_every_call(
+def test_fault_upstream_graph_cell_computes_compilation_key_in_every_call(
     models: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mindspore import Tensor, nn
@@ -64,7 +64,7 @@ def test_only_new_shapes_use_graph_cell(models: Path, images: np.ndarray) -> Non
         np.testing.assert_array_equal(answer, first[index])
 
 
-def test_without_the_executor_every_call_uses_graph_cell(
+def test_without_executor_every_call_uses_graph_cell(
     models: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = open_graph(models).run([images[:4]])[0].copy()
@@ -76,7 +76,7 @@ def test_without_the_executor_every_call_uses_graph_cell(
     assert len(calls) == 3
 
 
-def test_outputs_are_not_overwritten_by_the_next_call(models: Path, images: np.ndarray) -> None:
+def test_outputs_are_not_overwritten_by_next_call(models: Path, images: np.ndarray) -> None:
     graph = open_graph(models)
     graph.run([images[:1]])
     answers = [graph.run([images[index : index + 1]])[0] for index in range(8)]

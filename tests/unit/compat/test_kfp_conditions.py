@@ -29,7 +29,7 @@ def test_task_output_is_resolved_by_name(reference: str, expected: object) -> No
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [(0.95, True), (0.99, False)])
-def test_condition_on_a_named_output_is_evaluated(threshold: float, expected: bool) -> None:
+def test_condition_on_named_output_is_evaluated(threshold: float, expected: bool) -> None:
     from kfp.local.io import IOStore
     from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
@@ -45,7 +45,7 @@ def test_condition_on_a_named_output_is_evaluated(threshold: float, expected: bo
     assert ConditionEvaluator.evaluate_condition(condition, store) is expected
 
 
-def test_reference_without_a_value_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_without_value_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     from kfp.local.io import IOStore
     from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 

@@ -25,7 +25,7 @@ def test_client_is_imported_on_first_use() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
 
 
-def test_missing_kfp_names_the_extra() -> None:
+def test_missing_kfp_names_extra() -> None:
     code = (
         "import sys; sys.meta_path.insert(0, type('F', (), {'find_spec': staticmethod(lambda name, *a: "
         "(_ for _ in ()).throw(ModuleNotFoundError(name, name=name)) if name == 'kfp' else None)})())\n"

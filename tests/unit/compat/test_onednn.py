@@ -25,7 +25,7 @@ AVX2 = "flags\t\t: fpu sse4_2 avx avx2 bmi2 \n"
         ("", {}, None),
     ],
 )
-def test_limit_is_set_on_avx512_unless_the_user_set_one(
+def test_limit_is_set_on_avx512_unless_user_set_one(
     tmp_path: Path, features: str, environment: dict[str, str], chosen: str | None
 ) -> None:
     (tmp_path / "cpuinfo").write_text(features)

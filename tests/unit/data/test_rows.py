@@ -45,7 +45,7 @@ ROW = [[1, 2], [3, 4]]
         ("a.npy", np.array([[1.0, 2.0, 3.0, 4.0]]), ONE, {"x": [ROW]}),
     ],
 )
-def test_rows_have_the_dtypes_of_the_inputs(
+def test_rows_have_dtypes_of_inputs(
     tmp_path: Path, name: str, content: Any, specs: tuple[TensorSpec, ...], expected: dict[str, Any]
 ) -> None:
     write(tmp_path / name, content)
@@ -88,7 +88,7 @@ def test_rows_have_the_dtypes_of_the_inputs(
         ("a.npz", {"x": np.array([object()])}, ONE, "cannot be read as .npz"),
     ],
 )
-def test_mistake_names_the_file_and_what_was_expected(
+def test_mistake_names_file_and_what_was_expected(
     tmp_path: Path, name: str, content: Any, specs: tuple[TensorSpec, ...], message: str
 ) -> None:
     write(tmp_path / name, content)

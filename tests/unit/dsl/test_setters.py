@@ -150,7 +150,7 @@ def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) ->
     ],
 )
 @pytest.mark.parametrize("by_task", [False, True])
-def test_pipeline_channel_is_resolved_in_the_step(
+def test_pipeline_channel_is_resolved_in_step(
     setter: Callable[[Any, Any], Any], field: str, expected: Any, by_task: bool, tmp_path: Any
 ) -> None:
     @dsl.component(base_image="python:3.11", install_kfp_package=False)

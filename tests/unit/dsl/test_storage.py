@@ -54,7 +54,7 @@ def compile_tasks(path: Path, build: Callable[[str], Any], config: dsl.PipelineC
         (lambda _: set_storage(work(), "artifacts"), ""),
     ],
 )
-def test_storage_of_a_compiled_pipeline(tmp_path: Path, build: Callable[[str], Any], error: str) -> None:
+def test_storage_of_compiled_pipeline(tmp_path: Path, build: Callable[[str], Any], error: str) -> None:
     text = compile_tasks(tmp_path, build)
     errors = list_storage_errors(text)
     assert [found[: len(error)] for found in errors] == ([error] if error else [])

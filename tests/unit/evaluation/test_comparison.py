@@ -28,7 +28,7 @@ def test_interval_separates_differences_from_chance(metric, candidate, baseline,
     assert found.low <= found.improvement <= found.high
 
 
-def test_interval_of_a_mean_has_the_width_of_the_normal_approximation() -> None:
+def test_interval_of_mean_has_width_of_normal_approximation() -> None:
     generator = np.random.default_rng(1)
     target = np.zeros(400)
     first, second = (generator.normal(size=400) for _ in range(2))
@@ -57,7 +57,7 @@ def test_interval_of_equal_models_is_zero(name, seed) -> None:
     assert (found.improvement, found.low, found.high) == (0, 0, 0)
 
 
-def test_groups_of_a_ranking_are_drawn_whole() -> None:
+def test_groups_of_ranking_are_drawn_whole() -> None:
     target, groups = np.tile([1.0, 0.0], 20), np.repeat(np.arange(20), 2)
     right, wrong = (build_predictions("ranking", scores, target, groups=groups) for scores in (target, 1 - target))
     for name in ("ndcg@10", "roc_auc"):

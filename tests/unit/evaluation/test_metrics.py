@@ -146,7 +146,7 @@ def _make_perfect(task: str, seed: int, count: int):
     st.integers(3, 30),
 )
 @settings(max_examples=60, deadline=None)
-def test_perfect_predictions_have_the_best_value(task, seed, count) -> None:
+def test_perfect_predictions_have_best_value(task, seed, count) -> None:
     for name, value in compute_metrics(build_predictions(task, *_make_perfect(task, seed, count))).items():
         metric = METRICS[name]
         assert value == pytest.approx(metric.high if metric.higher_is_better else metric.low, abs=1e-12), name
@@ -156,7 +156,7 @@ def test_perfect_predictions_have_the_best_value(task, seed, count) -> None:
     st.sampled_from(["classification", "multi_label", "regression", "language_model", "ranking"]), st.integers(0, 99)
 )
 @settings(max_examples=60, deadline=None)
-def test_values_are_in_the_range(task, seed) -> None:
+def test_values_are_in_range(task, seed) -> None:
     generator = np.random.default_rng(seed)
     scores, target = _make_perfect(task, seed, 12)
     with warnings.catch_warnings():
@@ -210,7 +210,7 @@ def test_default_metric(task, default) -> None:
         ("", "", 95, ""),
     ],
 )
-def test_threshold_outside_the_range_is_refused(metric, task, threshold, message) -> None:
+def test_threshold_outside_range_is_refused(metric, task, threshold, message) -> None:
     if not message:
         check_threshold(metric, threshold, task=task)
         return
@@ -230,5 +230,5 @@ def test_threshold_outside_the_range_is_refused(metric, task, threshold, message
         ("rmse", math.nan, 3.0, False),
     ],
 )
-def test_gate_has_the_direction_of_the_metric(metric, value, threshold, met) -> None:
+def test_gate_has_direction_of_metric(metric, value, threshold, met) -> None:
     assert get_metric(metric).is_met(value, threshold) is met

@@ -66,7 +66,7 @@ def test_parts_are_concatenated_and_selected() -> None:
     assert selected.hits.tolist() == [0, 0]
 
 
-def test_summaries_of_a_classification() -> None:
+def test_summaries_of_classification() -> None:
     logits = np.pad(LOGITS, ((0, 0), (0, 1)), constant_values=-np.inf)
     predictions = build_predictions("classification", logits, np.array([0, 1, 1]))
     assert compute_confusion(predictions).tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]

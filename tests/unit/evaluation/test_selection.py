@@ -23,7 +23,7 @@ def test_uncertain_samples_are_selected_first(strategy, order) -> None:
     assert select_samples(np.array([[0.0, -np.inf], [0.0, 0.0]]), 1, strategy=strategy).tolist() == [1]
 
 
-def test_k_centre_covers_what_is_far_from_the_labelled_samples() -> None:
+def test_k_centre_covers_what_is_far_from_labelled_samples() -> None:
     points = np.array([[0.0, 0.1], [5.0, 0.0], [5.1, 0.0], [0.0, 9.0]])
     assert select_samples(points, 2, strategy="k_centre", labelled=np.zeros((1, 2))).tolist() == [3, 2]
     assert select_samples(points, 3, strategy="k_centre", labelled=np.array([[0.0, 9.0], [0, 0]])).tolist()[0] == 2
@@ -45,7 +45,7 @@ def test_selection_has_no_sample_twice_and_repeats_with_its_seed(strategy, size,
 
 
 @given(seed=st.integers(0, 50))
-def test_k_centre_radius_is_at_most_twice_the_best(seed) -> None:
+def test_k_centre_radius_is_at_most_twice_best(seed) -> None:
     points = np.random.default_rng(seed).normal(size=(7, 2))
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
     # With one labelled sample, two further centres of the seven points.

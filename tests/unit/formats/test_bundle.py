@@ -107,7 +107,7 @@ def test_any_flipped_bit_is_detected(bundle: ModelBundle, data: st.DataObject) -
         file.write_bytes(content)
 
 
-def test_verify_detects_a_change_after_opening(tmp_path: Path) -> None:
+def test_verify_detects_change_after_opening(tmp_path: Path) -> None:
     bundle = write(tmp_path / "model")
     bundle.mindir.write_bytes(b"GRAPH and weights")
     assert ModelBundle.open(bundle.path, verify=False)
@@ -128,7 +128,7 @@ def test_verify_detects_a_change_after_opening(tmp_path: Path) -> None:
         (lambda path: (path / SIGNATURE_FILE).write_text("[1, "), CorruptBundleError, "signature.json"),
     ],
 )
-def test_error_names_the_missing_or_damaged_file(
+def test_error_names_missing_or_damaged_file(
     tmp_path: Path, damage: object, error: type[UserError], message: str
 ) -> None:
     path = write(tmp_path / "model").path
@@ -141,13 +141,13 @@ def test_error_names_the_missing_or_damaged_file(
     assert caught.value.hint
 
 
-def test_file_instead_of_a_directory_is_rejected(tmp_path: Path) -> None:
+def test_file_instead_of_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "model.mindir").write_bytes(b"x")
     with pytest.raises(UserError, match="a file, where a model directory is needed"):
         ModelBundle.open(tmp_path / "model.mindir")
 
 
-def test_failed_write_keeps_the_old_bundle_and_no_temporary_files(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_bundle_and_no_temporary_files(tmp_path: Path) -> None:
     old = write(tmp_path / "model")
 
     def fail() -> None:
@@ -161,7 +161,7 @@ def test_failed_write_keeps_the_old_bundle_and_no_temporary_files(tmp_path: Path
     assert ModelBundle.open(old.path).signature == old.signature
 
 
-def test_full_disk_is_a_user_error(tmp_path: Path) -> None:
+def test_full_disk_is_user_error(tmp_path: Path) -> None:
     def fill() -> None:
         with write_bundle(tmp_path / "model"):
             raise OSError(28, "No space left on device")
@@ -195,6 +195,6 @@ def test_signature_is_readable_json(bundle: ModelBundle) -> None:
 @pytest.mark.parametrize(
     ("values", "tolerance"), [([0.5, -0.25], 1e-5), ([150.0, -300.0], 3e-3), ([np.nan, np.inf, 20.0], 2e-4), ([], 1e-5)]
 )
-def test_tolerance_is_in_proportion_to_the_largest_output(values: list[float], tolerance: float) -> None:
+def test_tolerance_is_in_proportion_to_largest_output(values: list[float], tolerance: float) -> None:
     outputs = {"output": np.array(values, np.float32), "label": np.array([b"cat"] * len(values), object)}
     assert VerifiedSamples({}, outputs, None).scale_tolerance(1e-5) == pytest.approx(tolerance)

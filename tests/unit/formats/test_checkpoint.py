@@ -61,7 +61,7 @@ def test_file_modes_and_no_temporary_files(tmp_path: Path) -> None:
     assert list_names(tmp_path) == ["00001-10"]
 
 
-def test_failed_write_keeps_the_old_checkpoint(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path / "00001-10")
     with pytest.raises(RuntimeError, match="halfway"):
         write_half(path)
@@ -69,7 +69,7 @@ def test_failed_write_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     assert list_names(tmp_path) == ["00001-10"]
 
 
-def test_unwritable_directory_is_a_user_error(tmp_path: Path) -> None:
+def test_unwritable_directory_is_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"the checkpoint cannot be written \(.*[Nn]ot a directory|File exists"):
         write(tmp_path / "file" / "00001-10")
@@ -105,7 +105,7 @@ BREAKAGES = [
 
 
 @pytest.mark.parametrize(("damage", "kind", "message"), BREAKAGES)
-def test_broken_checkpoint_is_rejected_and_skipped_with_a_warning(
+def test_broken_checkpoint_is_rejected_and_skipped_with_warning(
     damage: Callable[[Path], None],
     kind: type[Exception],
     message: str,
@@ -129,7 +129,7 @@ def test_broken_checkpoint_is_rejected_and_skipped_with_a_warning(
 
 
 @pytest.mark.parametrize("field", ["epoch", "step", "seed", "network", "metrics", "files", "mindspore_version"])
-def test_error_names_the_missing_field(tmp_path: Path, field: str) -> None:
+def test_error_names_missing_field(tmp_path: Path, field: str) -> None:
     path = write(tmp_path / "00001-10")
     description = json.loads((path / "checkpoint.json").read_text())
     del description[field]
@@ -161,7 +161,7 @@ def test_checkpoints_are_ordered_by_number(tmp_path_factory: pytest.TempPathFact
     assert names == [checkpoint.name_checkpoint(*pair) for pair in sorted(pairs, reverse=True)]
 
 
-def test_pruning_keeps_the_newest_and_other_directories(tmp_path: Path) -> None:
+def test_pruning_keeps_newest_and_other_directories(tmp_path: Path) -> None:
     for epoch in range(1, 5):
         write(tmp_path / checkpoint.name_checkpoint(epoch, epoch * 10), epoch, epoch * 10)
     write(tmp_path / "final")

@@ -76,7 +76,7 @@ def write_file(location: str, name: str, content: bytes) -> None:
     filesystem.pipe_file(f"{root}/{name}", content)
 
 
-def test_restarted_run_reads_the_newest_checkpoint(open_: Callable[[], DirectoryStore], location: str) -> None:
+def test_restarted_run_reads_newest_checkpoint(open_: Callable[[], DirectoryStore], location: str) -> None:
     store = open_()
     assert store.get_latest() is None
     for epoch in (1, 2, 3):
@@ -99,7 +99,7 @@ def test_restarted_run_reads_the_newest_checkpoint(open_: Callable[[], Directory
     ],
     ids=["truncated", "flipped", "description"],
 )
-def test_damaged_newest_checkpoint_falls_back_to_the_one_before(
+def test_damaged_newest_checkpoint_falls_back_to_one_before(
     open_: Callable[[], DirectoryStore],
     location: str,
     file: str,
@@ -125,7 +125,7 @@ def test_damaged_newest_checkpoint_falls_back_to_the_one_before(
     assert found.step == 20, "written anew"
 
 
-def test_order_does_not_depend_on_the_clock(tmp_path: Path) -> None:
+def test_order_does_not_depend_on_clock(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path, keep=2)
     for epoch, seconds in ((1, 2e9), (2, 1e9), (3, 0.0)):
         commit(store, epoch)
@@ -178,12 +178,12 @@ def test_second_run_below_one_uri_is_refused() -> None:
     assert {name.partition("/")[0] for name in list_files(location)} == {"00001-10"}
 
 
-def test_unknown_scheme_is_a_user_error() -> None:
+def test_unknown_scheme_is_user_error() -> None:
     with pytest.raises(UserError, match=r"checkpoint_dir: nothing://run cannot be used \(Protocol not known"):
         open_store("nothing://run", keep=3)
 
 
-def test_file_uri_is_a_path(tmp_path: Path) -> None:
+def test_file_uri_is_path(tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/run", keep=3).root == tmp_path / "run"
 
 
@@ -208,7 +208,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_second_run_in_one_directory_is_refused_until_the_first_is_killed(
+def test_second_run_in_one_directory_is_refused_until_first_is_killed(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     store = DirectoryStore(tmp_path, 3)
@@ -222,7 +222,7 @@ def test_second_run_in_one_directory_is_refused_until_the_first_is_killed(
     store.close()
 
 
-def test_second_run_of_the_same_process_is_refused(tmp_path: Path) -> None:
+def test_second_run_of_same_process_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "run")
     first, second = DirectoryStore(tmp_path / "run", 3), DirectoryStore(tmp_path / "link", 3)
     first.open_for_writing()
@@ -257,7 +257,7 @@ def test_lock_of_another_node_is_waited_for(
     assert "is locked by a process on node-b: waiting up to 120 s" in caplog.text
 
 
-def test_directory_without_locks_is_used_with_a_warning(
+def test_directory_without_locks_is_used_with_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(descriptor: int, operation: int) -> None:

@@ -78,7 +78,7 @@ def test_columns_are_read_as_written(tmp_path: Path, count: int, data: st.DataOb
     assert (again.digest, again.digests) == (written.digest, written.digests)
 
 
-def test_digest_depends_on_the_content_only(written: Dataset, tmp_path: Path) -> None:
+def test_digest_depends_on_content_only(written: Dataset, tmp_path: Path) -> None:
     parts: dict[str, Any] = {"task": "none", "columns": COLUMNS, "splits": {"train": make_split(6)}}
     first = write_dataset(tmp_path / "data", name="first", report={"rows": 6}, **parts)
     assert write_dataset(tmp_path / "data", name="second", seed=1, **parts).digest == first.digest
@@ -142,7 +142,7 @@ def test_flipped_bit_is_detected_by_read_and_copy(written: Dataset, tmp_path: Pa
     assert not (tmp_path / "again").exists()
 
 
-def test_error_names_the_missing_part(written: Dataset, tmp_path: Path) -> None:
+def test_error_names_missing_part(written: Dataset, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such dataset directory"):
         Dataset.open(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -156,7 +156,7 @@ def test_error_names_the_missing_part(written: Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["name", "task", "columns", "labels", "splits", "seed", "digests", "preprocessing"])
-def test_error_names_the_missing_field(written: Dataset, field: str) -> None:
+def test_error_names_missing_field(written: Dataset, field: str) -> None:
     description = json.loads((written.path / "dataset.json").read_text())
     del description[field]
     (written.path / "dataset.json").write_text(json.dumps(description))

@@ -93,7 +93,7 @@ def test_any_json_is_parsed_or_rejected(value: Any, entry: dict[str, Any]) -> No
 
 
 @given(sizes=st.sets(st.integers(1, 500), min_size=1), length=st.integers(0, 600))
-def test_get_size_returns_the_smallest_sufficient_size(sizes: set[int], length: int) -> None:
+def test_get_size_returns_smallest_sufficient_size(sizes: set[int], length: int) -> None:
     dimension = Dimension("n", {"ids": 1}, {}, tuple(sorted(sizes)), {"ids": 0})
     assert dimension.get_size(length) == min((size for size in sizes if size >= length), default=None)
 
@@ -133,7 +133,7 @@ def test_spec_with_invalid_range_is_refused(value: Any) -> None:
         TensorSpec.from_dict({**INPUTS[0].to_dict(), "range": value})
 
 
-def test_ranges_and_serving_are_read_from_the_metadata() -> None:
+def test_ranges_and_serving_are_read_from_metadata() -> None:
     metadata = {"ranges": '{"ids": [0, 49]}', "serving": '{"max_batch": 16, "max_delay_ms": 2.5}'}
     signature = Signature(INPUTS, OUTPUTS, "2.9.0", metadata=metadata)
     assert signature.ranges == {"ids": (0, 49)}
@@ -185,7 +185,7 @@ def test_invalid_serving_options(value: Any, message: str) -> None:
         ([(4, 4)], [()], 0, [(4, 4)]),
     ],
 )
-def test_batch_size_is_the_common_first_dimension(
+def test_batch_size_is_common_first_dimension(
     inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], batch: int, free: list[tuple[int, ...]]
 ) -> None:
     signature = Signature(

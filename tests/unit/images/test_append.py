@@ -47,7 +47,7 @@ def _unpack(reference: str, folder: Path, platform: str = "linux/amd64") -> tupl
 
 
 @pytest.mark.parametrize("media_type", [OCI_MANIFEST, DOCKER_MANIFEST], ids=["oci", "docker"])
-def test_skopeo_and_umoci_read_the_image(
+def test_skopeo_and_umoci_read_image(
     registry: registries.Registry, config: RegistryConfig, tmp_path: Path, media_type: str
 ) -> None:
     settings = {"Env": ["PATH=/bin", "A=0"], "Labels": {"base": "yes", "team": "x"}, "Entrypoint": ["/bin/env"]}
@@ -78,7 +78,7 @@ def test_skopeo_and_umoci_read_the_image(
     assert ran["Labels"]["org.kfp-mindspore.image.sources"] == context.layer("/app").digest
 
 
-def test_only_the_source_layer_is_sent(
+def test_only_source_layer_is_sent(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "once/base", config=config)
@@ -107,7 +107,7 @@ def test_second_build_uploads_nothing(
         assert [request.split()[0] for request in proxy.requests] == ["GET", "GET"]
 
 
-def test_digest_is_the_same_in_every_registry(
+def test_digest_is_same_in_every_registry(
     registries_pair: tuple[registries.Registry, registries.Registry], tmp_path: Path, context: BuildContext
 ) -> None:
     digests = set()
@@ -179,7 +179,7 @@ def test_index_is_kept_or_one_platform_selected(
     assert "linux/amd64, linux/arm64/v8" in caught.value.hint
 
 
-def test_platform_of_a_single_image_must_match(
+def test_platform_of_single_image_must_match(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "single/base", config=config)
@@ -187,9 +187,7 @@ def test_platform_of_a_single_image_must_match(
         _build(context, f"{registry.host}/single/train", base, config, platform="linux/arm64")
 
 
-def test_inspect_describes_an_image(
-    registry: registries.Registry, config: RegistryConfig, context: BuildContext
-) -> None:
+def test_inspect_describes_image(registry: registries.Registry, config: RegistryConfig, context: BuildContext) -> None:
     base = base_images.push_base(registry.host, "seen/base", config=config)
     result = _build(context, f"{registry.host}/seen/train", base, config, env={"A": "1"})
     described = inspect_image(f"{registry.host}/seen/train:{result.tag}", config)

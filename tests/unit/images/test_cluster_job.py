@@ -86,7 +86,7 @@ def test_secrets_are_mounted_by_name() -> None:
     assert "export DOCKER_CONFIG=/run/kfp-mindspore/login" in script
 
 
-def test_context_is_an_archive_or_a_url() -> None:
+def test_context_is_archive_or_url() -> None:
     script = get_script(make_pod(ClusterBuilder()))
     assert "tar -xf /run/context.tar -C /build/context" in script
     pod = make_pod(ClusterBuilder(), stored=StoredContext(url="https://s3.test/b/x.tar?X-Amz-Signature=1"))
@@ -142,7 +142,7 @@ def _container(**state):
     return [{"name": "build", "image": "registry.test/tool", "state": state}]
 
 
-def test_start_error_names_the_image_and_the_next_step() -> None:
+def test_start_error_names_image_and_next_step() -> None:
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     error = get_start_error(_pod(containerStatuses=_container(waiting=waiting)))
     assert error is not None
@@ -151,7 +151,7 @@ def test_start_error_names_the_image_and_the_next_step() -> None:
     assert get_start_error(_pod(containerStatuses=_container(waiting={"reason": "ContainerCreating"}))) is None
 
 
-def test_waiting_reason_is_the_schedulers_or_the_containers() -> None:
+def test_waiting_reason_is_schedulers_or_containers() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     assert get_waiting_reason(_pod(conditions=[unscheduled])) == "Unschedulable: 0/3 nodes"
     creating = _container(waiting={"reason": "ContainerCreating"})
@@ -174,6 +174,6 @@ def test_waiting_reason_is_the_schedulers_or_the_containers() -> None:
         ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, (137, "Evicted")),
     ],
 )
-def test_termination_is_read_from_the_pod_status(status, expected) -> None:
+def test_termination_is_read_from_pod_status(status, expected) -> None:
     termination = get_termination(_pod(**status))
     assert (None if termination is None else (termination.exit_code, termination.reason)) == expected

@@ -27,7 +27,7 @@ def settings(registry: registries.Registry) -> dict[str, Any]:
     return {"base": base, "destination": f"{registry.host}/step/train", "registry": {"insecure": [registry.host]}}
 
 
-def test_artifact_is_built_to_an_image_by_digest(
+def test_artifact_is_built_to_image_by_digest(
     run_component: Callable[..., StepOutputs],
     registry: registries.Registry,
     settings: dict[str, Any],
@@ -50,7 +50,7 @@ def test_artifact_is_built_to_an_image_by_digest(
     assert again.parameters["image"] == image
 
 
-def test_pipeline_builds_then_trains_with_the_image(local_home: Path, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_pipeline_builds_then_trains_with_image(local_home: Path, settings: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "root"), raise_on_error=True)
 

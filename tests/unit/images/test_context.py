@@ -40,7 +40,7 @@ def _files(names: list[str], contents: list[bytes]) -> list[Entry]:
     st.lists(st.binary(max_size=1200), min_size=6, max_size=6),
     st.randoms(),
 )
-def test_layer_does_not_depend_on_the_order_of_entries(names, contents, random) -> None:
+def test_layer_does_not_depend_on_order_of_entries(names, contents, random) -> None:
     entries = _files(names, contents)
     shuffled = list(entries)
     random.shuffle(shuffled)
@@ -98,7 +98,7 @@ def test_digest_covers_content_mode_name_and_link(change: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "", ".", "a/", "a\0b"])
-def test_paths_outside_the_context_are_refused(path: str) -> None:
+def test_paths_outside_context_are_refused(path: str) -> None:
     with pytest.raises(UserError, match="plain relative path"):
         Entry.from_bytes(path, b"")
 
@@ -163,5 +163,5 @@ def test_memory_is_constant(tmp_path: Path) -> None:
     assert int(done.stdout) < 50 << 10  # kilobytes
 
 
-def test_layer_without_entries_is_an_empty_tar() -> None:
+def test_layer_without_entries_is_empty_tar() -> None:
     assert b"".join(Layer([]).read()) == bytes(1024)

@@ -51,7 +51,7 @@ def test_s3_context_is_read_by_its_url_and_deleted(server, size) -> None:
     assert server.objects == {}
 
 
-def test_s3_errors_name_the_bucket_and_no_credentials(server, monkeypatch) -> None:
+def test_s3_errors_name_bucket_and_no_credentials(server, monkeypatch) -> None:
     with pytest.raises(NotFoundError, match=r"upload to s3://other/it.tar: .*bucket does not exist"):
         make_store(server, "s3://other").upload(io.BytesIO(b"x"), "it", 60)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
@@ -64,7 +64,7 @@ def test_s3_errors_name_the_bucket_and_no_credentials(server, monkeypatch) -> No
     assert s3_server.SECRET_KEY not in str(caught.value)
 
 
-def test_unreachable_s3_service_is_a_failure(server, free_port, monkeypatch) -> None:
+def test_unreachable_s3_service_is_failure(server, free_port, monkeypatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     store = S3ContextStore(f"s3://{s3_server.BUCKET}", f"http://127.0.0.1:{free_port}", "eu-1")
     with pytest.raises(KfpMindSporeError, match="upload to") as caught:
@@ -73,7 +73,7 @@ def test_unreachable_s3_service_is_a_failure(server, free_port, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_context_is_deleted_from_the_claim_however_the_build_ends(tmp_path, fails) -> None:
+def test_context_is_deleted_from_claim_however_build_ends(tmp_path, fails) -> None:
     def build() -> None:
         with upload_context(PLAN, PvcContextStore("claim", tmp_path), "it", 60) as stored:
             (file,) = (path for path in tmp_path.rglob("*") if path.is_file())

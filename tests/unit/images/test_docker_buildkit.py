@@ -32,7 +32,7 @@ executor failed running [/bin/sh -c false]: exit code: 1
 """
 
 
-def test_progress_has_steps_lines_and_the_first_failure() -> None:
+def test_progress_has_steps_lines_and_first_failure() -> None:
     seen = []
     failure = read_plain_progress(FAILED.splitlines(), seen.append)
     assert failure is not None
@@ -46,7 +46,7 @@ def test_progress_has_steps_lines_and_the_first_failure() -> None:
     assert [entry.text for entry in seen if entry.text] == ["one", "about to fail"]
 
 
-def test_error_outside_of_steps_is_the_failure() -> None:
+def test_error_outside_of_steps_is_failure() -> None:
     failure = read_plain_progress(["ERROR: failed to solve: dockerfile parse error on line 2"], lambda _: None)
     assert failure is not None
     assert "parse error on line 2" in failure.message
@@ -74,7 +74,7 @@ def test_missing_secret_file_is_named() -> None:
         DockerBuilder(secrets={"pip": Path("/nosuch/pip.conf")})
 
 
-def test_missing_daemon_is_reported_with_the_next_step(tmp_path) -> None:
+def test_missing_daemon_is_reported_with_next_step(tmp_path) -> None:
     builder = DockerBuilder(host=f"unix://{tmp_path}/docker.sock")
     with pytest.raises(UserError, match="does not respond") as caught:
         builder.resolve_base("python:3.11", "linux/amd64")
@@ -82,7 +82,7 @@ def test_missing_daemon_is_reported_with_the_next_step(tmp_path) -> None:
     assert caught.value.hint.startswith("Start it, name another with DOCKER_HOST")
 
 
-def test_docker_config_keeps_the_users_plugins(tmp_path, monkeypatch) -> None:
+def test_docker_config_keeps_users_plugins(tmp_path, monkeypatch) -> None:
     plugin = tmp_path / "own" / "cli-plugins" / "docker-buildx"
     plugin.parent.mkdir(parents=True)
     plugin.touch()
@@ -100,7 +100,7 @@ def test_docker_config_keeps_the_users_plugins(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_interrupt_terminates_the_plugin_too(tmp_path, monkeypatch, answers) -> None:
+def test_interrupt_terminates_plugin_too(tmp_path, monkeypatch, answers) -> None:
     """Docker's command line does not forward signals to its plugin."""
     monkeypatch.setattr(buildkit, "_GRACE_SECONDS", 0.5)
     plugin = tmp_path / "plugin.py"

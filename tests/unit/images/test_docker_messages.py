@@ -12,7 +12,7 @@ def _collect():
     return seen, seen.append
 
 
-def test_build_reports_steps_and_lines_and_returns_the_image() -> None:
+def test_build_reports_steps_and_lines_and_returns_image() -> None:
     seen, on_progress = _collect()
     messages = [
         {"status": "Pulling fs layer", "id": "8583de6eb1a3", "progressDetail": {}},
@@ -33,7 +33,7 @@ def test_build_reports_steps_and_lines_and_returns_the_image() -> None:
     assert any(entry.text == "one" and entry.step.startswith("Step 2/2") for entry in seen)
 
 
-def test_first_error_of_a_build_is_raised_with_its_step_and_last_lines() -> None:
+def test_first_error_of_build_is_raised_with_its_step_and_last_lines() -> None:
     _, on_progress = _collect()
     messages = [
         {"stream": "Step 1/2 : FROM base\n"},
@@ -48,7 +48,7 @@ def test_first_error_of_a_build_is_raised_with_its_step_and_last_lines() -> None
     assert caught.value.log == ("ERROR: no matching distribution",)
 
 
-def test_build_without_an_image_names_its_step() -> None:
+def test_build_without_image_names_its_step() -> None:
     with pytest.raises(KfpMindSporeError, match=r"Step 1/1 \(FROM base\): .* without an image"):
         read_build([{"stream": "Step 1/1 : FROM base\n"}], lambda _: None)
 
@@ -83,7 +83,7 @@ def test_push_counts_sent_and_reused_layers() -> None:
         ("received unexpected HTTP status: 503 Service Unavailable", KfpMindSporeError, ""),
     ],
 )
-def test_push_error_has_the_next_step(said, kind, hint) -> None:
+def test_push_error_has_next_step(said, kind, hint) -> None:
     with pytest.raises(kind) as caught:
         read_push([{"errorDetail": {"message": said}, "error": said}], "local/x:t", lambda _: None)
     assert said in caught.value.message
@@ -92,6 +92,6 @@ def test_push_error_has_the_next_step(said, kind, hint) -> None:
     assert caught.value.exit_code == (2 if kind is UserError else 1)
 
 
-def test_push_without_a_digest_fails() -> None:
+def test_push_without_digest_fails() -> None:
     with pytest.raises(KfpMindSporeError, match="without a digest"):
         read_push([{"status": "Pushed", "id": "aaa"}], "local/x:t", lambda _: None)

@@ -79,7 +79,7 @@ def test_class_and_function_with_arguments(train: ModuleType) -> None:
     assert collect_function(train.needs, command=["python3", "-m", "x"]).command == ("python3", "-m", "x")
 
 
-def test_functions_without_an_importable_name_are_refused(train: ModuleType) -> None:
+def test_functions_without_importable_name_are_refused(train: ModuleType) -> None:
     with pytest.raises(UserError, match=r"outer\.<locals>\.inner must be at the top"):
         collect_function(train.outer())
     with pytest.raises(UserError, match="<lambda> must be"):
@@ -108,7 +108,7 @@ def test_script_includes_its_local_modules(project: Path) -> None:
         collect_script(script)
 
 
-def test_module_with_a_syntax_error_is_named(project: Path) -> None:
+def test_module_with_syntax_error_is_named(project: Path) -> None:
     (project / "shared" / "tax.py").write_text("x = 1\nif\n")
     with pytest.raises(UserError, match=r"tax\.py, line 2"):
         resolve_module_imports("app.train", project)

@@ -29,7 +29,7 @@ def _read(context: BuildContext, path: str) -> str:
     return b"".join(entry.read()).decode()
 
 
-def test_tagged_cells_become_a_module(tmp_path: Path) -> None:
+def test_tagged_cells_become_module(tmp_path: Path) -> None:
     output = nbformat.v4.new_output("stream", text="a secret result")
     file = _write(
         tmp_path,
@@ -46,7 +46,7 @@ def test_tagged_cells_become_a_module(tmp_path: Path) -> None:
     assert "plot()" in _read(convert_notebook(file, tags=["*"]), "my_lenet.py")
 
 
-def test_outputs_and_counts_are_not_in_the_digest(tmp_path: Path) -> None:
+def test_outputs_and_counts_are_not_in_digest(tmp_path: Path) -> None:
     first = convert_notebook(_write(tmp_path, _code("x = 1", "image"))).layer().digest
     output = nbformat.v4.new_output("stream", text="1")
     again = _code("x = 1", "image", "run", outputs=[output], execution_count=3)
@@ -138,7 +138,7 @@ def test_other_magics_are_refused_with_their_cell(source: str) -> None:
     assert "cell 3" in caught.value.message
 
 
-def test_missing_tag_lists_the_known_tags(tmp_path: Path) -> None:
+def test_missing_tag_lists_known_tags(tmp_path: Path) -> None:
     file = _write(tmp_path, _code("x = 1", "train"), _code("y = 1", "explore"))
     with pytest.raises(UserError, match="no code cell has the tag 'image'; the tags are 'explore', 'train'") as caught:
         convert_notebook(file)
@@ -147,7 +147,7 @@ def test_missing_tag_lists_the_known_tags(tmp_path: Path) -> None:
         convert_notebook(_write(tmp_path, _code("x = 1")), tags=["a", "b"])
 
 
-def test_cells_without_ids_are_accepted_without_a_warning(tmp_path: Path) -> None:
+def test_cells_without_ids_are_accepted_without_warning(tmp_path: Path) -> None:
     file = _write(tmp_path, _code("x = 1", "image"))
     content = json.loads(file.read_text())
     assert content["nbformat_minor"] >= 5
@@ -177,6 +177,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../out.py", "/etc/x"])
-def test_cell_cannot_write_outside_the_image_folder(tmp_path: Path, path: str) -> None:
+def test_cell_cannot_write_outside_image_folder(tmp_path: Path, path: str) -> None:
     with pytest.raises(UserError, match="plain relative path"):
         convert_notebook(_write(tmp_path, _code(f"%%writefile {path}\n1", "image")))

@@ -42,11 +42,11 @@ def test_tag_is_pinned(context: BuildContext) -> None:
 
 
 @pytest.mark.parametrize("option", CHANGES)
-def test_every_option_changes_the_tag(context: BuildContext, option: str) -> None:
+def test_every_option_changes_tag(context: BuildContext, option: str) -> None:
     assert make_image_plan(context, **{option: CHANGES[option]}).tag != make_image_plan(context).tag
 
 
-def test_base_digest_and_sources_change_the_tag(context: BuildContext) -> None:
+def test_base_digest_and_sources_change_tag(context: BuildContext) -> None:
     plan = make_image_plan(context)
     other = BuildContext([Entry.from_bytes("train.py", b"other")])
     changed = [dataclasses.replace(plan, base_digest=f"sha256:{'b' * 64}"), dataclasses.replace(plan, context=other)]
@@ -135,7 +135,7 @@ def test_written_context_is_deterministic(context: BuildContext) -> None:
     }
 
 
-def test_dry_run_describes_the_plan(
+def test_dry_run_describes_plan(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = base_images.push_base(registry.host, "plan/base", config=config)
@@ -168,7 +168,7 @@ def test_dry_run_describes_the_plan(
         ({}, "reg.io/UPPER", "destination: "),
     ],
 )
-def test_arguments_are_validated_before_a_request(
+def test_arguments_are_validated_before_request(
     context: BuildContext, changes: dict[str, str], destination: str, reason: str
 ) -> None:
     # Nothing listens on this port: a request would be another error.
@@ -180,7 +180,7 @@ def test_arguments_are_validated_before_a_request(
         build()
 
 
-def test_own_containerfile_replaces_the_generated_one(
+def test_own_containerfile_replaces_generated_one(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "plan/base", config=config)

@@ -49,13 +49,13 @@ def test_destination_has_no_tag(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["reg.io/UPPER", "reg.io/a:1", "reg.io/a:-x"])
-def test_destination_error_has_the_expected_form(text: str) -> None:
+def test_destination_error_has_expected_form(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_repository(text)
     assert caught.value.hint.startswith("Expected HOST/NAME; ")
 
 
-def test_mirror_replaces_the_host() -> None:
+def test_mirror_replaces_host() -> None:
     config = RegistryConfig(mirrors={"docker.io": "mirror.local:5000/hub/", "quay.io": "mirror.local:5000"})
     assert str(config.locate(parse_reference("python:3"))) == "mirror.local:5000/hub/library/python:3"
     assert str(config.locate(parse_reference("quay.io/a/b"))) == "mirror.local:5000/a/b"

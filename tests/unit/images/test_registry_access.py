@@ -71,7 +71,7 @@ def build(context: BuildContext) -> Build:
     return run
 
 
-def test_build_with_a_private_ca_and_a_login(
+def test_build_with_private_ca_and_login(
     closed: registries.Registry, authority: Certificates, build: Build, tmp_path: Path
 ) -> None:
     file = registries.write_login(tmp_path / "config.json", closed.host)

@@ -36,7 +36,7 @@ def test_unreachable_registry_hints_at_host_and_options() -> None:
     assert "--mirror HOST=LOCATION" in caught.value.hint
 
 
-def test_server_error_hints_at_a_later_attempt() -> None:
+def test_server_error_hints_at_later_attempt() -> None:
     response = requests.Response()
     response.status_code = 503
     error = explain_response(response, "read", "reg.io", "")

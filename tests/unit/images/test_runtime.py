@@ -62,14 +62,14 @@ def test_missing_files_are_named(tmp_path) -> None:
         read_constraints(tmp_path / "none.txt")
 
 
-def test_failed_build_has_the_last_lines(tmp_path) -> None:
+def test_failed_build_has_last_lines(tmp_path) -> None:
     (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = []\nbuild-backend = 'nosuch'\n")
     with pytest.raises(ProcessFailedError, match="the wheel could not be built") as caught:
         runtime_wheel.build_wheel(tmp_path)
     assert caught.value.log
 
 
-def test_constraints_are_the_checkouts_or_the_installed_versions(monkeypatch) -> None:
+def test_constraints_are_checkouts_or_installed_versions(monkeypatch) -> None:
     assert read_constraints() == (ROOT / "constraints.txt").read_text()
     monkeypatch.setattr(runtime_wheel, "get_checkout", lambda: None)
     lines = read_constraints().splitlines()
@@ -80,7 +80,7 @@ def test_constraints_are_the_checkouts_or_the_installed_versions(monkeypatch) ->
 
 
 @pytest.mark.wheel
-def test_wheel_does_not_depend_on_the_umask() -> None:
+def test_wheel_does_not_depend_on_umask() -> None:
     wheels = set()
     for mask in (0o022, 0o077):
         before = os.umask(mask)
@@ -94,7 +94,7 @@ def test_wheel_does_not_depend_on_the_umask() -> None:
         assert {"kfp_mindspore/__init__.py", "kfp_mindspore/components/__init__.py"} <= set(archive.namelist())
 
 
-def test_installed_package_needs_a_wheel(monkeypatch) -> None:
+def test_installed_package_needs_wheel(monkeypatch) -> None:
     monkeypatch.setattr(runtime_wheel, "get_checkout", lambda: None)
     with pytest.raises(UserError, match="wheel: must be named") as caught:
         read_wheel()

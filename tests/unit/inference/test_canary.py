@@ -51,7 +51,7 @@ def test_conformance(case: Callable[[ServingEnvironment], None], world: LocalEnv
     case(world)
 
 
-def test_splitter_routes_by_the_body(world: LocalEnvironment) -> None:
+def test_splitter_routes_by_body(world: LocalEnvironment) -> None:
     world.deploy(FIRST)
     canary = world.deploy(SECOND, canary=99).canary
     assert canary is not None
@@ -64,14 +64,14 @@ def test_splitter_routes_by_the_body(world: LocalEnvironment) -> None:
         request_json("POST", canary.traffic_url, {"rows": []})
 
 
-def test_splitter_reports_a_server_that_does_not_respond(free_port: int) -> None:
+def test_splitter_reports_server_that_does_not_respond(free_port: int) -> None:
     address = f"http://127.0.0.1:{free_port}"
     client = TestClient(build_application(NAME, address, address, 50))
     response = client.post("/", json={"instances": [[0.0]]})
     assert (response.status_code, address in response.json()["error"]) == (502, True)
 
 
-def test_splitter_forwards_the_token_only(free_port: int) -> None:
+def test_splitter_forwards_token_only(free_port: int) -> None:
     found: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ def test_canary_ends_with_its_run(world: LocalEnvironment, eventually: Callable[
     assert world.client.rollback(NAME).canary is None
 
 
-def test_canary_without_a_splitter_is_reported_and_removed(world: LocalEnvironment) -> None:
+def test_canary_without_splitter_is_reported_and_removed(world: LocalEnvironment) -> None:
     world.deploy(FIRST)
     backend = world.client.backend
     assert isinstance(backend, LocalServing)
@@ -135,7 +135,7 @@ def test_service_without_canary_is_not_rolled_back(world: LocalEnvironment) -> N
     assert world.client.get(NAME).model == world.locate(SECOND)
 
 
-def test_promoted_canary_keeps_the_requested_port(world: LocalEnvironment, free_port: int) -> None:
+def test_promoted_canary_keeps_requested_port(world: LocalEnvironment, free_port: int) -> None:
     status = world.deploy(FIRST, port=free_port)
     world.deploy(SECOND, canary=10)
     promoted = world.client.promote(NAME, world.wait_seconds)

@@ -74,7 +74,7 @@ def servers(shop: Any, task: str) -> Iterator[Servers]:
     server.server_close()
 
 
-def test_canary_as_accurate_as_the_service_passes(servers: Servers) -> None:
+def test_canary_as_accurate_as_service_passes(servers: Servers) -> None:
     report = run_canary_test(servers.status, servers.bundle.path)
     assert report.smoke.samples == 40
     assert report.agreement == 1.0
@@ -135,7 +135,7 @@ def test_ranking_is_compared_by_groups(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("task", ["language_model"])
-def test_padding_of_a_text_is_not_compared(servers: Servers) -> None:
+def test_padding_of_text_is_not_compared(servers: Servers) -> None:
     targets = servers.bundle.read_verified().labels
     assert (targets == 0).any()
     # Certain of each character, and wrong about the padding.

@@ -55,7 +55,7 @@ def test_deploy_get_list_stop_delete(shop: Any) -> None:
             call("digits")
 
 
-def test_another_process_lists_and_stops_the_service(shop: Any) -> None:
+def test_another_process_lists_and_stops_service(shop: Any) -> None:
     status = shop.deploy()
     code = (
         "import json; from kfp_mindspore.inference import InferenceClient; c = InferenceClient();"
@@ -67,7 +67,7 @@ def test_another_process_lists_and_stops_the_service(shop: Any) -> None:
     assert shop.find_processes() == []
 
 
-def test_the_process_that_deployed_it_may_end(shop: Any) -> None:
+def test_process_that_deployed_it_may_end(shop: Any) -> None:
     shop.make_bundle()
     code = (
         "import sys; from kfp_mindspore.inference import *;"
@@ -94,7 +94,7 @@ def test_namespaces(shop: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["../digits", "a/b", "", "Digits"])
-def test_names_that_are_no_names_never_reach_the_disk(shop: Any, name: str) -> None:
+def test_names_that_are_no_names_never_reach_disk(shop: Any, name: str) -> None:
     with pytest.raises(ValidationError, match="name: must be"):
         shop.connect().delete(name)
 
@@ -114,7 +114,7 @@ def test_requested_ports(shop: Any, free_port: int) -> None:
         ("::1", "[::1]", False),
     ],
 )
-def test_the_address_to_listen_on(shop: Any, host: str, asked: str, reachable: bool) -> None:
+def test_address_to_listen_on(shop: Any, host: str, asked: str, reachable: bool) -> None:
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 here")
     status = shop.deploy(host=host)
@@ -135,7 +135,7 @@ def has_ipv6() -> bool:
     return True
 
 
-def test_flags_of_the_server(shop: Any, free_port: int) -> None:
+def test_flags_of_server(shop: Any, free_port: int) -> None:
     flags = ("--max_batch=32", "--nonfinite=allow")
     status = shop.deploy(server_args=flags, port=free_port)
     assert request_json("GET", f"{status.url}/pid")["others"] == list(flags)
@@ -144,7 +144,7 @@ def test_flags_of_the_server(shop: Any, free_port: int) -> None:
     assert (status.version, request_json("GET", f"{status.url}/pid")["others"]) == (2, ["--max_batch=32"])
 
 
-def test_tiny_server_refuses_the_flags_that_the_real_server_refuses(shop: Any) -> None:
+def test_tiny_server_refuses_flags_that_real_server_refuses(shop: Any) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert {flag for flag in SERVER_FLAGS if flag != "--workers"} <= set(parser.format_help().split())
@@ -166,7 +166,7 @@ def test_ignored_fields_are_warned_of(shop: Any, caplog: pytest.LogCaptureFixtur
     assert [record.getMessage() for record in caplog.records] == [f"service digits: {text}" for text in expected]
 
 
-def test_a_new_version_replaces_the_old_one(shop: Any) -> None:
+def test_new_version_replaces_old_one(shop: Any) -> None:
     old = shop.deploy()
     new_bundle = shop.make_bundle("other")
     new = shop.connect().deploy(Service("digits", new_bundle))
@@ -178,7 +178,7 @@ def test_a_new_version_replaces_the_old_one(shop: Any) -> None:
     assert len(shop.find_processes()) == 2
 
 
-def test_the_old_version_serves_until_the_new_one_is_ready(shop: Any) -> None:
+def test_old_version_serves_until_new_one_is_ready(shop: Any) -> None:
     old = shop.deploy()
     over = threading.Event()
     states: list[bool] = []
@@ -197,7 +197,7 @@ def test_the_old_version_serves_until_the_new_one_is_ready(shop: Any) -> None:
     assert all(states)
 
 
-def test_a_new_version_keeps_the_requested_port(shop: Any, free_port: int) -> None:
+def test_new_version_keeps_requested_port(shop: Any, free_port: int) -> None:
     old = shop.deploy(port=free_port)
     new = shop.deploy(port=free_port)
     assert (new.version, new.url) == (2, old.url)
@@ -205,7 +205,7 @@ def test_a_new_version_keeps_the_requested_port(shop: Any, free_port: int) -> No
     assert len(shop.find_processes()) == 2
 
 
-def test_a_deployed_bundle_survives_the_removal_of_its_directory(shop: Any, eventually: Eventually) -> None:
+def test_deployed_bundle_survives_removal_of_its_directory(shop: Any, eventually: Eventually) -> None:
     status = shop.deploy()
     shop.make_bundle()
     shop.open_bundle().mindir.unlink()
@@ -213,13 +213,13 @@ def test_a_deployed_bundle_survives_the_removal_of_its_directory(shop: Any, even
     assert eventually(lambda: (now := shop.connect().get("digits")).ready and now).restarts == 1
 
 
-def test_a_stopped_service_is_deployed_again(shop: Any) -> None:
+def test_stopped_service_is_deployed_again(shop: Any) -> None:
     shop.deploy()
     shop.connect().stop("digits")
     assert shop.deploy().version == 2
 
 
-def test_logs_are_followed_until_the_service_is_finished(shop: Any) -> None:
+def test_logs_are_followed_until_service_is_finished(shop: Any) -> None:
     shop.deploy()
     client = shop.connect()
     lines: list[str] = []
@@ -241,7 +241,7 @@ def test_logs_are_followed_until_the_service_is_finished(shop: Any) -> None:
     assert list(client.logs("digits", lines=0)) == []
 
 
-def test_a_log_that_grows_is_moved_away(shop: Any, eventually: Eventually) -> None:
+def test_log_that_grows_is_moved_away(shop: Any, eventually: Eventually) -> None:
     status = shop.deploy()
     log = Path(status.log)
     with log.open("ab") as file:
@@ -251,7 +251,7 @@ def test_a_log_that_grows_is_moved_away(shop: Any, eventually: Eventually) -> No
     assert shop.connect().get("digits").ready
 
 
-def test_a_service_is_no_part_of_the_step_that_deployed_it(
+def test_service_is_no_part_of_step_that_deployed_it(
     shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "events.jsonl"
@@ -267,7 +267,7 @@ def test_a_service_is_no_part_of_the_step_that_deployed_it(
     assert not file.exists(), "starting a server is no work of the step: a run counts it as overhead"
 
 
-def test_waiting_for_a_service_that_never_becomes_ready(shop: Any) -> None:
+def test_waiting_for_service_that_never_becomes_ready(shop: Any) -> None:
     shop.deploy()
     client = shop.connect()
     client.stop("digits")
@@ -284,11 +284,11 @@ def test_not_ready_in_time(shop: Any) -> None:
     assert shop.connect().list() == []
 
 
-def test_a_server_that_starts_slowly_is_waited_for_while_it_uses_the_cpu(shop: Any) -> None:
+def test_server_that_starts_slowly_is_waited_for_while_it_uses_cpu(shop: Any) -> None:
     assert shop.deploy("--busy=6", wait_seconds=4).ready
 
 
-def test_waiting_for_a_busy_server_is_bounded(shop: Any) -> None:
+def test_waiting_for_busy_server_is_bounded(shop: Any) -> None:
     with pytest.raises(
         WaitTimeoutError, match=r"not ready within 1 s and 4 s more; its server used .* s of CPU"
     ) as caught:
@@ -297,7 +297,7 @@ def test_waiting_for_a_busy_server_is_bounded(shop: Any) -> None:
     assert shop.find_processes() == []
 
 
-def test_a_server_that_stops_answering_is_not_ready(shop: Any) -> None:
+def test_server_that_stops_answering_is_not_ready(shop: Any) -> None:
     status = shop.deploy()
     os.kill(status.pid, signal.SIGSTOP)
     hung = shop.connect().get("digits")
@@ -309,12 +309,12 @@ def test_a_server_that_stops_answering_is_not_ready(shop: Any) -> None:
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/model", "file:///tmp/model"])
-def test_a_uri_is_for_a_cluster(shop: Any, uri: str) -> None:
+def test_uri_is_for_cluster(shop: Any, uri: str) -> None:
     with pytest.raises(UserError, match="model_dir: must be a directory of this machine, got"):
         shop.connect().deploy(Service("digits", uri))
 
 
-def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(InferenceClient().backend, LocalServing)
     assert isinstance(InferenceClient("kubernetes").backend, KServeBackend)
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "moon")
@@ -322,7 +322,7 @@ def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatc
         InferenceClient()
 
 
-def test_a_port_with_a_listener_is_not_free(free_port: int) -> None:
+def test_port_with_listener_is_not_free(free_port: int) -> None:
     from kfp_mindspore.local.ports import is_port_free, list_free_ports
 
     assert is_port_free(free_port)
@@ -333,7 +333,7 @@ def test_a_port_with_a_listener_is_not_free(free_port: int) -> None:
     assert len(set(list_free_ports(20))) == 20
 
 
-def test_a_process_that_reuses_the_supervisors_pid_is_not_terminated(shop: Any) -> None:
+def test_process_that_reuses_supervisors_pid_is_not_terminated(shop: Any) -> None:
     from kfp_mindspore.inference.backends.state import ServerState, ServiceDirectory
 
     shop.deploy()

@@ -21,7 +21,7 @@ from kfp_mindspore.inference.manifest import (
 CRDS = Path(__file__).parents[4] / "shared" / "crds"
 
 
-def test_the_whole_manifest() -> None:
+def test_whole_manifest() -> None:
     resources = {"requests": {"cpu": 1, "memory": "2Gi"}}
     service = Service("digits", "s3://models/digits/v1", replicas=2, resources=resources, namespace="team")
     assert build_inference_service(service) == {
@@ -58,12 +58,12 @@ def test_service_account() -> None:
     assert predictor["serviceAccountName"] == "models"
 
 
-def test_pods_without_a_sidecar() -> None:
+def test_pods_without_sidecar() -> None:
     labels = {"sidecar.istio.io/inject": "false"}
     assert build_inference_service(Service("d", "s3://b/m", pod_labels=labels))["spec"]["predictor"]["labels"] == labels
 
 
-def test_download_by_the_server_has_no_storage_initializer() -> None:
+def test_download_by_server_has_no_storage_initializer() -> None:
     service = Service("digits", "s3://b/m/", download="server", storage_secret="store", server_args=("--max_batch=1",))
     model = build_inference_service(service)["spec"]["predictor"]["model"]
     assert "storageUri" not in model
@@ -92,7 +92,7 @@ def test_recorded_service_is_restored() -> None:
     assert all(is_same_version(other, service) for other in (later, earlier))
 
 
-def test_canary_serves_under_the_name_of_the_service() -> None:
+def test_canary_serves_under_name_of_service() -> None:
     document = build_canary(Service("digits", "s3://b/m", namespace="team"), 10, 3)
     assert document["metadata"]["name"] == "digits-canary"
     assert document["metadata"]["labels"]["kfp-mindspore/canary-of"] == "digits"
@@ -115,7 +115,7 @@ def test_graph_splits_both_protocols() -> None:
         ]
 
 
-def test_flags_of_the_server() -> None:
+def test_flags_of_server() -> None:
     service = Service("digits", "s3://models/digits/v1", server_args=("--max_batch=32", "--nonfinite=allow"))
     model = build_inference_service(service)["spec"]["predictor"]["model"]
     assert model["args"] == ["--max_batch=32", "--nonfinite=allow"]
@@ -124,13 +124,13 @@ def test_flags_of_the_server() -> None:
 @pytest.mark.parametrize(
     ("uri", "hint"), [("/tmp/model", "Copy the bundle"), ("minio://b/model", "does not know minio"), ("s3://", "Copy")]
 )
-def test_the_model_must_be_where_the_cluster_can_read_it(uri: str, hint: str) -> None:
+def test_model_must_be_where_cluster_can_read_it(uri: str, hint: str) -> None:
     with pytest.raises(ValidationError, match="model_dir: must be a URI with one of s3://") as caught:
         build_inference_service(Service("digits", uri))
     assert hint in caught.value.hint
 
 
-def test_a_wrong_service_has_no_manifest() -> None:
+def test_wrong_service_has_no_manifest() -> None:
     with pytest.raises(ValidationError, match="replicas"):
         build_inference_service(Service("digits", "s3://b/m", replicas=0))
 
@@ -154,7 +154,7 @@ def test_a_wrong_service_has_no_manifest() -> None:
     ],
     ids=["claim", "grpc", "canary", "graph"],
 )
-def test_the_manifest_has_the_fields_of_kserves_definition(document: dict[str, Any]) -> None:
+def test_manifest_has_fields_of_kserves_definition(document: dict[str, Any]) -> None:
     plural = f"{document['kind'].lower()}s"
     definition = json.loads((CRDS / f"{plural}.serving.kserve.io.json").read_text())
     name = document["apiVersion"].partition("/")[2]

@@ -81,17 +81,17 @@ def test_samples_that_cannot_be_sent_are_refused(
 
 
 @pytest.mark.parametrize("timeout", [0, True, "1"])
-def test_timeout_must_be_a_number_of_seconds(client: InferenceClient, status: ServiceStatus, timeout: Any) -> None:
+def test_timeout_must_be_number_of_seconds(client: InferenceClient, status: ServiceStatus, timeout: Any) -> None:
     with pytest.raises(UserError, match="timeout: must be a number of seconds above 0, got"):
         client.predict("digits", np.zeros((1, 1, 8, 8)), timeout=timeout)
 
 
-def test_another_model_fails_the_smoke_test(status: ServiceStatus, models: Path) -> None:
+def test_another_model_fails_smoke_test(status: ServiceStatus, models: Path) -> None:
     with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*answered 400"):
         run_smoke_test(status.url, "digits", models / "pair", samples=6)
 
 
-def test_a_new_version_with_several_inputs(client: InferenceClient, status: ServiceStatus, models: Path) -> None:
+def test_new_version_with_several_inputs(client: InferenceClient, status: ServiceStatus, models: Path) -> None:
     new = client.deploy(Service("digits", models / "pair"))
     assert (new.version, new.ready) == (status.version + 1, True)
     assert run_smoke_test(new.url, "digits", models / "pair", samples=6).max_abs_diff <= 1e-5

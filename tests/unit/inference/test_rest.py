@@ -53,7 +53,7 @@ def test_readiness(url: str, name: str, expected: bool) -> None:
     assert rest.is_ready(url, name) is expected
 
 
-def test_a_server_that_does_not_listen_is_not_ready(free_port: int) -> None:
+def test_server_that_does_not_listen_is_not_ready(free_port: int) -> None:
     assert rest.is_ready(f"http://127.0.0.1:{free_port}", "yes") is False
 
 
@@ -73,7 +73,7 @@ def test_unexpected_responses_are_reported(url: str, path: str, status: int, mes
     assert path in caught.value.message
 
 
-def test_a_missing_response_is_reported(free_port: int) -> None:
+def test_missing_response_is_reported(free_port: int) -> None:
     with pytest.raises(rest.RequestError, match=r"no answer .*refused") as caught:
         rest.request_json("GET", f"http://127.0.0.1:{free_port}/")
     assert caught.value.status == 0

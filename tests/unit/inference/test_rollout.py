@@ -66,12 +66,12 @@ def make_pod(*servers: Any, init: tuple[Any, ...] = (), **status: Any) -> dict[s
         (make_pod(phase="Failed", reason="Evicted", message="low on memory"), "pod p: Evicted: low on memory"),
     ],
 )
-def test_reason_of_a_failing_pod(pod: dict[str, Any], reason: str) -> None:
+def test_reason_of_failing_pod(pod: dict[str, Any], reason: str) -> None:
     failure = get_pod_failure(read_pod(pod))
     assert (failure.reason if failure else "") == reason
 
 
-def test_log_of_a_restarted_container_is_the_one_before() -> None:
+def test_log_of_restarted_container_is_one_before() -> None:
     failure = get_pod_failure(read_pod(make_pod(make_status("kserve-container", RUNNING, ENDED, restarts=1))))
     assert failure is not None
     assert failure.restarted
@@ -110,7 +110,7 @@ READY = [{"type": "Ready", "status": "True"}]
         ),
     ],
 )
-def test_state_of_a_service_is_that_of_its_version(pods: list[Any], state: ServiceState, message: str) -> None:
+def test_state_of_service_is_that_of_its_version(pods: list[Any], state: ServiceState, message: str) -> None:
     document = make_document(SERVICE, 2)
     # A ready pod of the version before, and one of another namespace.
     others = [make_pod(conditions=READY), make_pod(conditions=READY)]
@@ -128,7 +128,7 @@ def test_stopped_service() -> None:
     assert build_status(document, None, []).state is ServiceState.STOPPED
 
 
-def test_addresses_have_the_domain_of_the_cluster() -> None:
+def test_addresses_have_domain_of_cluster() -> None:
     document = make_document(SERVICE, 2)
     document["status"] = {"address": {"url": "http://digits-predictor.team.svc.example.org"}}
     canary = build_canary(SERVICE, 10, 3)

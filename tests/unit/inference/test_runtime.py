@@ -55,7 +55,7 @@ def test_it_is_valid_for_kserve(kind: str, auto_select: bool) -> None:
 
 
 @pytest.mark.parametrize("file", ["runtime.yaml", "servingruntime.yaml"])
-def test_the_committed_files_are_valid_for_kserve(file: str) -> None:
+def test_committed_files_are_valid_for_kserve(file: str) -> None:
     runtime = yaml.safe_load((ROOT / "serving" / file).read_text())
     assert "namespace" not in runtime["metadata"]
     jsonschema.Draft7Validator(read_schema(runtime["kind"])).validate(runtime)
@@ -71,7 +71,7 @@ def test_the_committed_files_are_valid_for_kserve(file: str) -> None:
         (["spec", "protocolVersion"], ["v1"]),
     ],
 )
-def test_the_schema_finds_mistakes(path: list[Any], value: Any) -> None:
+def test_schema_finds_mistakes(path: list[Any], value: Any) -> None:
     runtime = build_serving_runtime(IMAGE)
     parent: Any = runtime
     for part in path[:-1]:
@@ -81,7 +81,7 @@ def test_the_schema_finds_mistakes(path: list[Any], value: Any) -> None:
         jsonschema.Draft7Validator(read_schema("ClusterServingRuntime")).validate(runtime)
 
 
-def test_it_meets_the_restricted_pod_security_standard() -> None:
+def test_it_meets_restricted_pod_security_standard() -> None:
     spec = build_serving_runtime(IMAGE)["spec"]
     (container,) = spec["containers"]
     context = container["securityContext"]
@@ -99,7 +99,7 @@ def test_it_meets_the_restricted_pod_security_standard() -> None:
     assert all("emptyDir" in volumes[mount["name"]] for mount in container["volumeMounts"])
 
 
-def test_an_inference_service_of_ours_gets_it() -> None:
+def test_inference_service_of_ours_gets_it() -> None:
     model = build_inference_service(Service("digits", "s3://models/digits"))["spec"]["predictor"]["model"]
     spec = build_serving_runtime(IMAGE)["spec"]
     formats = {entry["name"]: entry for entry in spec["supportedModelFormats"]}
@@ -108,7 +108,7 @@ def test_an_inference_service_of_ours_gets_it() -> None:
     assert model["protocolVersion"] in spec["protocolVersions"]
 
 
-def test_its_arguments_are_flags_of_the_server() -> None:
+def test_its_arguments_are_flags_of_server() -> None:
     arguments = build_serving_runtime(IMAGE)["spec"]["containers"][0]["args"]
     assert arguments == [
         "--model_name={{.Name}}",
@@ -120,7 +120,7 @@ def test_its_arguments_are_flags_of_the_server() -> None:
     ]
 
 
-def test_commented_options_are_valid_for_kserve_and_flags_of_the_server() -> None:
+def test_commented_options_are_valid_for_kserve_and_flags_of_server() -> None:
     text = (ROOT / "serving" / "runtime.yaml").read_text()
     options = re.compile(r"^( *)# (- .*\n)", re.MULTILINE)
     runtime = yaml.safe_load(options.sub(r"\1\2", text))
@@ -154,7 +154,7 @@ def test_wrong_fields_are_named(options: dict[str, Any], field: str) -> None:
         build_serving_runtime(**{"image": IMAGE, **options})
 
 
-def test_the_command_writes_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KFP_MINDSPORE_SERVER_IMAGE", raising=False)
     assert run(["service", "runtime"]) == 0
     captured = capsys.readouterr()
@@ -172,6 +172,6 @@ def test_the_command_writes_it(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert json.loads(capsys.readouterr().out) == build_serving_runtime(IMAGE)
 
 
-def test_the_command_names_a_wrong_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_wrong_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", "runtime", "--namespace", "Team"]) == 2
     assert "Error: serving runtime is invalid: namespace: must be" in capsys.readouterr().err

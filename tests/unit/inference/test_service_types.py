@@ -46,7 +46,7 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_na
         ({"resources": {"limits": {"cpu": "two"}}}, "resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi"),
     ],
 )
-def test_a_wrong_field_is_named(changes: dict[str, Any], expected: str) -> None:
+def test_wrong_field_is_named(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(expected)) as caught:
         Service(**{"name": "digits", "model_dir": "model", **changes}).validate()
     assert caught.value.exit_code == 2
@@ -66,12 +66,12 @@ def test_quantities_of_kubernetes_are_accepted(quantity: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"), [("out/Digits/", "digits"), ("a/My_Model.v2", "my-model-v2"), ("/", "model"), ("01", "model")]
 )
-def test_a_name_is_made_from_the_directory(path: str, expected: str) -> None:
+def test_name_is_made_from_directory(path: str, expected: str) -> None:
     assert suggest_name(path) == expected
 
 
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=80))
-def test_a_name_made_from_any_directory_is_valid(name: str) -> None:
+def test_name_made_from_any_directory_is_valid(name: str) -> None:
     assert list_name_errors(suggest_name(f"/models/{name}"), "default") == []
 
 
@@ -86,7 +86,7 @@ def test_a_name_made_from_any_directory_is_valid(name: str) -> None:
         (ServiceState.STOPPED, False, True),
     ],
 )
-def test_ready_and_finished_follow_from_the_state(state: ServiceState, ready: bool, over: bool) -> None:
+def test_ready_and_finished_follow_from_state(state: ServiceState, ready: bool, over: bool) -> None:
     status = ServiceStatus("digits", "default", state, "http://127.0.0.1:1", "127.0.0.1:2", "model", warnings=("a",))
     assert (status.ready, status.is_finished) == (ready, over)
     value = json.loads(json.dumps(status.to_dict()))

@@ -79,7 +79,7 @@ def run(server: Server, **options: Any) -> Any:
     return run_smoke_test(f"http://127.0.0.1:{server.server_port}/", "digits", server.bundle.path, **options)
 
 
-def test_a_true_service_passes(server: Server) -> None:
+def test_true_service_passes(server: Server) -> None:
     report = run(server, index=4)
     verified = server.bundle.read_verified()
     assert (report.samples, report.max_abs_diff, dict(report.max_abs_diffs)) == (32, 0.0, {"v1": 0.0, "v2": 0.0})
@@ -106,7 +106,7 @@ def spoil(protocol: str, sample: int, amount: float) -> Change:
 
 
 @pytest.mark.parametrize("protocol", ["v1", "v2"])
-def test_a_difference_is_reported_with_protocol_and_sample(server: Server, protocol: str) -> None:
+def test_difference_is_reported_with_protocol_and_sample(server: Server, protocol: str) -> None:
     server.change = spoil(protocol, 17, 0.25)
     with pytest.raises(ProcessFailedError) as caught:
         run(server)
@@ -114,7 +114,7 @@ def test_a_difference_is_reported_with_protocol_and_sample(server: Server, proto
     assert "allowed is 1e-05" in caught.value.message
 
 
-def test_the_tolerance_is_the_limit(server: Server) -> None:
+def test_tolerance_is_limit(server: Server) -> None:
     server.change = spoil("v2", 3, 0.001)
     report = run(server, tolerance=0.01)
     assert report.max_abs_diffs["v1"] == 0.0
@@ -166,7 +166,7 @@ def test_several_inputs_and_outputs(server: Server, tmp_path: Path) -> None:
         run(server)
 
 
-def test_a_missing_server_is_reported(shop: Any, free_port: int) -> None:
+def test_missing_server_is_reported(shop: Any, free_port: int) -> None:
     with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*no answer"):
         run_smoke_test(f"http://127.0.0.1:{free_port}", "digits", shop.make_bundle())
 
@@ -179,13 +179,13 @@ def test_a_missing_server_is_reported(shop: Any, free_port: int) -> None:
         ({"index": 32}, "index: must be 0 to 31"),
     ],
 )
-def test_more_than_the_bundle_has(server: Server, options: dict[str, int], expected: str) -> None:
+def test_more_than_bundle_has(server: Server, options: dict[str, int], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         run(server, **options)
     assert server.requests == []
 
 
-def test_a_damaged_bundle_is_refused_before_any_request(server: Server) -> None:
+def test_damaged_bundle_is_refused_before_any_request(server: Server) -> None:
     file = server.bundle.path / "verified.npz"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -243,7 +243,7 @@ def transformed(server: Server, tmp_path: Path) -> Server:
     return server
 
 
-def test_a_model_with_a_transform_gets_its_example(transformed: Server) -> None:
+def test_model_with_transform_gets_its_example(transformed: Server) -> None:
     report = run(transformed, index=30)
     assert (report.samples, report.index, report.prediction, report.label) == (2, 1, "\ufffd, ", "")
     (_, v1), (_, v2) = transformed.requests
@@ -252,7 +252,7 @@ def test_a_model_with_a_transform_gets_its_example(transformed: Server) -> None:
     assert v2 == {"inputs": [{"name": "image", "shape": [2], "datatype": "BYTES", "data": files}]}
 
 
-def test_another_class_is_a_difference(transformed: Server) -> None:
+def test_another_class_is_difference(transformed: Server) -> None:
     def change(path: str, answer: dict[str, Any]) -> Any:
         if path == "/v1":
             answer["predictions"][1]["classes"] = ["dog", ""]
@@ -263,13 +263,13 @@ def test_another_class_is_a_difference(transformed: Server) -> None:
         run(transformed)
 
 
-def test_a_transform_without_an_example_cannot_be_compared(server: Server, tmp_path: Path) -> None:
+def test_transform_without_example_cannot_be_compared(server: Server, tmp_path: Path) -> None:
     server.bundle = make_transformed(tmp_path / "transformed", None)
     with pytest.raises(UserError, match=r"has a transform, but no example of what clients send\n.*make_example"):
         run(server)
 
 
-def test_images_are_sent_within_the_limit_of_pixels(server: Server, tmp_path: Path) -> None:
+def test_images_are_sent_within_limit_of_pixels(server: Server, tmp_path: Path) -> None:
     spec, output = TensorSpec("image", "float32", (-1, 1, 8, 8)), TensorSpec("scores", "float32", (-1, 3))
     raw = {"image": np.array([b"a png"] * 6, object)}
     inputs, outputs = {"image": np.zeros((6, 1, 8, 8), np.float32)}, {"scores": np.ones((6, 3), np.float32)}

@@ -66,7 +66,7 @@ def test_lists_are_read_by_page(server: FakeApiServer, cluster: Cluster) -> None
 
 
 @pytest.mark.usefixtures("short_pages")
-def test_expired_continue_tokens_restart_the_list(server: FakeApiServer, cluster: Cluster) -> None:
+def test_expired_continue_tokens_restart_list(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 7)
     expired = respond_once(410, reason="Expired")
     server.faults.append(lambda request, handler: "continue" in request.query and expired(request, handler))
@@ -151,7 +151,7 @@ def test_unknown_server_is_not_retried(tmp_path: Path) -> None:
     assert "object at 0x" not in str(refused.value)
 
 
-def test_known_server_is_retried_across_a_restart(server: FakeApiServer, cluster: Cluster) -> None:
+def test_known_server_is_retried_across_restart(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 1)
     cluster.list(THINGS, "default")
     server.stop()
@@ -216,7 +216,7 @@ def test_failing_exec_plugin_raises_configuration_error(server: FakeApiServer, t
     assert server.requests == []
 
 
-def test_default_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path, server: FakeApiServer) -> None:
+def test_default_namespace_is_that_of_context(cluster: Cluster, tmp_path: Path, server: FakeApiServer) -> None:
     assert cluster.namespace == "team"
     assert Cluster(server.write_kubeconfig(tmp_path / "other")).namespace == "default"
 
@@ -288,7 +288,7 @@ def test_missing_extra_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
             call()
 
 
-def test_service_account_of_the_pod(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_account_of_pod(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("token", "of-the-pod"), ("namespace", "pods-own\n"), ("ca.crt", "x")):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(config, "SERVICE_ACCOUNT_DIR", tmp_path)
@@ -307,7 +307,7 @@ def test_service_account_of_the_pod(server: FakeApiServer, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_unreachable_server_of_the_own_cluster_is_retried(
+def test_unreachable_server_of_own_cluster_is_retried(
     is_given: bool, server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = dataclasses.replace(config.load_config(server.write_kubeconfig(tmp_path / "config")), is_given=is_given)

@@ -36,7 +36,7 @@ def test_logs_are_read_complete_or_by_tail(server: FakeApiServer, cluster: Clust
     assert server.requests[-1].query == {"tailLines": "7"}
 
 
-def test_logs_are_followed_until_the_container_terminates(server: FakeApiServer, cluster: Cluster) -> None:
+def test_logs_are_followed_until_container_terminates(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00.1Z one")
     lines = follow(cluster)
@@ -90,7 +90,7 @@ def test_deleted_pods_have_no_lines(server: FakeApiServer, cluster: Cluster) -> 
         cluster.get(PODS, "pod", "default")
 
 
-def test_cancellation_token_ends_a_followed_log(server: FakeApiServer, cluster: Cluster) -> None:
+def test_cancellation_token_ends_followed_log(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
     token = CancellationToken()
@@ -101,7 +101,7 @@ def test_cancellation_token_ends_a_followed_log(server: FakeApiServer, cluster: 
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20).map(sorted), st.lists(st.integers(0, 20), max_size=5))
-def test_lines_that_the_server_repeats_are_read_once(stamps: list[int], cuts: list[int]) -> None:
+def test_lines_that_server_repeats_are_read_once(stamps: list[int], cuts: list[int]) -> None:
     """Break a log at any lines; the server sends again what is of the same second or later."""
     fractions = ["", ".1", ".12"]
     lines = [

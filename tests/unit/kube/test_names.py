@@ -44,7 +44,7 @@ def test_errors_have_field_rule_and_value() -> None:
     ]
 
 
-def test_no_other_module_has_a_pattern_of_dns_names() -> None:
+def test_no_other_module_has_pattern_of_dns_names() -> None:
     pattern = re.compile(r"\[-a-z0-9\]|\[a-z0-9-\]|\[-\.a-z0-9\]|\[a-z0-9\.-\]")
     folders = ("kfp_mindspore", "components", "pipelines", "serving/mindsporeserver")
     files = {file.resolve() for folder in folders for file in (ROOT / folder).rglob("*.py")}

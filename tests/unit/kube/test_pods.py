@@ -104,7 +104,7 @@ def test_state(name: str, expected: dict[str, Any]) -> None:
     assert summarize(read_pod(PODS[name])) == expected
 
 
-def test_termination_before_the_last_restart() -> None:
+def test_termination_before_last_restart() -> None:
     (container,) = read_pod(PODS["restarted-out-of-memory"]).containers
     assert container.termination is None
     assert container.last_termination is not None
@@ -123,7 +123,7 @@ def test_termination_message_and_times_are_kept_as_reported() -> None:
     )
 
 
-def test_addresses_without_a_list_are_the_single_one() -> None:
+def test_addresses_without_list_are_single_one() -> None:
     assert read_pod(PODS["image-pull"]).addresses == ("10.42.0.7",)
     assert read_pod({"metadata": {"name": "p"}, "status": {"podIP": "10.42.0.8"}}).addresses == ("10.42.0.8",)
     assert read_pod(PODS["new"]).addresses == ()

@@ -148,7 +148,7 @@ def test_timeout(server: FakeApiServer, cluster: Cluster) -> None:
     assert len(list(cluster.watch(THINGS, "default", timeout=0))) == 1
 
 
-def test_cancellation_token_ends_a_watch(server: FakeApiServer, cluster: Cluster) -> None:
+def test_cancellation_token_ends_watch(server: FakeApiServer, cluster: Cluster) -> None:
     token = CancellationToken()
     later(lambda: wait_open(server), token.cancel)
     assert len(list(cluster.watch(THINGS, "default", token=token))) == 1

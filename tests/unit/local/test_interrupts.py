@@ -10,7 +10,7 @@ import pytest
 from kfp_mindspore.local.interrupts import clean_up_on_sigterm
 
 
-def test_terminated_function_cleans_up_and_restores_the_handler() -> None:
+def test_terminated_function_cleans_up_and_restores_handler() -> None:
     cleaned = []
 
     @clean_up_on_sigterm

@@ -48,16 +48,16 @@ class TestLease:
         with Lease.hold(path):
             assert is_lease_held(path)
 
-    def test_a_file_without_a_holder(self, tmp_path: Path) -> None:
+    def test_file_without_holder(self, tmp_path: Path) -> None:
         (tmp_path / "lease").touch()
         assert not is_lease_held(tmp_path / "lease")
 
-    def test_the_path_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_path_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         with Lease.hold(Path("lease")) as lease:
             assert lease.environment[LEASE_VARIABLE] == str(tmp_path / "lease")
 
-    def test_the_lease_of_a_killed_holder_is_free_while_its_children_run(self, tmp_path: Path) -> None:
+    def test_lease_of_killed_holder_is_free_while_its_children_run(self, tmp_path: Path) -> None:
         path = tmp_path / "lease"
         with contextlib.ExitStack() as stack:
             holder = stack.enter_context(

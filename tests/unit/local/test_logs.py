@@ -37,7 +37,7 @@ class TestReadLastLines:
 
     @settings(deadline=None)
     @given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\xc3\xa4"])), st.integers(1, 6), st.integers(1, 9))
-    def test_any_block_size_gives_the_same(self, parts: list[bytes], count: int, block: int) -> None:
+    def test_any_block_size_gives_same(self, parts: list[bytes], count: int, block: int) -> None:
         content = b"".join(parts)
         with tempfile.TemporaryDirectory() as directory:
             log = Path(directory, "log")
@@ -64,7 +64,7 @@ class TestLogReader:
             assert reader.read(final=True) == ["three ä"]
             assert reader.read(final=True) == []
 
-    def test_a_long_line_is_handed_out_in_pieces(self, tmp_path: Path) -> None:
+    def test_long_line_is_handed_out_in_pieces(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         reader = LogReader(log, limit=4)
         log.write_bytes(b"1234")
@@ -77,7 +77,7 @@ class TestLogReader:
         assert reader.read() == ["6"]
 
     @pytest.mark.parametrize("content", [b"new\n", b"a longer log than the old one was\n"], ids=["shorter", "longer"])
-    def test_a_replaced_file_is_read_from_its_start(self, tmp_path: Path, content: bytes) -> None:
+    def test_replaced_file_is_read_from_its_start(self, tmp_path: Path, content: bytes) -> None:
         log = tmp_path / "log"
         log.write_bytes(b"first\nsecond\ncut o")
         reader = LogReader(log)
@@ -87,7 +87,7 @@ class TestLogReader:
         log.write_bytes(content)
         assert reader.read() == ["cut o", content.decode().strip()]
 
-    def test_an_emptied_file_is_read_from_its_start(self, tmp_path: Path) -> None:
+    def test_emptied_file_is_read_from_its_start(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         log.write_bytes(b"first\nsecond\n")
         reader = LogReader(log)
@@ -97,7 +97,7 @@ class TestLogReader:
 
     @settings(deadline=None)
     @given(st.lists(st.binary(max_size=8)))
-    def test_pieces_yield_the_lines_of_the_whole(self, pieces: list[bytes]) -> None:
+    def test_pieces_yield_lines_of_whole(self, pieces: list[bytes]) -> None:
         with tempfile.TemporaryDirectory() as directory:
             log = Path(directory, "log")
             reader = LogReader(log)

@@ -89,7 +89,7 @@ def hear(started: subprocess.Popen[str]) -> Any:
 
 
 class TestProcessIdentity:
-    def test_of_a_running_process(self) -> None:
+    def test_of_running_process(self) -> None:
         identity = ProcessIdentity.of(os.getpid())
         assert identity is not None
         assert identity.pid == os.getpid()
@@ -101,12 +101,12 @@ class TestProcessIdentity:
         assert identity is not None
         assert ProcessIdentity.from_dict(json.loads(json.dumps(identity.to_dict()))) == identity
 
-    def test_a_later_process_with_the_same_number_is_another(self) -> None:
+    def test_later_process_with_same_number_is_another(self) -> None:
         stale = ProcessIdentity(os.getpid(), "before")
         assert not stale.is_alive()
         assert not stale.send(signal.SIGKILL), "it would have been this process"
 
-    def test_a_zombie_is_not_alive(self) -> None:
+    def test_zombie_is_not_alive(self) -> None:
         with subprocess.Popen(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
             assert ProcessIdentity.of(child.pid) is None
@@ -158,11 +158,11 @@ class TestSpawnDetached:
         assert identity.wait(10)
         wait_for(lambda: not psutil.pid_exists(identity.pid))
 
-    def test_a_missing_program_raises(self, tmp_path: Path) -> None:
+    def test_missing_program_raises(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             spawn_detached([str(tmp_path / "missing")], log=tmp_path / "log")
 
-    def test_the_log_is_appended_to(self, tmp_path: Path) -> None:
+    def test_log_is_appended_to(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         log.write_text("before\n")
         assert spawn_detached(["sh", "-c", "echo out; echo err >&2"], log=log).wait(10)
@@ -171,7 +171,7 @@ class TestSpawnDetached:
 
 class TestSpawnChild:
     @linux_only
-    def test_it_dies_with_a_killed_parent(
+    def test_it_dies_with_killed_parent(
         self,
         tmp_path: Path,
         start: Callable[..., subprocess.Popen[str]],
@@ -189,7 +189,7 @@ class TestSpawnChild:
         assert parent.wait(10) == -signal.SIGKILL
         assert all(identity.wait(10) for identity in identities)
 
-    def test_a_process_is_group_leader_with_default_signals(
+    def test_process_is_group_leader_with_default_signals(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -208,7 +208,7 @@ class TestTerminateGroup:
         wait_for(lambda: read_last_lines(log, 1) == ["ready"])
         return children[-1]
 
-    def test_a_process_may_save_within_the_grace_period(
+    def test_process_may_save_within_grace_period(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         log = tmp_path / "log"
@@ -219,7 +219,7 @@ class TestTerminateGroup:
         assert read_last_lines(log, 1) == ["saved"]
         assert not is_group_alive(child.pid)
 
-    def test_a_process_that_ignores_sigterm_is_killed_with_its_children(
+    def test_process_that_ignores_sigterm_is_killed_with_its_children(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]], owned: Callable[..., ProcessIdentity]
     ) -> None:
         pid_file = tmp_path / "pid"
@@ -243,7 +243,7 @@ class TestTerminateGroup:
         assert child.wait(60) == -signal.SIGKILL
         assert read_last_lines(log, 1) == ["ready"]
 
-    def test_a_group_without_its_leader_is_terminated(
+    def test_group_without_its_leader_is_terminated(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         child = self.spawn("sleep 120 & echo ready", tmp_path / "log", children)
@@ -263,7 +263,7 @@ class TestTerminateGroup:
         assert 3.0 <= time.monotonic() - began < 8.0
         assert not any(map(is_group_alive, pids))
 
-    def test_terminating_an_ended_group(self, tmp_path: Path) -> None:
+    def test_terminating_ended_group(self, tmp_path: Path) -> None:
         child = spawn_child(["true"], log=tmp_path / "log")
         child.wait(60)
         assert terminate_group(child.pid, 10)
@@ -271,7 +271,7 @@ class TestTerminateGroup:
 
 class TestDescendants:
     @linux_only
-    def test_a_descendant_in_another_session_is_killed(
+    def test_descendant_in_another_session_is_killed(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         log = tmp_path / "log"
@@ -322,9 +322,7 @@ class TestKillSession:
         assert member is not None
         return leader, member
 
-    def test_members_are_terminated_after_the_leader(
-        self, tmp_path: Path, owned: Callable[..., ProcessIdentity]
-    ) -> None:
+    def test_members_are_terminated_after_leader(self, tmp_path: Path, owned: Callable[..., ProcessIdentity]) -> None:
         leader, member = map(owned, self.spawn(tmp_path))
         with pytest.raises(ValueError, match="is alive"):
             kill_session(leader)
@@ -335,7 +333,7 @@ class TestKillSession:
         assert not member.is_alive()
         assert kill_session(leader) == []
 
-    def test_a_later_session_with_the_same_number_is_spared(
+    def test_later_session_with_same_number_is_spared(
         self, tmp_path: Path, owned: Callable[..., ProcessIdentity]
     ) -> None:
         leader, member = map(owned, self.spawn(tmp_path))

@@ -60,13 +60,13 @@ def test_no_key() -> None:
     assert read_model_key(None, {MODEL_KEY_VARIABLE: ""}) is None
 
 
-def test_file_has_precedence_over_the_variable(tmp_path: Path) -> None:
+def test_file_has_precedence_over_variable(tmp_path: Path) -> None:
     file = write_key(tmp_path / "key", KEY)
     assert read_model_key(file, {MODEL_KEY_VARIABLE: "x"}) == KEY
 
 
 @given(content=st.binary(max_size=80))
-def test_error_never_contains_the_key(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_error_never_contains_key(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = write_key(tmp_path_factory.getbasetemp() / "key", b"secret" + content)
     message = ""
     try:
@@ -100,7 +100,7 @@ def test_unreadable_key_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o440, False), (0o644, True), (0o660, True)])
-def test_key_file_readable_by_others_causes_a_warning(
+def test_key_file_readable_by_others_causes_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:
     file = write_key(tmp_path / "key", KEY.hex().encode(), mode)
@@ -125,7 +125,7 @@ def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
 
 
-def test_outputs_equal_those_of_the_plain_model(models: Path) -> None:
+def test_outputs_equal_those_of_plain_model(models: Path) -> None:
     bundle, plain = ModelBundle.open(models / "encrypted"), ModelBundle.open(models / "free")
     assert (bundle.signature.encryption, plain.signature.encryption) == ("AES-GCM", "")
     inputs = plain.read_verified().inputs
@@ -195,7 +195,7 @@ def test_missing_and_wrong_keys(models: Path, key: bytes | None, message: str) -
         verify_bundle(bundle.path, outputs=True, key=key)
 
 
-def test_plain_model_ignores_the_key(models: Path) -> None:
+def test_plain_model_ignores_key(models: Path) -> None:
     bundle = ModelBundle.open(models / "free")
     assert load_graph(bundle, bytes(32)) is not None
     assert inspect_mindir(bundle.path, key=KEY).parameters == 2

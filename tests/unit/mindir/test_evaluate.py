@@ -84,7 +84,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     return make_once(tmp_path_factory, "trained", make)
 
 
-def test_outputs_have_the_names_of_the_network(trained: Path) -> None:
+def test_outputs_have_names_of_network(trained: Path) -> None:
     assert [spec.name for spec in ModelBundle.open(trained / "price").signature.outputs] == ["price"]
     assert [spec.name for spec in ModelBundle.open(trained / "text").signature.outputs] == ["output"]
 
@@ -122,7 +122,7 @@ def test_padding_of_texts_is_not_counted(tmp_path: Path) -> None:
     assert '<td class="text">a?</td><td class="text">a??</td>' in page
 
 
-def test_bundle_keeps_the_targets_for_a_canary(trained: Path) -> None:
+def test_bundle_keeps_targets_for_canary(trained: Path) -> None:
     assert ModelBundle.open(trained / "price").read_verified().labels.dtype == np.float32
     np.testing.assert_array_equal(ModelBundle.open(trained / "text").read_verified().labels, TOKENS[:64, 1:])
 

@@ -31,7 +31,7 @@ def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
 
 
-def test_signature_records_the_origin(models: Path) -> None:
+def test_signature_records_origin(models: Path) -> None:
     bundle = ModelBundle.open(models / "free")
     signature, dataset = bundle.signature, Dataset.open(models / "dataset")
     assert [spec.to_dict() for spec in signature.inputs] == [
@@ -53,7 +53,7 @@ def test_signature_records_the_origin(models: Path) -> None:
 # ---- declared preprocessing
 
 
-def test_bundle_declares_raw_pixels_and_the_label(models: Path) -> None:
+def test_bundle_declares_raw_pixels_and_label(models: Path) -> None:
     bundle, dataset = ModelBundle.open(models / "raw"), Dataset.open(models / "dataset")
     assert bundle.signature.metadata["task"] == "classification"
     declaration = bundle.read_preprocessing()
@@ -97,7 +97,7 @@ def test_checkpoint_preprocessing_has_precedence(
     )
 
 
-def test_inputs_of_a_dataset_are_matched_by_name(models: Path, tmp_path: Path) -> None:
+def test_inputs_of_dataset_are_matched_by_name(models: Path, tmp_path: Path) -> None:
     columns = (Column("index", "int32", ()), Column("measure", "float32", (3,)), Column("text", "bytes", ()))
     arrays = {
         "index": np.array([2, 5, 0, 1], np.int32),
@@ -189,7 +189,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         ({"samples": {}}, UserError, "samples: must be arrays of the same number of rows"),
     ],
 )
-def test_failed_export_keeps_the_existing_bundle(
+def test_failed_export_keeps_existing_bundle(
     models: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     import mindspore
@@ -205,7 +205,7 @@ def test_failed_export_keeps_the_existing_bundle(
     assert mindspore.get_context("jit_syntax_level") == mindspore.LAX
 
 
-def test_checkpoint_without_a_factory_needs_a_network(models: Path, tmp_path: Path) -> None:
+def test_checkpoint_without_factory_needs_network(models: Path, tmp_path: Path) -> None:
     import small_networks
 
     with write_checkpoint(tmp_path / "checkpoint", epoch=1, step=1, seed=1, network=NetworkSpec("")) as directory:
@@ -221,7 +221,7 @@ def test_checkpoint_without_a_factory_needs_a_network(models: Path, tmp_path: Pa
     assert (len(bundle.read_verified()), bundle.read_verified().labels, bundle.signature.labels) == (3, None, ())
 
 
-def test_error_names_the_missing_checkpoint(models: Path, tmp_path: Path) -> None:
+def test_error_names_missing_checkpoint(models: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nowhere: no such checkpoint"):
         export_mindir(tmp_path / "nowhere", tmp_path / "model", dataset_dir=models / "dataset")
 
@@ -230,7 +230,7 @@ def test_error_names_the_missing_checkpoint(models: Path, tmp_path: Path) -> Non
     ("transform", "message"),
     [("absent.py", "absent.py: no such transform file"), ("absent", "transform 'absent': not registered")],
 )
-def test_missing_transform_is_refused_before_the_export(tmp_path: Path, transform: str, message: str) -> None:
+def test_missing_transform_is_refused_before_export(tmp_path: Path, transform: str, message: str) -> None:
     with pytest.raises(NotFoundError, match=message):
         export_mindir(tmp_path / "nowhere", tmp_path / "model", transform=transform)
 
@@ -249,7 +249,7 @@ def test_verification_detects_different_outputs(models: Path, tmp_path: Path) ->
     assert verify_bundle(tmp_path / "other", outputs=True, tolerance=0.1).samples == 64
 
 
-def test_verification_detects_a_flipped_bit(models: Path, tmp_path: Path) -> None:
+def test_verification_detects_flipped_bit(models: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(models / "free", tmp_path / "model"))
     content = bytearray((damaged / VERIFIED_FILE).read_bytes())
     content[-1] ^= 128
@@ -269,7 +269,7 @@ def test_evaluation(models: Path, kind: str) -> None:
     assert result.to_dict()["metrics"].keys() == {name for name, it in METRICS.items() if result.task in it.tasks}
 
 
-def test_evaluation_needs_the_inputs_of_the_model(models: Path) -> None:
+def test_evaluation_needs_inputs_of_model(models: Path) -> None:
     with pytest.raises(UserError, match=r"pair: needs the inputs .*, the dataset has image"):
         evaluate_bundle(models / "pair", models / "dataset")
 

@@ -116,7 +116,7 @@ IMAGE = np.zeros((3, 1, 8, 8), np.float32)
     ],
 )
 @pytest.mark.parametrize("kind", ["free", "fixed"])
-def test_invalid_inputs_are_rejected_before_the_graph(
+def test_invalid_inputs_are_rejected_before_graph(
     kind: str, request: pytest.FixtureRequest, inputs: dict[str, np.ndarray], messages: list[str]
 ) -> None:
     runner: GraphRunner = request.getfixturevalue(kind)

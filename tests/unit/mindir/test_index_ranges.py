@@ -78,7 +78,7 @@ def export(path: Path, network: nn.Cell, **options: Any) -> ModelBundle:
         ("one_hot", None),
     ],
 )
-def test_range_is_derived_from_the_graph(
+def test_range_is_derived_from_graph(
     kind: str, expected: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (spec,) = export(tmp_path, build_network(kind)).signature.inputs
@@ -86,25 +86,25 @@ def test_range_is_derived_from_the_graph(
     assert not caplog.records
 
 
-def test_range_is_taken_from_the_samples_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_range_is_taken_from_samples_with_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         (spec,) = export(tmp_path, build_network("shift")).signature.inputs
     assert spec.range == (0, 4)
     assert "'ids' is used as an index and the graph does not fix its range" in caplog.text
 
 
-def test_range_of_the_metadata_has_precedence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_range_of_metadata_has_precedence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     signature = export(tmp_path, build_network("shift"), metadata={"ranges": '{"ids": [0, 8]}'}).signature
     assert (signature.inputs[0].range, "ranges" in signature.metadata) == ((0, 8), False)
     assert not caplog.records
 
 
-def test_range_of_an_encrypted_model(tmp_path: Path) -> None:
+def test_range_of_encrypted_model(tmp_path: Path) -> None:
     (spec,) = export(tmp_path, build_network("embed"), key=bytes(16)).signature.inputs
     assert spec.range == TEN_ROWS
 
 
-def test_values_outside_the_range_are_refused_before_the_graph(tmp_path: Path) -> None:
+def test_values_outside_range_are_refused_before_graph(tmp_path: Path) -> None:
     bundle = export(tmp_path, build_network("embed"))
     expected = bundle.read_verified().outputs["output"]
     with GraphRunner(bundle, warm=()) as runner:

@@ -48,6 +48,6 @@ def test_other_files_are_rejected(tmp_path: Path, content: bytes) -> None:
         inspect_mindir(file)
 
 
-def test_error_names_the_missing_file(tmp_path: Path) -> None:
+def test_error_names_missing_file(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"model.mindir: no such file"):
         inspect_mindir(tmp_path)

@@ -38,7 +38,7 @@ def make_texts(rows: int = 4, length: int = 10) -> dict[str, Any]:
     return {"ids": random.integers(0, 50, (rows, length), np.int32), "mask": mask}
 
 
-def test_dimensions_in_the_signature(models: Path) -> None:
+def test_dimensions_in_signature(models: Path) -> None:
     bundle = ModelBundle.open(models / "sequence")
     assert [spec.shape for spec in bundle.signature.inputs] == [(-1, -1), (-1, -1)]
     assert bundle.signature.outputs[0].shape == (-1, -1, 5)
@@ -97,7 +97,7 @@ def test_dimensions_of_another_type_are_rejected(models: Path, tmp_path: Path, d
         export_mindir(models / "sequence_checkpoint", tmp_path / "model", samples=make_texts(), dimensions=dimensions)
 
 
-def test_fixed_batch_with_a_free_length(models: Path, tmp_path: Path) -> None:
+def test_fixed_batch_with_free_length(models: Path, tmp_path: Path) -> None:
     bundle = export_mindir(
         models / "sequence_checkpoint", tmp_path / "model", samples=make_texts(), dimensions={"tokens": TOKENS}, batch=3
     )

@@ -113,7 +113,7 @@ def assert_predicts_as(bundle: Path, models: Path, outputs: Arrays) -> None:
     np.testing.assert_allclose(found["output"], outputs["output"], atol=1e-6)
 
 
-def test_slices_along_both_axes_export_to_the_whole_network(
+def test_slices_along_both_axes_export_to_whole_network(
     sharded: Path, trained: tuple[Arrays, Arrays], models: Path, tmp_path: Path
 ) -> None:
     arguments = ["model", "export", str(sharded), "--dataset", str(models / "dataset"), "-o", str(tmp_path / "model")]
@@ -132,7 +132,7 @@ def test_pipeline_stages_are_merged(trained: tuple[Arrays, Arrays], models: Path
     assert_predicts_as(tmp_path / "model", models, trained[1])
 
 
-def test_newest_checkpoint_is_the_newest_of_all_ranks(
+def test_newest_checkpoint_is_newest_of_all_ranks(
     sharded: Path, trained: tuple[Arrays, Arrays], tmp_path: Path
 ) -> None:
     shutil.copytree(sharded, tmp_path / "copy")

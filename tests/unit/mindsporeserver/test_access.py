@@ -59,7 +59,7 @@ def bear(token: str) -> dict[str, str]:
         ("Bearer é", False),
     ],
 )
-def test_each_line_is_an_accepted_token(tmp_path: Path, header: str, expected: bool) -> None:
+def test_each_line_is_accepted_token(tmp_path: Path, header: str, expected: bool) -> None:
     tokens = TokenFile(write(tmp_path / "tokens", FIRST, "", f"  {SECOND}\t"))
     assert tokens.accepts(header.encode()) is expected
 
@@ -111,14 +111,14 @@ def test_changed_file_is_read_again(
     assert list_accepted() == []
 
 
-def test_mode_that_others_can_read_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mode_that_others_can_read_is_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = write(tmp_path / "tokens", FIRST)
     file.chmod(0o644)
     TokenFile(file)
     assert f"{file}: token file: its mode is 0644" in caplog.text
 
 
-def test_rules_of_a_port(tmp_path: Path) -> None:
+def test_rules_of_port(tmp_path: Path) -> None:
     tokens = TokenFile(write(tmp_path / "tokens", FIRST))
     good, bad = f"Bearer {FIRST}".encode(), f"Bearer {OTHER}".encode()
     both = Needs.TOKEN | Needs.MANAGEMENT
@@ -196,7 +196,7 @@ def test_routes_by_http(guarded: Guarded, path: str, body: Any, needs_token: boo
 
 
 @pytest.mark.mindspore
-def test_unload_needs_the_management_port_and_a_token(guarded: Guarded) -> None:
+def test_unload_needs_management_port_and_token(guarded: Guarded) -> None:
     for server, headers, expected in (
         (guarded.server, bear(FIRST), 403),
         (guarded.management, {}, 401),
@@ -268,7 +268,7 @@ def test_methods_by_grpc(guarded: Guarded) -> None:
 
 
 @pytest.mark.mindspore
-def test_clients_send_the_token_of_the_environment(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_send_token_of_environment(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{guarded.server.port}"
     monkeypatch.setenv(SERVICE_TOKEN_VARIABLE, f"{SECOND}\n")
     assert predict(url, "digits", IMAGE)["output"].shape == (1, 10)

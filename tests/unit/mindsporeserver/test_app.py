@@ -365,13 +365,13 @@ def good_requests(draw: Any) -> Request:
 
 @settings(max_examples=120, deadline=None)
 @given(request=good_requests())
-def test_valid_requests_get_the_response_of_kserves_application(world: World, request: Request) -> None:
+def test_valid_requests_get_response_of_kserves_application(world: World, request: Request) -> None:
     compare(world, request)
 
 
 @settings(max_examples=30, deadline=None)
 @given(requests=st.lists(good_requests(), min_size=2, max_size=12))
-def test_concurrent_requests_get_the_responses_of_single_ones(world: World, requests: list[Request]) -> None:
+def test_concurrent_requests_get_responses_of_single_ones(world: World, requests: list[Request]) -> None:
     alone = [world.ask(world.ours, request) for request in requests]
 
     async def send_all() -> list[httpx.Response]:
@@ -478,10 +478,10 @@ WRONG: dict[str, tuple[list[Request], int, int]] = {
 }
 # Rows without a status; each has a test of its own.
 OTHER = {
-    "V2 without `id`": "test_an_id_is_the_clients",
-    "V2 `outputs` named, with `binary_data_output` for all": "test_the_form_of_all_outputs_holds_for_named_ones",
-    "the model is not loaded yet": "test_a_model_that_is_not_loaded_is_503",
-    "numbers in JSON": "test_numbers_are_the_shortest_text",
+    "V2 without `id`": "test_id_is_clients",
+    "V2 `outputs` named, with `binary_data_output` for all": "test_form_of_all_outputs_holds_for_named_ones",
+    "the model is not loaded yet": "test_model_that_is_not_loaded_is_503",
+    "numbers in JSON": "test_numbers_are_shortest_text",
     "TLS with the default port": "tests/unit/mindsporeserver/test_tls.py",
 }
 
@@ -493,7 +493,7 @@ def read_table() -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("row", WRONG)
-def test_documented_differences_from_a_kserve_model(world: World, row: str) -> None:
+def test_documented_differences_from_kserve_model(world: World, row: str) -> None:
     requests, theirs, ours = WRONG[row]
     for request in requests:
         found = world.ask(world.stock, request)
@@ -506,12 +506,12 @@ def test_documented_differences_from_a_kserve_model(world: World, row: str) -> N
     assert documented[1].startswith(str(ours))
 
 
-def test_the_documented_table_is_whole() -> None:
+def test_documented_table_is_whole() -> None:
     assert set(read_table()) == {*WRONG, *OTHER}
 
 
 @pytest.mark.parametrize("name", ["V1 lists", "V1 more rows than a batch", "V2 flat", "binary"])
-def test_values_equal_those_of_a_kserve_model(world: World, name: str) -> None:
+def test_values_equal_those_of_kserve_model(world: World, name: str) -> None:
     request = GOOD[name]
     theirs, ours = split(world.ask(world.stock, request))[0], split(world.ask(world.ours, request))[0]
     for answer in (theirs, ours):
@@ -523,13 +523,13 @@ def test_values_equal_those_of_a_kserve_model(world: World, name: str) -> None:
     np.testing.assert_allclose(numbers[0], numbers[1], atol=1e-5)
 
 
-def test_an_id_is_the_clients(world: World) -> None:
+def test_id_is_clients(world: World) -> None:
     for request, expected in ((GOOD["V2 id"], "42"), (GOOD["V2 flat"], "")):
         assert json.loads(world.ask(world.ours, request).content)["id"] == expected
     assert len(json.loads(world.ask(world.stock, GOOD["V2 flat"]).content)["id"]) > 30
 
 
-def test_the_form_of_all_outputs_holds_for_named_ones(world: World) -> None:
+def test_form_of_all_outputs_holds_for_named_ones(world: World) -> None:
     tensors = [make_tensor(name, array) for name, array in PAIR.items()]
     outputs = [{"name": "output_0", "parameters": {"binary_data": False}}, {"name": "output_1"}]
     request = make_v2(*tensors, path=P2, parameters={"binary_data_output": True}, outputs=outputs)
@@ -540,14 +540,14 @@ def test_the_form_of_all_outputs_holds_for_named_ones(world: World) -> None:
     assert "inference-header-content-length" not in theirs.headers
 
 
-def test_numbers_are_the_shortest_text(world: World) -> None:
+def test_numbers_are_shortest_text(world: World) -> None:
     ours, theirs = (world.ask(application, GOOD["V1 lists"]).content for application in (world.ours, world.stock))
     assert len(ours) < 0.8 * len(theirs)
     first, second = (np.array(json.loads(content)["predictions"]) for content in (ours, theirs))
     assert np.array_equal(first.astype(np.float32), second.astype(np.float32))
 
 
-def test_a_model_that_is_not_loaded_is_503(world: World) -> None:
+def test_model_that_is_not_loaded_is_503(world: World) -> None:
     for path, body, headers in (GOOD["V1 lists"], GOOD["V2 flat"]):
         found = world.ask(world.unloaded, (path, body, {**headers, "x-request-id": "7"}))
         assert (found.status_code, found.headers["retry-after"], found.headers["x-request-id"]) == (503, "1", "7")
@@ -581,7 +581,7 @@ def test_unknown_models_and_versions(world: World, path: str, message: str) -> N
 
 
 @pytest.mark.parametrize("name", ["V1 lists", "V2 id", "binary both ways"])
-def test_a_request_id_comes_back(world: World, name: str) -> None:
+def test_request_id_comes_back(world: World, name: str) -> None:
     path, body, headers = GOOD[name]
     assert "x-request-id" not in world.ask(world.ours, GOOD[name]).headers
     for content, status in ((body, 200), (b"{", 400)):
@@ -648,7 +648,7 @@ def test_large_compressed_bodies_are_inflated_whole(content: bytes, count: int) 
     assert asyncio.run(BodyReader(RequestLimits()).inflate(body, "gzip")) == content
 
 
-def test_inflation_ends_at_the_deadline(world: World) -> None:
+def test_inflation_ends_at_deadline(world: World) -> None:
     application = world.build()
     headers = {**JSON, "content-encoding": "gzip", "x-envoy-expected-rq-timeout-ms": "1"}
     found = world.ask(application, (V1, gzip.compress(bytes(30 << 20)), headers))
@@ -753,11 +753,11 @@ def test_parameters_of_unsupported_extensions_are_refused(world: World, field: s
         assert (found.status_code, f"{field}: this protocol extension" in found.text) == (400, True), found.text
 
 
-def test_a_response_has_no_null(world: World) -> None:
+def test_response_has_no_null(world: World) -> None:
     assert b"null" not in world.ask(world.ours, GOOD["V2 flat"]).content
 
 
-def test_versions_and_the_index(world: World) -> None:
+def test_versions_and_index(world: World) -> None:
     found = world.ask(world.ours, ("/v2/models/digits/versions/1", b"", {}), "GET")
     assert (found.status_code, found.json()["versions"]) == (200, ["1"])
     found = world.ask(world.ours, ("/v2/models/digits/versions/1/ready", b"", {}), "GET")
@@ -769,7 +769,7 @@ def test_versions_and_the_index(world: World) -> None:
         assert [entry["name"] for entry in found.json()] == ["digits", "pair", "sequence"]
 
 
-def test_the_index_lists_only_ready_models_on_request(world: World) -> None:
+def test_index_lists_only_ready_models_on_request(world: World) -> None:
     index = "/v2/repository/index"
     for body, count in ((b'{"ready": true}', 0), (b'{"ready": false}', 3), (b"", 3)):
         assert len(world.ask(world.unloaded, (index, body, {})).json()) == count
@@ -779,7 +779,7 @@ def test_the_index_lists_only_ready_models_on_request(world: World) -> None:
 
 
 @pytest.mark.parametrize("parameters", [{"config": "{}"}, {"file:1/model.mindir": "AAAA"}, ["x"]])
-def test_a_model_is_loaded_as_it_is_on_disk(world: World, parameters: Any) -> None:
+def test_model_is_loaded_as_it_is_on_disk(world: World, parameters: Any) -> None:
     found = world.ask(world.ours, make_json("/v2/repository/models/digits/load", {"parameters": parameters}))
     assert (found.status_code, "load with overrides is not supported" in found.text) == (400, True)
 
@@ -794,13 +794,13 @@ def test_models_that_other_processes_serve_too_are_fixed(world: World) -> None:
 @pytest.mark.parametrize(
     "path", ["/v2/repository/models/{}/load", "/v2/repository/models/{}/unload", V2.replace("digits", "{}")]
 )
-def test_long_name_is_not_found_by_a_short_message(world: World, path: str) -> None:
+def test_long_name_is_not_found_by_short_message(world: World, path: str) -> None:
     for length in (255, 256, 9000):
         found = world.ask(world.ours, (path.format("a" * length), b"{}", JSON))
         assert (found.status_code, len(found.content) < 300) == (404, True), found.text
 
 
-def test_a_server_that_shuts_down_is_not_ready_and_closes_connections(world: World) -> None:
+def test_server_that_shuts_down_is_not_ready_and_closes_connections(world: World) -> None:
     application = world.build()
     application._state.is_draining = True
     found = world.ask(application, (V1, WHOLE, JSON))
@@ -840,7 +840,7 @@ class Client:
 WHOLE = json.dumps({"instances": [ROW]}).encode()
 
 
-def test_a_body_in_pieces(world: World) -> None:
+def test_body_in_pieces(world: World) -> None:
     client = Client()
     for start in range(0, len(WHOLE), 7):
         client.say(WHOLE[start : start + 7])
@@ -850,7 +850,7 @@ def test_a_body_in_pieces(world: World) -> None:
     assert is_same(json.loads(client.body), json.loads(world.ask(world.ours, (V1, WHOLE, JSON)).content))
 
 
-def test_a_body_that_is_too_large(world: World) -> None:
+def test_body_that_is_too_large(world: World) -> None:
     application = world.build(max_bytes=len(WHOLE))
     assert world.ask(application, (V1, WHOLE, JSON)).status_code == 200
     found = world.ask(application, (V1, WHOLE + b" ", JSON))
@@ -864,7 +864,7 @@ def test_a_body_that_is_too_large(world: World) -> None:
     assert (client.status, client.headers[b"connection"]) == (413, b"close")
 
 
-def test_a_body_that_does_not_arrive_in_time(world: World) -> None:
+def test_body_that_does_not_arrive_in_time(world: World) -> None:
     application = world.build(body_seconds=0.05)
     client = Client()
     client.say(WHOLE[:20])
@@ -874,7 +874,7 @@ def test_a_body_that_does_not_arrive_in_time(world: World) -> None:
     assert world.ask(application, (V1, WHOLE, JSON)).status_code == 200
 
 
-def test_a_client_that_leaves_before_its_body_is_whole(world: World) -> None:
+def test_client_that_leaves_before_its_body_is_whole(world: World) -> None:
     before = world.count("request_failures", model_name="digits", reason="cancelled")
     for pieces in ([b"{"], []):
         client = Client()
@@ -919,7 +919,7 @@ def test_bodies_of_all_clients_together(world: World) -> None:
     ("value", "status"),
     [("1", 503), ("0", 200), ("60000", 200), ("soon", 200), ("-1", 200), ("9" * 30, 200), ("", 200)],
 )
-def test_a_clients_own_time_limit(world: World, value: str, status: int) -> None:
+def test_clients_own_time_limit(world: World, value: str, status: int) -> None:
     # The graph is busy for longer than the timeout of one millisecond, and than a busy machine takes to send.
     held = threading.Event()
     if status == 503:
@@ -931,7 +931,7 @@ def test_a_clients_own_time_limit(world: World, value: str, status: int) -> None
         assert "deadline of the request passed" in found.json()["error"]
 
 
-def test_the_servers_time_limit_and_none(world: World) -> None:
+def test_servers_time_limit_and_none(world: World) -> None:
     assert world.ask(world.build(timeout_seconds=1e-9), (V1, WHOLE, JSON)).status_code == 503
     assert world.ask(world.build(timeout_seconds=0), (V1, WHOLE, JSON)).status_code == 200
     # A client cannot raise the server's limit.
@@ -939,7 +939,7 @@ def test_the_servers_time_limit_and_none(world: World) -> None:
     assert world.ask(world.build(timeout_seconds=1e-9), unlimited).status_code == 503
 
 
-def test_large_bodies_are_read_beside_the_event_loop(world: World) -> None:
+def test_large_bodies_are_read_beside_event_loop(world: World) -> None:
     images = np.random.default_rng(1).random((900, 1, 8, 8), np.float32)
     body = json.dumps({"instances": images.tolist()}).encode()
     assert len(body) > 256 << 10
@@ -952,7 +952,7 @@ def test_large_bodies_are_read_beside_the_event_loop(world: World) -> None:
     assert world.ask(world.ours, (V1, body[:-1], JSON)).status_code == 400
 
 
-def test_more_rows_than_the_queue_holds(world: World) -> None:
+def test_more_rows_than_queue_holds(world: World) -> None:
     images = np.zeros((1025, 1, 8, 8), np.float32)
     found = world.ask(world.ours, make_binary(V2, {"image": images}, ["image"]))
     assert (found.status_code, "at most 1024 rows, got 1025" in found.text) == (413, True)
@@ -972,7 +972,7 @@ def test_requests_are_counted(world: World) -> None:
     assert world.count("request_failures", model_name="digits", reason="invalid") == invalid + 1
 
 
-def test_metrics_have_the_requested_format(world: World) -> None:
+def test_metrics_have_requested_format(world: World) -> None:
     plain = world.ask(world.ours, ("/metrics", b"", {}), "GET")
     assert plain.headers["content-type"].startswith("text/plain")
     assert re.search(r'mindsporeserver_requests_total\{model_name="digits",protocol="v1"\} [1-9]', plain.text)

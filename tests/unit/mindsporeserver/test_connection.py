@@ -229,7 +229,7 @@ def test_parser_refusals_are_json_and_reach_clients_that_send_all_first(
     run(scenario)
 
 
-def test_headers_within_the_limit_may_arrive_with_a_large_body(run: Run) -> None:
+def test_headers_within_limit_may_arrive_with_large_body(run: Run) -> None:
     async def scenario(site: Site) -> None:
         reader, writer = await site.connect()
         writer.write(POST + b"X-A: " + b"a" * 3000 + b"\r\nContent-Length: 9000\r\n\r\n" + b"a" * 9000)
@@ -268,7 +268,7 @@ def test_incomplete_headers_are_closed_in_time(run: Run, begin: bytes, chunk: by
     run(scenario)
 
 
-def test_a_line_feed_after_a_response_does_not_hold_the_connection(run: Run) -> None:
+def test_line_feed_after_response_does_not_hold_connection(run: Run) -> None:
     async def scenario(site: Site) -> None:
         reader, writer = await site.connect()
         writer.write(GET + b"\r\n")
@@ -332,7 +332,7 @@ def test_requests_in_one_piece(run: Run) -> None:
     run(scenario)
 
 
-def test_a_client_that_half_closes_gets_its_response(run: Run) -> None:
+def test_client_that_half_closes_gets_its_response(run: Run) -> None:
     async def scenario(site: Site) -> None:
         for version in (b"1.1", b"1.0"):
             reader, writer = await site.connect()
@@ -380,7 +380,7 @@ def test_http_1_0_needs_no_host(run: Run) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
-def test_a_request_is_cancelled_when_its_client_closes(run: Run, reset: bool) -> None:
+def test_request_is_cancelled_when_its_client_closes(run: Run, reset: bool) -> None:
     async def scenario(site: Site) -> None:
         _, writer = await site.connect()
         writer.write(WAIT)
@@ -397,7 +397,7 @@ def test_a_request_is_cancelled_when_its_client_closes(run: Run, reset: bool) ->
     run(scenario)
 
 
-def test_a_client_that_half_closes_before_its_body_is_complete_is_closed(run: Run) -> None:
+def test_client_that_half_closes_before_its_body_is_complete_is_closed(run: Run) -> None:
     async def scenario(site: Site) -> None:
         reader, writer = await site.connect()
         writer.write(WAIT[:-1])
@@ -408,7 +408,7 @@ def test_a_client_that_half_closes_before_its_body_is_complete_is_closed(run: Ru
     run(scenario)
 
 
-def test_bad_data_after_a_request_does_not_abort_its_response(run: Run) -> None:
+def test_bad_data_after_request_does_not_abort_its_response(run: Run) -> None:
     async def scenario(site: Site) -> None:
         reader, writer = await site.connect()
         writer.write(WAIT + b"nonsense\r\n\r\n")
@@ -423,7 +423,7 @@ def test_bad_data_after_a_request_does_not_abort_its_response(run: Run) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0, LEAST / 3, 60.0], ids=["a flood", "a trickle", "silence"])
-def test_a_refused_client_does_not_stay(run: Run, pause: float) -> None:
+def test_refused_client_does_not_stay(run: Run, pause: float) -> None:
     async def send(writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while True:
@@ -445,7 +445,7 @@ def test_a_refused_client_does_not_stay(run: Run, pause: float) -> None:
     run(scenario)
 
 
-def test_a_shutdown_completes_requests_that_are_arriving(run: Run) -> None:
+def test_shutdown_completes_requests_that_are_arriving(run: Run) -> None:
     async def scenario(site: Site) -> None:
         idle, idle_writer = await site.connect()
         reader, writer = await site.connect()

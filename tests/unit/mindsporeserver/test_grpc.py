@@ -65,7 +65,7 @@ PLAIN = make_tensor()
 @pytest.mark.parametrize("dtype", FIELDS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
+def test_response_parses_as_request(dtype: str, data: Any) -> None:
     datatype, field = FIELDS[dtype]
     array = data.draw(hnp.arrays(dtype, hnp.array_shapes(max_dims=3, max_side=4)))
     raw = data.draw(st.booleans())
@@ -261,7 +261,7 @@ def ask_digits(*, raw: bool = False, **fields: Any) -> Any:
 
 
 @pytest.mark.mindspore
-def test_typed_and_raw_requests_get_the_same_in_their_own_form(world: GrpcWorld) -> None:
+def test_typed_and_raw_requests_get_same_in_their_own_form(world: GrpcWorld) -> None:
     typed = world.call("ModelInfer", ask_digits(id="42"))
     raw = world.call("ModelInfer", ask_digits(raw=True, model_version="1"))
     assert (typed.id, typed.model_name, typed.model_version, raw.id) == ("42", "free", "1", "")
@@ -313,7 +313,7 @@ def test_codes(world: GrpcWorld, fields: dict[str, Any], code: str, message: str
 
 
 @pytest.mark.mindspore
-def test_a_full_queue_a_deadline_and_a_cancelled_call(world: GrpcWorld, eventually: Any) -> None:
+def test_full_queue_deadline_and_cancelled_call(world: GrpcWorld, eventually: Any) -> None:
     held = threading.Event()
     world.graphs.put(lambda: (held.wait(30), None)[1])
     before = {reason: world.count(reason) for reason in ("overload", "cancelled")}
@@ -378,7 +378,7 @@ def test_defect_is_internal_without_its_message(world: GrpcWorld, monkeypatch: p
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_that_are_no_message_are_the_clients_mistake(world: GrpcWorld, method: str) -> None:
+def test_bytes_that_are_no_message_are_clients_mistake(world: GrpcWorld, method: str) -> None:
     async def call(content: bytes) -> Any:
         return await world.channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(content)
 
@@ -392,7 +392,7 @@ def test_bytes_that_are_no_message_are_the_clients_mistake(world: GrpcWorld, met
 
 
 @pytest.mark.mindspore
-def test_a_method_that_is_none(world: GrpcWorld) -> None:
+def test_method_that_is_none(world: GrpcWorld) -> None:
     async def call() -> Any:
         return await world.channel.unary_unary("/inference.GRPCInferenceService/ModelExplain")(b"")
 
@@ -466,7 +466,7 @@ def test_parameters_of_unsupported_extensions_are_refused(world: GrpcWorld, fiel
 
 
 @pytest.mark.mindspore
-def test_the_standard_health_service(world: GrpcWorld) -> None:
+def test_standard_health_service(world: GrpcWorld) -> None:
     stub = health_pb2_grpc.HealthStub(world.channel)
 
     async def check(service: str) -> str:
@@ -482,7 +482,7 @@ def test_the_standard_health_service(world: GrpcWorld) -> None:
 
 
 @pytest.mark.mindspore
-def test_calls_that_outlive_a_shutdown_end_unavailable(world: GrpcWorld) -> None:
+def test_calls_that_outlive_shutdown_end_unavailable(world: GrpcWorld) -> None:
     """Last: the service is stopped afterwards."""
     held = threading.Event()
     world.graphs.put(lambda: (held.wait(30), None)[1])

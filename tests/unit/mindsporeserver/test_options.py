@@ -73,7 +73,7 @@ def test_certificates_of_kserves_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert (read().ssl_certfile, read().ssl_keyfile) == ("a.crt", "a.key")
 
 
-def test_every_flag_has_a_description() -> None:
+def test_every_flag_has_description() -> None:
     """The reference page of the site is generated from the parser."""
     assert [action.dest for action in build_parser()._actions if not action.help] == []
 
@@ -183,7 +183,7 @@ def test_flags_that_are_true_or_false(text: str, value: bool) -> None:
     assert read(f"--allow_model_code={text}", f"--tracing={text}").allow_model_code is value
 
 
-def test_values_at_the_limits_are_accepted() -> None:
+def test_values_at_limits_are_accepted() -> None:
     options = read("--grace_period=0", "--request_timeout=0", "--reload_interval=0", "--max_delay_ms=0.5")
     found = (options.grace_period, options.request_timeout, options.reload_interval, options.max_delay_ms)
     assert found == (0, 0, 0, 0.5)

@@ -45,7 +45,7 @@ def test_port_with_connections_in_time_wait_is_bound_again(before: bool, after: 
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["one", "workers"])
-def test_port_of_a_listening_server_is_refused(other: bool) -> None:
+def test_port_of_listening_server_is_refused(other: bool) -> None:
     with bind(0, shared=other) as server:
         server.listen()
         port = server.getsockname()[1]
@@ -53,7 +53,7 @@ def test_port_of_a_listening_server_is_refused(other: bool) -> None:
             check_port("--http_port", "127.0.0.1", port)
 
 
-def test_workers_share_a_port() -> None:
+def test_workers_share_port() -> None:
     with bind(0, shared=True) as parent:
         port = parent.getsockname()[1]
         for _ in range(2):

@@ -54,7 +54,7 @@ def test_v1(server: Any, samples: tuple[np.ndarray, np.ndarray], rows: int) -> N
     assert (status, named) == (200, body)
 
 
-def test_more_rows_than_the_largest_batch(server: Any, samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_more_rows_than_largest_batch(server: Any, samples: tuple[np.ndarray, np.ndarray]) -> None:
     inputs, outputs = (np.concatenate([array, array, array[:5]]) for array in samples)
     status, body, _ = server.request(V1, {"instances": inputs.tolist()})
     assert status == 200
@@ -276,7 +276,7 @@ def test_bad_rows_of_several_inputs(pair_server: Any, instances: list[Any], mess
     assert (status, message in answer["error"]) == (400, True), answer
 
 
-def test_live_before_ready_and_a_signal_ends_it(models: Path, start_server: Callable[..., Any]) -> None:
+def test_live_before_ready_and_signal_ends_it(models: Path, start_server: Callable[..., Any]) -> None:
     server = start_server(models / "fixed", "digits", "--enable_grpc=false")
     server.wait("/v2/health/live")
     early = server.request("/v2/health/ready")[0], server.request("/v2/models/digits/ready")[0]
@@ -315,7 +315,7 @@ def cut(path: Path) -> None:
     ],
     ids=["flip", "cut", "empty"],
 )
-def test_a_bad_bundle_ends_it_with_one_line(
+def test_bad_bundle_ends_it_with_one_line(
     models: Path, tmp_path: Path, start_server: Callable[..., Any], damage: Callable[[Path], Any], message: str
 ) -> None:
     bundle = Path(shutil.copytree(models / "free", tmp_path / "model"))
@@ -343,7 +343,7 @@ def test_bad_flags(models: Path, start_server: Callable[..., Any], flag: str, me
     assert message in server.log.read_text()
 
 
-def test_a_port_in_use_is_named(models: Path, server: Any, start_server: Callable[..., Any]) -> None:
+def test_port_in_use_is_named(models: Path, server: Any, start_server: Callable[..., Any]) -> None:
     for flag in ("--http_port", "--grpc_port"):
         other = start_server(models / "free", "digits", f"{flag}={server.port}")
         assert other.process.wait(timeout=60) == 2

@@ -112,7 +112,7 @@ def test_complete_sets_are_accepted(authority: Authority) -> None:
         ("ca_certs", ["certfile", "keyfile"]),
     ],
 )
-def test_a_part_of_a_set_is_refused(given: str, missing: list[str]) -> None:
+def test_part_of_set_is_refused(given: str, missing: list[str]) -> None:
     values = {name: "/some/file" if name == given else None for name in ("certfile", "keyfile", "ca_certs")}
     with pytest.raises(ValidationError) as caught:
         check_certificates(**values, prefix="grpc_ssl")
@@ -180,7 +180,7 @@ def swap_files(_: Authority, made: Certificate) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_named(authority: Authority, spoil: Spoil, flag: str, file: str, parts: list[str]) -> None:
+def test_wrong_file_is_named(authority: Authority, spoil: Spoil, flag: str, file: str, parts: list[str]) -> None:
     made = authority.sign("server")
     spoil(authority, made)
     with pytest.raises(UserError) as caught:
@@ -193,7 +193,7 @@ def test_a_wrong_file_is_named(authority: Authority, spoil: Spoil, flag: str, fi
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_an_unreadable_file_is_named(authority: Authority) -> None:
+def test_unreadable_file_is_named(authority: Authority) -> None:
     made = authority.sign("server")
     made.keyfile.chmod(0)
     with pytest.raises(UserError, match="must be a readable PEM file, found: Permission denied"):
@@ -264,7 +264,7 @@ def request_https(port: int, ca: bytes, client: Certificate | None = None, name:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_https_requires_a_client_certificate(tmp_path: Path, authority: Authority, loop: str) -> None:
+def test_https_requires_client_certificate(tmp_path: Path, authority: Authority, loop: str) -> None:
     server, client = authority.sign("server"), authority.sign("client")
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other", "stranger").sign("client")
@@ -278,7 +278,7 @@ def test_https_requires_a_client_certificate(tmp_path: Path, authority: Authorit
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_refusal_reaches_clients_that_send_all_first(authority: Authority, loop: str) -> None:
+def test_refusal_reaches_clients_that_send_all_first(authority: Authority, loop: str) -> None:
     made = authority.sign("server")
     options = check_certificates(made.certfile, made.keyfile)
     assert options is not None
@@ -331,7 +331,7 @@ async def is_refused(request: Awaitable[None]) -> bool:
     return False
 
 
-def test_grpc_requires_a_client_certificate(tmp_path: Path, authority: Authority) -> None:
+def test_grpc_requires_client_certificate(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other", "stranger")
 
@@ -346,7 +346,7 @@ def test_grpc_requires_a_client_certificate(tmp_path: Path, authority: Authority
 
 
 @pytest.mark.mindspore
-def test_the_server_with_certificates_on_both_ports(
+def test_server_with_certificates_on_both_ports(
     tmp_path: Path, authority: Authority, models: Path, start_server: Callable[..., Any]
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -386,7 +386,7 @@ def test_the_server_with_certificates_on_both_ports(
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_the_server_names_a_wrong_file(models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+def test_server_names_wrong_file(models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server(models / "free", "digits", f"--ssl_certfile={tmp_path / 'none'}", "--ssl_keyfile=x")
     assert server.process.wait(60) == 2
     assert server.log.read_text().startswith(f"Error: --ssl_certfile: {tmp_path / 'none'}: must be a readable PEM file")

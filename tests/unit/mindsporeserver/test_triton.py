@@ -73,13 +73,13 @@ def found(server: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_client_lists_and_changes_the_repository(found: Any) -> None:
+def test_client_lists_and_changes_repository(found: Any) -> None:
     assert found["index"] == {"models": [{"name": "digits", "version": "1", "state": "READY"}]}
     assert found["unloaded"] == {"models": [{"name": "digits", "state": "UNAVAILABLE", "reason": "unloaded"}]}
     assert found["loaded"] is True
 
 
-def test_client_reads_the_configuration(found: Any) -> None:
+def test_client_reads_configuration(found: Any) -> None:
     assert found["config"]["config"] == {
         "name": "digits",
         "platform": "mindspore_mindir",
@@ -113,11 +113,11 @@ def test_client_reads_statistics(found: Any) -> None:
         ("memory", "StatusCode.UNIMPLEMENTED", ""),
     ],
 )
-def test_refusals_have_the_code_of_other_clients(found: Any, name: str, code: str, message: str) -> None:
+def test_refusals_have_code_of_other_clients(found: Any, name: str, code: str, message: str) -> None:
     assert (found[name][0], message in found[name][1]) == (code, True), found[name]
 
 
-def test_kserves_messages_of_the_same_names_are_accepted(server: Any, found: Any) -> None:
+def test_kserves_messages_of_same_names_are_accepted(server: Any, found: Any) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = GRPCInferenceServiceStub(channel)
         unloaded = stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="digits"), timeout=60)
@@ -130,7 +130,7 @@ def test_kserves_messages_of_the_same_names_are_accepted(server: Any, found: Any
     assert (loaded.model_name, loaded.isLoaded) == ("digits", True)
 
 
-def test_name_of_a_model_in_each_message() -> None:
+def test_name_of_model_in_each_message() -> None:
     ours = triton.RepositoryModelRequest
     assert (
         triton.get_model_name(ours.FromString(pb.RepositoryModelLoadRequest(model_name="a").SerializeToString())) == "a"

@@ -11,7 +11,7 @@ from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 
-def test_the_least() -> None:
+def test_least() -> None:
     job = build_msjob("digits", command=["python", "train.py"])
     assert job.to_dict() == {
         "apiVersion": "mindspore.gitee.com/v1",
@@ -97,7 +97,7 @@ CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
         ({"env": [{"name": "A", "value": 1}]}, f"{CONTAINER}.env[0].value"),
     ],
 )
-def test_a_wrong_argument_is_named_by_the_field_it_fills(arguments: dict[str, Any], field: str) -> None:
+def test_wrong_argument_is_named_by_field_it_fills(arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError) as caught:
         build_msjob(**{"name": "digits", "command": ["python"], **arguments})
     (error,) = caught.value.errors

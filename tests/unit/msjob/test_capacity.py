@@ -29,7 +29,7 @@ def make_job(workers: int = 4, *, elastic: bool = True) -> MSJob:
         ([5, 5, 5, 5, 5, 5], 2),
     ],
 )
-def test_worker_that_fails_again_within_the_grace_time_is_missing(attempts: list[float], available: int) -> None:
+def test_worker_that_fails_again_within_grace_time_is_missing(attempts: list[float], available: int) -> None:
     job, capacity, now = make_job(), Capacity(), 100.0
     for seconds in attempts:
         capacity.get_available(job, now)
@@ -52,7 +52,7 @@ def test_missing_worker_is_tried_again_later_and_later() -> None:
     assert capacity.get_available(job, 906) == 4
 
 
-def test_another_number_of_workers_ends_the_wait() -> None:
+def test_another_number_of_workers_ends_wait() -> None:
     job, capacity = make_job(), Capacity()
     assert capacity.get_available(job, 0) == 4
     capacity.record_missing(job, 2, 0)

@@ -51,7 +51,7 @@ print(json.dumps({name: list(inspect.signature(method).parameters)
         assert positions == parameters[: len(positions)]
 
 
-def test_a_function_runs_as_a_job(desk: Any) -> None:
+def test_function_runs_as_job(desk: Any) -> None:
     def train(parameters: dict[str, Any]) -> None:
         import os
 
@@ -171,13 +171,13 @@ def test_client_refuses(arguments: dict[str, Any], message: str) -> None:
         MSJobClient(**arguments)
 
 
-def test_kubeconfig_and_context_select_a_cluster() -> None:
+def test_kubeconfig_and_context_select_cluster() -> None:
     backend = MSJobClient(namespace="team", config_file="config", context="prod", job_kind="MSJob").backend
     assert isinstance(backend, KubernetesBackend)
     assert (backend.kubeconfig, backend.context, backend.namespace) == ("config", "prod", "team")
 
 
-def test_a_function_that_raises_runs_once(desk: Any) -> None:
+def test_function_that_raises_runs_once(desk: Any) -> None:
     def fail() -> None:
         raise RuntimeError("wrong loss")
 
@@ -188,19 +188,19 @@ def test_a_function_that_raises_runs_once(desk: Any) -> None:
     assert build_function_job("job", "team", "i", None, None).ms_replica_specs["Worker"].restart_policy == "OnFailure"
 
 
-def test_an_image_without_a_function_runs_its_entry_point() -> None:
+def test_image_without_function_runs_its_entry_point() -> None:
     job = build_function_job("job", "team", "example.com/train:1", None, None, workers=2)
     assert job.ms_replica_specs["Worker"].container == {"name": "mindspore", "image": "example.com/train:1"}
 
 
-def test_pods_have_metadata_and_status_of_a_v1_pod() -> None:
+def test_pods_have_metadata_and_status_of_v1_pod() -> None:
     pod = Pod("job-worker-0", "team", "Worker", 0, phase="Failed", labels={"a": "b"}, reason="OOMKilled")
     assert (pod.metadata.name, pod.metadata.namespace, pod.metadata.labels) == ("job-worker-0", "team", {"a": "b"})
     assert (pod.status.phase, pod.status.reason) == ("Failed", "OOMKilled")
     assert "metadata" not in pod.to_dict()
 
 
-def test_a_queue_is_a_label(desk: Any) -> None:
+def test_queue_is_label(desk: Any) -> None:
     desk.client.create_job(desk.build("exit", 0), queue_name="team", annotations={"note": "x"})
     metadata = desk.client.get_job("job").metadata
     assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
@@ -229,11 +229,11 @@ def test_filters() -> None:
         ({"quick": True, "slow": False, "other": None}, ["--quick"]),
     ],
 )
-def test_options_of_a_script(parameters: dict[str, Any], words: list[str]) -> None:
+def test_options_of_script(parameters: dict[str, Any], words: list[str]) -> None:
     assert build_script_command("a.py", parameters) == ["python", "a.py", *words]
 
 
-def test_command_of_a_network() -> None:
+def test_command_of_network() -> None:
     assert build_network_command("net:LeNet", {"classes": 10}, {"epochs": 2, "metrics": ["accuracy", "loss"]}) == [
         *("python", "-m", "kfp_mindspore.training", "net:LeNet", "--network-arguments", '{"classes": 10}'),
         *("--epochs", "2", "--metrics", "accuracy,loss"),
@@ -267,7 +267,7 @@ class Recorder(KubernetesBackend):
         return job
 
 
-def test_variables_of_this_machine_do_not_reach_the_pods_of_an_elastic_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_this_machine_do_not_reach_pods_of_elastic_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_CHECKPOINT_DIR", "/c")
     job = build_msjob("job", command=["true"], image="a")
     job.elastic_policy = ElasticPolicy(min_replicas=1)
@@ -275,7 +275,7 @@ def test_variables_of_this_machine_do_not_reach_the_pods_of_an_elastic_job(monke
         MSJobClient(Recorder(namespace="team")).create_job(job)
 
 
-def test_relative_directories_of_a_cluster_job_belong_to_its_pods() -> None:
+def test_relative_directories_of_cluster_job_belong_to_its_pods() -> None:
     backend = Recorder(namespace="team")
     MSJobClient(backend).train("job", script="train.py", dataset="data/mnist", output_dir="out", base_image="a")
     env = {item["name"]: item["value"] for item in backend.job.ms_replica_specs["Worker"].container["env"]}
@@ -286,13 +286,13 @@ def test_relative_directories_of_a_cluster_job_belong_to_its_pods() -> None:
     }
 
 
-def test_pods_of_a_missing_job_are_not_found(desk: Any) -> None:
+def test_pods_of_missing_job_are_not_found(desk: Any) -> None:
     for method in (desk.client.get_job_pods, desk.client.get_job_pod_names):
         with pytest.raises(NotFoundError, match="missing"):
             method("missing")
 
 
-def test_empty_directories_are_volumes_of_the_pod() -> None:
+def test_empty_directories_are_volumes_of_pod() -> None:
     job = build_msjob("job", command=["python"], image="a", empty_dirs={"/dev/shm": "8Gi", "/scratch": ""})
     pod = job.ms_replica_specs["Worker"].template["spec"]
     assert pod["volumes"] == [
@@ -330,7 +330,7 @@ def test_elastic_job_without_checkpoints_is_warned_of(
     assert ["elastic without KFP_MINDSPORE_CHECKPOINT_DIR" in str(item.message) for item in caught] == [True] * count
 
 
-def test_train_runs_a_script_with_its_directories(desk: Any, tmp_path: Path) -> None:
+def test_train_runs_script_with_its_directories(desk: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\n"

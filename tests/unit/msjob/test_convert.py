@@ -70,13 +70,13 @@ def find_refusals(document: dict[str, Any]) -> list[str]:
     return list(caught.value.errors)
 
 
-def test_the_published_sample_as_printed_is_no_yaml() -> None:
+def test_published_sample_as_printed_is_no_yaml() -> None:
     with pytest.raises(ValidationError) as caught:
         parse_msjob_yaml(MISPRINTED, source="mnist.yaml")
     assert "mnist.yaml: line 10, column 20: mapping values are not allowed here" in str(caught.value)
 
 
-def test_the_published_sample_with_its_indentation_mended_is_converted() -> None:
+def test_published_sample_with_its_indentation_mended_is_converted() -> None:
     (document,) = parse_yaml_documents(PUBLISHED)
     before = copy.deepcopy(document)
     conversion = convert_msjob(document)
@@ -100,7 +100,7 @@ def test_the_published_sample_with_its_indentation_mended_is_converted() -> None
     assert all(change.reason for change in conversion.changes)
 
 
-def test_master_and_workers_become_one_type_and_keep_the_port() -> None:
+def test_master_and_workers_become_one_type_and_keep_port() -> None:
     conversion = convert_msjob(first_job(replica(), replica("WORKER", 3), masterPort="23456", backend="hccl"))
     job = conversion.job
     assert job.workers == 4
@@ -112,7 +112,7 @@ def test_master_and_workers_become_one_type_and_keep_the_port() -> None:
     assert conversion.job == MSJob.from_yaml(job.to_yaml())
 
 
-def test_one_template_by_an_alias_is_converted_once_for_each() -> None:
+def test_one_template_by_alias_is_converted_once_for_each() -> None:
     text = """\
 apiVersion: kubeflow.org/v1
 kind: MSJob
@@ -151,7 +151,7 @@ def test_containers_may_have_different_names_in_master_and_worker() -> None:
     assert convert_msjob(first_job(replica(), worker)).job.workers == 2
 
 
-def test_a_container_among_several_is_found_by_its_name() -> None:
+def test_container_among_several_is_found_by_its_name() -> None:
     master = replica()
     master["template"]["spec"]["containers"].append({"name": "mindspore", "image": "b"})
     conversion = convert_msjob(first_job(master))
@@ -160,7 +160,7 @@ def test_a_container_among_several_is_found_by_its_name() -> None:
     ]  # fmt: skip
 
 
-def test_references_to_the_containers_resources_are_renamed() -> None:
+def test_references_to_containers_resources_are_renamed() -> None:
     reference = {"resourceFieldRef": {"containerName": "train", "resource": "limits.cpu"}}
     master = replica(env=[{"name": "CORES", "valueFrom": reference}])
     master["template"]["spec"]["volumes"] = [{"name": "info", "downwardAPI": {"items": [{"path": "cpu", **reference}]}}]
@@ -178,7 +178,7 @@ def test_references_to_the_containers_resources_are_renamed() -> None:
         ([{"name": "msjob-port", "containerPort": 23456}], ["new"]),
     ],
 )
-def test_the_masters_port_among_others(ports: list[Any], expected: list[Any]) -> None:
+def test_masters_port_among_others(ports: list[Any], expected: list[Any]) -> None:
     new = {"name": "msjob-port", "containerPort": 23456}
     job = convert_msjob(first_job(replica("WORKER", 2, ports=ports), masterPort=23456)).job
     assert job.ms_replica_specs["Worker"].container["ports"] == [new if port == "new" else port for port in expected]
@@ -195,7 +195,7 @@ def test_fields_of_both_generations_are_kept() -> None:
 
 
 @pytest.mark.parametrize("document", VALID.values(), ids=VALID)
-def test_a_job_of_todays_form_is_left_as_it_is(document: dict[str, Any]) -> None:
+def test_job_of_todays_form_is_left_as_it_is(document: dict[str, Any]) -> None:
     conversion = convert_msjob(document)
     assert conversion.changes == ()
     assert conversion.job == MSJob.from_dict(document)
@@ -291,7 +291,7 @@ metadata: {name: settings}
 """
 
 
-def test_distributed_sample_of_the_first_generation() -> None:
+def test_distributed_sample_of_first_generation() -> None:
     conversion = convert_file(DISTRIBUTED, source="old.yaml")
     config, document = conversion.documents
     assert config["kind"] == "ConfigMap"
@@ -324,7 +324,7 @@ def test_distributed_sample_of_the_first_generation() -> None:
         ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n", "got 'PyTorchJob' of 'kubeflow.org/v1'"),
     ],
 )
-def test_files_without_a_convertible_job_are_refused(text: str, message: str) -> None:
+def test_files_without_convertible_job_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         convert_file(text, source="old.yaml")
     assert message in str(caught.value)
@@ -338,7 +338,7 @@ def test_malformed_templates_are_refused(path: str, value: Any) -> None:
         convert_msjob(job)
 
 
-def test_submitting_the_first_generation_hints_at_convert() -> None:
+def test_submitting_first_generation_hints_at_convert() -> None:
     with pytest.raises(ValidationError) as caught:
         MSJob.from_yaml(PUBLISHED)
     assert "kfp-mindspore job convert FILE" in caught.value.hint

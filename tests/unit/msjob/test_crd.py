@@ -42,7 +42,7 @@ def validator(schema: dict[str, Any]) -> Any:
     return jsonschema.Draft202012Validator(make_strict(schema))
 
 
-def test_it_is_of_the_group_and_has_short_names(crd: dict[str, Any]) -> None:
+def test_it_is_of_group_and_has_short_names(crd: dict[str, Any]) -> None:
     assert crd["metadata"]["name"] == "msjobs.mindspore.gitee.com"
     names = crd["spec"]["names"]
     assert (names["kind"], names["listKind"], names["plural"], names["singular"]) == (
@@ -94,7 +94,7 @@ def test_metadata_of_templates_is_kept(schema: dict[str, Any]) -> None:
     assert {"labels", "annotations"} <= set(metadata["properties"])
 
 
-def test_rules_over_replicas_have_a_bound(schema: dict[str, Any]) -> None:
+def test_rules_over_replicas_have_bound(schema: dict[str, Any]) -> None:
     assert schema["properties"]["spec"]["properties"]["msReplicaSpecs"]["maxProperties"] == 3
 
 
@@ -114,14 +114,14 @@ def test_invalid_jobs_are_refused(validator: Any, case: Invalid) -> None:
     assert refused is not case.by_rule, "by the schema, or by a rule alone"
 
 
-def test_messages_of_rules_are_those_of_the_table(schema: dict[str, Any]) -> None:
+def test_messages_of_rules_are_those_of_table(schema: dict[str, Any]) -> None:
     messages = [rule["message"] for _, item in walk(schema) for rule in item.get("x-kubernetes-validations", [])]
     for case in INVALID:
         assert not case.by_rule or any(case.server in message for message in messages), case.name
     assert len(INVALID) >= 30
 
 
-def test_defaults_are_those_of_the_types(schema: dict[str, Any]) -> None:
+def test_defaults_are_those_of_types(schema: dict[str, Any]) -> None:
     for document in VALID.values():
         filled = fill_defaults(schema, copy.deepcopy(document))
         given, stored = MSJob.from_dict(document), MSJob.from_dict(filled)
@@ -141,7 +141,7 @@ def test_defaults_are_applied_to_absent_fields(schema: dict[str, Any]) -> None:
     assert filled["successPolicy"] == ""
 
 
-def test_a_status_as_it_is_written_is_kept(validator: Any) -> None:
+def test_status_as_it_is_written_is_kept(validator: Any) -> None:
     status = {
         "state": "Running",
         "workers": "1/2",
@@ -193,14 +193,14 @@ def published() -> Any:
 
 
 @pytest.mark.parametrize("document", VALID.values(), ids=VALID)
-def test_valid_jobs_are_accepted_by_the_published_definition_too(
+def test_valid_jobs_are_accepted_by_published_definition_too(
     published: dict[str, Any], document: dict[str, Any]
 ) -> None:
     errors = jsonschema.Draft202012Validator(make_strict(published)).iter_errors(document)
     assert [error.message for error in errors] == []
 
 
-def test_ours_names_every_field_that_the_published_one_names(published: dict[str, Any], schema: dict[str, Any]) -> None:
+def test_ours_names_every_field_that_published_one_names(published: dict[str, Any], schema: dict[str, Any]) -> None:
     ours = {path: item.get("type") for path, item in walk(schema)}
     missing = [path for path, item in walk(published) if ours.get(path, "?") != item.get("type")]
     # Removed before Kubernetes 1.21.
@@ -208,7 +208,7 @@ def test_ours_names_every_field_that_the_published_one_names(published: dict[str
 
 
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
-def test_jobs_are_valid_before_and_after_an_update(schema: dict[str, Any], validator: Any, case: Update) -> None:
+def test_jobs_are_valid_before_and_after_update(schema: dict[str, Any], validator: Any, case: Update) -> None:
     for document in case.build():
         assert list_errors(document) == []
         assert validator.is_valid(document)

@@ -36,7 +36,7 @@ def make_job(workers: int, **policy: int) -> MSJob:
         (1, {"min_replicas": 2, "max_replicas": 8}, 2, 2),
     ],
 )
-def test_replicas_are_limited_to_the_bounds(workers: int, policy: dict[str, int], requested: int, minimum: int) -> None:
+def test_replicas_are_limited_to_bounds(workers: int, policy: dict[str, int], requested: int, minimum: int) -> None:
     job = make_job(workers, **policy)
     assert (get_requested_workers(job), get_minimum_workers(job)) == (requested, minimum)
 
@@ -74,7 +74,7 @@ def test_number_of_workers(current: int, available: int, seconds: float, workers
 
 @settings(deadline=None)
 @given(current=st.integers(1, 9), available=st.integers(0, 9), seconds=st.floats(0, 100), low=st.integers(1, 4))
-def test_a_change_stays_within_the_bounds(current: int, available: int, seconds: float, low: int) -> None:
+def test_change_stays_within_bounds(current: int, available: int, seconds: float, low: int) -> None:
     job = make_job(4, min_replicas=low, max_replicas=8)
     workers = decide_workers(job, current=current, available=available, missing_seconds=seconds)
     assert workers == current or low <= workers <= 4
@@ -82,7 +82,7 @@ def test_a_change_stays_within_the_bounds(current: int, available: int, seconds:
 
 
 @pytest.mark.parametrize("available", range(6))
-def test_a_job_without_policy_keeps_its_workers(available: int) -> None:
+def test_job_without_policy_keeps_its_workers(available: int) -> None:
     job = build_msjob("digits", command=["x"], workers=4)
     assert decide_workers(job, current=4, available=available, missing_seconds=900) == 4
 

@@ -41,7 +41,7 @@ def test_worker_that_exports_after_its_training_is_not_hung(heartbeats: Heartbea
 
 
 @pytest.mark.parametrize("version", [-(10**18), 10**18], ids=["back", "ahead"])
-def test_a_clock_jump_is_no_hang(heartbeats: Heartbeats, version: int) -> None:
+def test_clock_jump_is_no_hang(heartbeats: Heartbeats, version: int) -> None:
     beat(heartbeats, "worker", 7)
     assert heartbeats.list_stale({"worker": 10}, 0.0) == []
     beat(heartbeats, "worker", 8, version=version)

@@ -56,7 +56,7 @@ def list_unknown(schema: dict[str, Any], value: Any, path: str = "") -> Iterator
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["golden", *VALID, *POLICIES])
-def test_manifests_are_valid_by_the_published_definitions(name: str, kind: str) -> None:
+def test_manifests_are_valid_by_published_definitions(name: str, kind: str) -> None:
     job = MSJob.from_yaml(JOB) if name == "golden" else MSJob.from_dict({**VALID, **VALID_HERE}[name])
     cannot = "PS" in job.ms_replica_specs or any(
         "command" not in item.container for item in job.ms_replica_specs.values()
@@ -84,7 +84,7 @@ def test_manifests_are_valid_by_the_published_definitions(name: str, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation"])
-def test_jobs_survive_a_round_trip(kind: str) -> None:
+def test_jobs_survive_round_trip(kind: str) -> None:
     job = MSJob.from_yaml(JOB)
     text = yaml.safe_dump_all(job.to(kind))
     back = convert_file(text, to=None).jobs[0]
@@ -106,7 +106,7 @@ def test_jobs_survive_a_round_trip(kind: str) -> None:
         assert not {"MS_ROLE", "MS_SCHED_HOST", "MS_WORKER_NUM"} & get_variables(container).keys()
 
 
-def test_mpijob_starts_a_rank_per_device_and_passes_variables_on() -> None:
+def test_mpijob_starts_rank_per_device_and_passes_variables_on() -> None:
     job = MSJob.from_yaml(JOB.replace("gpu: 1", "gpu: 2"))
     (manifest,) = job.to("MPIJob")
     replicas = manifest["spec"]["mpiReplicaSpecs"]
@@ -121,7 +121,7 @@ def test_mpijob_starts_a_rank_per_device_and_passes_variables_on() -> None:
     assert "command" not in worker
 
 
-def test_trainjob_has_ranks_by_index_and_the_jobsets_name_of_the_scheduler() -> None:
+def test_trainjob_has_ranks_by_index_and_jobsets_name_of_scheduler() -> None:
     runtime, manifest = MSJob.from_yaml(JOB).to("TrainJob")
     assert runtime["metadata"]["labels"] == {"trainer.kubeflow.org/framework": "mindspore"}
     assert manifest["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"] == "team-lenet"
@@ -138,7 +138,7 @@ def test_trainjob_has_ranks_by_index_and_the_jobsets_name_of_the_scheduler() -> 
     assert node["template"]["spec"]["completions"] == 3
 
 
-def test_volcano_schedules_the_gang_and_runs_parameter_servers() -> None:
+def test_volcano_schedules_gang_and_runs_parameter_servers() -> None:
     replica = {"replicas": 2, "restartPolicy": "Never", "template": build_template(command=COMMAND)}
     (manifest,) = MSJob.from_dict(build_job(Worker=replica, PS=replica)).to("volcano")
     spec = manifest["spec"]
@@ -280,7 +280,7 @@ spec: {runtimeRef: {name: runtime}, trainer: {env: [{name: C, value: d}]}}
 RUNTIME = "ClusterTrainingRuntime runtime: spec"
 
 
-def test_an_mpijob_of_others_is_converted() -> None:
+def test_mpijob_of_others_is_converted() -> None:
     job = convert_file(MPI).jobs[0]
     assert (job.workers, job.ms_replica_specs["Worker"].container["command"]) == (2, COMMAND)
     assert get_variables(job.ms_replica_specs["Worker"].container) == {"LEVEL": "3"}
@@ -309,13 +309,13 @@ def test_an_mpijob_of_others_is_converted() -> None:
         (MPI.partition("spec:")[0] + "spec: {mpiReplicaSpecs: {Launcher: 1, Worker: 2}}", "is not that of a MPIJob"),
     ],
 )  # fmt: skip
-def test_foreign_jobs_without_an_equivalent_are_refused(text: str, error: str) -> None:
+def test_foreign_jobs_without_equivalent_are_refused(text: str, error: str) -> None:
     with pytest.raises(ValidationError) as caught:
         convert_file(text)
     assert error in str(caught.value)
 
 
-def test_ascendjob_keeps_the_type_of_its_npus_and_an_explicit_scheduler() -> None:
+def test_ascendjob_keeps_type_of_its_npus_and_explicit_scheduler() -> None:
     conversion = convert_file(ASCEND, to="AscendJob")
     (manifest,) = conversion.documents
     replicas = manifest["spec"]["replicaSpecs"]
@@ -331,13 +331,13 @@ def test_ascendjob_keeps_the_type_of_its_npus_and_an_explicit_scheduler() -> Non
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Never"])
 @pytest.mark.parametrize("kind", ["MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation"])
-def test_restart_policy_survives_a_round_trip(kind: str, policy: str) -> None:
+def test_restart_policy_survives_round_trip(kind: str, policy: str) -> None:
     job = MSJob.from_yaml(JOB.replace("ExitCode", policy))
     back = convert_file(yaml.safe_dump_all(job.to(kind))).jobs[0]
     assert back.ms_replica_specs["Worker"].restart_policy == policy
 
 
-def test_variables_of_a_runtime_and_its_trainjob_are_merged() -> None:
+def test_variables_of_runtime_and_its_trainjob_are_merged() -> None:
     twice = f"{TRAIN}---\n{TRAIN.partition('---')[2].replace('name: pi', 'name: tau')}"
     jobs = convert_file(twice).jobs
     assert [job.name for job in jobs] == ["pi", "tau"]
@@ -361,7 +361,7 @@ def test_variables_of_a_runtime_and_its_trainjob_are_merged() -> None:
          "spec.tasks[1].template.spec.restartPolicy: 'OnFailure' is now 'Never'"),
     ],
 )  # fmt: skip
-def test_fields_without_an_equivalent_are_listed(text: str, change: str) -> None:
+def test_fields_without_equivalent_are_listed(text: str, change: str) -> None:
     assert change in "\n".join(map(str, convert_file(text).changes))
 
 
@@ -369,7 +369,7 @@ GANG = put(yaml.safe_load(JOB), "spec.runPolicy.schedulingPolicy.minAvailable", 
 
 
 @pytest.mark.parametrize("kind", ["MPIJob", "AscendJob", "volcano"])
-def test_gang_above_the_number_of_pods_is_refused(kind: str) -> None:
+def test_gang_above_number_of_pods_is_refused(kind: str) -> None:
     with pytest.raises(ValidationError, match=r"minAvailable: must be at most the number of pods \(4\), got 9"):
         MSJob.from_dict(GANG).to(kind)
 

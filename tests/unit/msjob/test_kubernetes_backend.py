@@ -115,7 +115,7 @@ def build(name: str = "job", **options: Any) -> Any:
     return build_msjob(name, command=["python", "train.py"], **{"image": "example.com/train:1", **options})
 
 
-def test_jobs_are_created_in_the_namespace_of_the_context(town: Town) -> None:
+def test_jobs_are_created_in_namespace_of_context(town: Town) -> None:
     town.client.create_job({**build().to_dict(), "metadata": {"name": "job", "resourceVersion": "9", "uid": "old"}})
     stored = town.server.find(JOBS_PATH, "job")
     assert stored is not None
@@ -148,7 +148,7 @@ def test_interrupted_create_is_resolved(town: Town) -> None:
 
 
 @pytest.mark.parametrize("image", ["kfp-mindspore.invalid/python:placeholder", ""])
-def test_jobs_need_an_image(town: Town, image: str) -> None:
+def test_jobs_need_image(town: Town, image: str) -> None:
     with pytest.raises(
         ValidationError,
         match=r"Worker.*'mindspore' must have an image on a cluster\nGive it one: in its YAML, or by --image",
@@ -157,7 +157,7 @@ def test_jobs_need_an_image(town: Town, image: str) -> None:
     assert town.server.requests == []
 
 
-def test_wait_uses_a_watch(town: Town) -> None:
+def test_wait_uses_watch(town: Town) -> None:
     town.put_job()
     town.later(
         town.watches("msjobs"),
@@ -197,7 +197,7 @@ def test_wait_timeout(town: Town) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_wait_for_a_deleted_job(town: Town, again: bool) -> None:
+def test_wait_for_deleted_job(town: Town, again: bool) -> None:
     town.put_job("Running")
 
     def replace() -> None:
@@ -210,7 +210,7 @@ def test_wait_for_a_deleted_job(town: Town, again: bool) -> None:
         town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
 
 
-def test_failures_have_the_last_lines_of_the_first_pod(town: Town) -> None:
+def test_failures_have_last_lines_of_first_pod(town: Town) -> None:
     failure = {"pod": "job-worker-1", "exitCode": 1, "reason": "Error", "message": "m", "log": ["kept"], "attempt": 0}
     town.put_job("Failed", failure=failure)
     with pytest.raises(JobFailedError, match=r"job job failed: It is Failed\.") as gone:
@@ -257,7 +257,7 @@ def test_logs_are_followed_across_restarts(town: Town) -> None:
         ]
 
 
-def test_logs_of_a_finished_job_and_of_one_pod(town: Town) -> None:
+def test_logs_of_finished_job_and_of_one_pod(town: Town) -> None:
     town.put_job("Succeeded")
     for index in (0, 1):
         town.put_pod(index, f"uid-{index}", 0)
@@ -271,7 +271,7 @@ def test_logs_of_a_finished_job_and_of_one_pod(town: Town) -> None:
     assert logs == {"job-worker-0": "progress: 0 %\n", "job-worker-1": "progress: 1 %\n"}
 
 
-def test_following_ends_with_the_job_the_timeout_and_the_reader(town: Town) -> None:
+def test_following_ends_with_job_timeout_and_reader(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(0, "uid-0")
     town.server.write("job-worker-0", "2026-01-31T12:00:00Z one")
@@ -313,7 +313,7 @@ def test_pods_are_listed_in_order_with_waiting_reasons(town: Town) -> None:
     assert town.client.get_job_pod_names("job", replica_index=2) == ["job-worker-2"]
 
 
-def test_events_of_the_job_and_its_pods(town: Town) -> None:
+def test_events_of_job_and_its_pods(town: Town) -> None:
     town.put_job("Running")
     for number, (name, uid) in enumerate(
         [("job", UID), ("job", "before"), ("job-worker-0", "p"), ("job-worker-0-x", "q"), ("other", "o")]
@@ -346,7 +346,7 @@ def test_updates_are_retried_on_conflict(town: Town) -> None:
         town.client.update_job({"spec": {}}, "other")
 
 
-def test_updates_use_the_stored_replica_keys(town: Town) -> None:
+def test_updates_use_stored_replica_keys(town: Town) -> None:
     document = build().to_dict()
     document["spec"]["msReplicaSpecs"] = {"worker": document["spec"]["msReplicaSpecs"]["Worker"]}
     town.server.put(JOBS_PATH, document)
@@ -409,7 +409,7 @@ def test_unreachable_server(tmp_path: Path, town: Town) -> None:
         MSJobClient(KubernetesBackend(kubeconfig=tmp_path / "none")).list_jobs()
 
 
-def test_pipeline_step_launches_its_job_on_the_cluster(
+def test_pipeline_step_launches_its_job_on_cluster(
     town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kfp_mindspore.steps.launch.job import launch_job
@@ -446,7 +446,7 @@ def test_pipeline_step_launches_its_job_on_the_cluster(
     ],
     ids=["without a pod", "terminated run", "drained node"],
 )
-def test_sigterm_deletes_the_job_unless_the_pod_is_deleted(
+def test_sigterm_deletes_job_unless_pod_is_deleted(
     pod: dict[str, Any] | None, methods: list[str], town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.steps.launch.job import launch_job
@@ -478,7 +478,7 @@ def test_sigterm_deletes_the_job_unless_the_pod_is_deleted(
 
 
 @pytest.mark.parametrize("is_readable", [True, False])
-def test_job_is_owned_by_the_workflow_of_the_step(
+def test_job_is_owned_by_workflow_of_step(
     is_readable: bool, town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kfp_mindspore.steps.handover.step_pod import StepPod, read_step_pod
@@ -514,7 +514,7 @@ def test_job_is_owned_by_the_workflow_of_the_step(
         ("", "example.com/env:1", True, "example.com/step:1"),
     ],
 )
-def test_image_of_the_workers(
+def test_image_of_workers(
     image: str, variable: str, has_step_image: bool, expected: str, town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.steps.launch.job import launch_job

@@ -46,7 +46,7 @@ def test_lease_ends_after_its_length() -> None:
     assert 58 < (end - datetime.datetime.now(datetime.timezone.utc)).total_seconds() <= 60
 
 
-def test_lease_is_renewed_until_the_end_of_the_block() -> None:
+def test_lease_is_renewed_until_end_of_block() -> None:
     renewals = Renewals(None)
     with renewals.start() as renewal:
         renewals.wait(3)
@@ -61,7 +61,7 @@ def test_failed_renewal_is_reported_once_and_repeated() -> None:
     assert renewals.errors == ["cannot renew the lease of job job: forbidden"]
 
 
-def test_lease_of_a_deleted_job_is_not_renewed() -> None:
+def test_lease_of_deleted_job_is_not_renewed() -> None:
     renewals = Renewals(NotFoundError("gone"))
     with renewals.start() as renewal:
         renewal._thread.join(SECONDS)

@@ -53,14 +53,14 @@ def test_one_worker_is_one_plain_process(desk: Any) -> None:
     assert vars(job.status.replica_statuses["Worker"])["succeeded"] == 1
 
 
-def test_progress_of_worker_0_is_in_the_status(desk: Any) -> None:
+def test_progress_of_worker_0_is_in_status(desk: Any) -> None:
     report = {"percentage": 45, "step": 9, "steps": 20, "metrics": [{"name": "loss", "value": "0.31"}]}
     job = desk.run("progress", json.dumps(report))
     assert job.status.progress == Progress(45, step=9, steps=20, metrics=[Metric("loss", "0.31")])
     assert job.to_dict()["status"]["progress"] == report
 
 
-def test_several_workers_get_a_scheduler_and_ranks(desk: Any) -> None:
+def test_several_workers_get_scheduler_and_ranks(desk: Any) -> None:
     desk.run("environment", "MS_NODE_ID", "environment", "MS_WORKER_NUM", "environment", "MS_SCHED_HOST", workers=2)
     assert desk.client.get_job_pod_names("job") == ["job-scheduler-0", "job-worker-0", "job-worker-1"]
     logs, _ = desk.client.get_job_logs("job", replica_type="worker")
@@ -70,7 +70,7 @@ def test_several_workers_get_a_scheduler_and_ranks(desk: Any) -> None:
     assert desk.client.get_job_pod_names("job", is_master=True) == ["job-worker-0"]
 
 
-def test_parameter_servers_have_the_environment_of_their_role(desk: Any) -> None:
+def test_parameter_servers_have_environment_of_their_role(desk: Any) -> None:
     # `kfp_mindspore.training` refuses them; images with MindSpore before 2.9 use them.
     job = desk.build("environment", "MS_ROLE", "environment", "MS_SERVER_NUM", workers=2)
     worker = job.ms_replica_specs["Worker"]
@@ -83,14 +83,14 @@ def test_parameter_servers_have_the_environment_of_their_role(desk: Any) -> None
     assert logs == {f"job-{name}": f"MS_ROLE={role}\nMS_SERVER_NUM=2\n" for name, role in roles.items()}
 
 
-def test_success_policy_selects_the_deciding_workers(desk: Any) -> None:
+def test_success_policy_selects_deciding_workers(desk: Any) -> None:
     job = desk.build("exit-worker", 1, 4, "sleep", 0.3, workers=2, restart_policy="Never")
     job.success_policy = "AllWorkers"
     desk.client.create_job(job)
     assert "job-worker-1 ended with exit code 4" in desk.wait().status.get_condition("Failed").message
 
 
-def test_a_failed_job_has_a_reason_and_a_message(desk: Any) -> None:
+def test_failed_job_has_reason_and_message(desk: Any) -> None:
     desk.submit("print", "first", "print", "last", "exit", 3, restart_policy="Never")
     with pytest.raises(JobFailedError) as caught:
         desk.client.wait_for_job_conditions("job")
@@ -118,13 +118,13 @@ def test_restart_policy(desk: Any, policy: str, code: int, starts: int, restarts
     assert (job.status.restarts, job.status.attempt) == (restarts, starts - 1)
 
 
-def test_a_restart_restarts_the_whole_gang(desk: Any) -> None:
+def test_restart_restarts_whole_gang(desk: Any) -> None:
     desk.run("sleep", 0.7, "once-worker", 1, 137, "sleep", 0.5, workers=2, restart_policy="ExitCode")
     members = [line.split()[0] for line in (desk.path / "starts").read_text().splitlines()]
     assert sorted(members) == sorted(["MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1"] * 2)
 
 
-def test_a_port_taken_in_the_meantime_is_replaced(desk: Any) -> None:
+def test_port_taken_in_meantime_is_replaced(desk: Any) -> None:
     script = desk.path / "script.py"
     script.write_text(TAKE_PORT)
     job = desk.build("exit", 0, workers=2, restart_policy="Never")
@@ -228,7 +228,7 @@ def test_suspend_and_resume(desk: Any) -> None:
     assert desk.read_pid() != pid
 
 
-def test_a_job_can_be_born_suspended(desk: Any) -> None:
+def test_job_can_be_born_suspended(desk: Any) -> None:
     job = desk.build("exit", 0).to_dict()
     job["spec"]["runPolicy"]["suspend"] = True
     desk.client.create_job(job)
@@ -263,7 +263,7 @@ def test_clean_pod_policy_all_removes_pods_and_logs(desk: Any, eventually: Any) 
     assert desk.client.is_job_succeeded("job")
 
 
-def test_ttl_removes_the_job_without_a_client(desk: Any, eventually: Any) -> None:
+def test_ttl_removes_job_without_client(desk: Any, eventually: Any) -> None:
     desk.run("exit", 0, ttl_seconds_after_finished=0)
     supervisor = desk.read_supervisor()
     eventually(lambda: not (desk.home / "jobs" / "default" / "job").exists())
@@ -271,7 +271,7 @@ def test_ttl_removes_the_job_without_a_client(desk: Any, eventually: Any) -> Non
     assert desk.client.list_jobs() == []
 
 
-def test_processes_have_the_submitters_directory_and_environment(
+def test_processes_have_submitters_directory_and_environment(
     desk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -305,7 +305,7 @@ print(sorted(events))
         desk.client.get_job("job")
 
 
-def test_a_job_outlives_the_process_that_submitted_it(desk: Any) -> None:
+def test_job_outlives_process_that_submitted_it(desk: Any) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
@@ -351,7 +351,7 @@ def test_delete_kills_processes_that_ignore_sigterm(desk: Any, eventually: Any) 
     assert not any(ProcessIdentity.of(pid) for pid in desk.read_pids())
 
 
-def test_a_command_that_cannot_run_fails_at_once(desk: Any, tmp_path: Path) -> None:
+def test_command_that_cannot_run_fails_at_once(desk: Any, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(0o755)
@@ -370,26 +370,26 @@ def test_wait_ends_in_time(desk: Any) -> None:
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_run_job_shows_lines_and_returns_the_status(desk: Any) -> None:
+def test_run_job_shows_lines_and_returns_status(desk: Any) -> None:
     lines: list[str] = []
     status = run_job(desk.client, desk.build("print", "a", "print", "b"), on_log=lines.append)
     assert status.has("Succeeded")
     assert lines == ["a", "b"]
 
 
-def test_run_job_raises_with_the_last_lines(desk: Any) -> None:
+def test_run_job_raises_with_last_lines(desk: Any) -> None:
     with pytest.raises(JobFailedError) as caught:
         run_job(desk.client, desk.build("print", "why", "exit", 1, restart_policy="Never"), on_log=None)
     assert caught.value.log == ("why",)
 
 
-def test_run_job_deletes_the_job_on_timeout(desk: Any) -> None:
+def test_run_job_deletes_job_on_timeout(desk: Any) -> None:
     with pytest.raises(WaitTimeoutError):
         run_job(desk.client, desk.build("sleep", 600), timeout=0.5, on_log=None)
     assert desk.client.list_jobs() == []
 
 
-def test_the_environment_picks_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_picks_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path))
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
     backend = MSJobClient().backend

@@ -39,7 +39,7 @@ def test_fields_are_spelled_in_camel_case(name: str, wire: str) -> None:
 
 @settings(deadline=None)
 @given(documents)
-def test_a_plain_document_is_its_own_wire_form(document: Any) -> None:
+def test_plain_document_is_its_own_wire_form(document: Any) -> None:
     assert serialize(document) == document
 
 
@@ -51,7 +51,7 @@ def test_none_is_dropped_from_dataclasses_only() -> None:
     }
 
 
-def test_a_dataclass_itself_is_a_value() -> None:
+def test_dataclass_itself_is_value() -> None:
     assert serialize(RunPolicy) is RunPolicy
 
 
@@ -61,7 +61,7 @@ def test_unknown_wire_fields_are_left_out() -> None:
 
 @settings(deadline=None)
 @given(times)
-def test_times_round_trip_to_the_microsecond(time: datetime.datetime) -> None:
+def test_times_round_trip_to_microsecond(time: datetime.datetime) -> None:
     text = format_time(time)
     assert text.endswith("Z")
     assert parse_time(text) == time

@@ -45,19 +45,19 @@ def kubernetes_client() -> ModuleType:
         (ReplicaStatus, "KubeflowOrgV1ReplicaStatus"),
     ],
 )
-def test_the_fields_are_the_same(models: ModuleType, kind: type[Any], model: str) -> None:
+def test_fields_are_same(models: ModuleType, kind: type[Any], model: str) -> None:
     ours = {field.name: to_field_name(field.name) for field in dataclasses.fields(kind)}
     assert ours == getattr(models, model).attribute_map
 
 
-def test_the_condition_types_are_the_same() -> None:
+def test_condition_types_are_same() -> None:
     from kubeflow.training.constants import constants
 
     # Its controller writes one that its client has no constant for.
     assert {*constants.JOB_CONDITIONS, "Suspended"} == set(words.CONDITIONS)
 
 
-def test_the_labels_are_the_same() -> None:
+def test_labels_are_same() -> None:
     from kubeflow.training.constants import constants
 
     assert words.JOB_LABEL == constants.JOB_NAME_LABEL
@@ -66,12 +66,12 @@ def test_the_labels_are_the_same() -> None:
     assert words.REPLICA_INDEX_LABEL == constants.REPLICA_INDEX_LABEL
 
 
-def test_no_field_of_the_kubernetes_client_counts_as_misspelt(kubernetes_client: ModuleType) -> None:
+def test_no_field_of_kubernetes_client_counts_as_misspelt(kubernetes_client: ModuleType) -> None:
     assert set(kubernetes_client.V1Container.attribute_map.values()) <= list_fields("Container")
     assert set(kubernetes_client.V1PodSpec.attribute_map.values()) <= list_fields("PodSpec")
 
 
-def test_models_make_the_same_job(models: ModuleType, kubernetes_client: ModuleType, document: dict[str, Any]) -> None:
+def test_models_make_same_job(models: ModuleType, kubernetes_client: ModuleType, document: dict[str, Any]) -> None:
     client = kubernetes_client
     field = client.V1ObjectFieldSelector(field_path="x")
     container = client.V1Container(
@@ -122,12 +122,12 @@ def test_models_make_the_same_job(models: ModuleType, kubernetes_client: ModuleT
     assert job.to_dict() == document
 
 
-def test_a_run_policy_accepts_a_scheduling_policy_model(models: ModuleType) -> None:
+def test_run_policy_accepts_scheduling_policy_model(models: ModuleType) -> None:
     policy = RunPolicy(scheduling_policy=models.KubeflowOrgV1SchedulingPolicy(queue="training"))
     assert policy.scheduling_policy == SchedulingPolicy(queue="training")
 
 
-def test_a_status_of_models(models: ModuleType, document: dict[str, Any]) -> None:
+def test_status_of_models(models: ModuleType, document: dict[str, Any]) -> None:
     condition = models.KubeflowOrgV1JobCondition(
         type="Running", status="True", reason="JobRunning", message="it runs", last_update_time=NOON
     )

@@ -6,23 +6,23 @@ from kfp_mindspore.msjob.pod_schema import POD_TEMPLATE, build_schema, list_fiel
 from tests.golden import pod_schema as source
 
 
-def test_it_is_of_the_named_release() -> None:
+def test_it_is_of_named_release() -> None:
     assert load_release()["release"] == source.RELEASE
 
 
-def test_it_equals_the_content_of_the_release() -> None:
+def test_it_equals_content_of_release() -> None:
     module = source.download_module(offline=True)
     if module is None:
         pytest.skip(f"k8s.io/kubernetes {source.RELEASE} is not in Go's module cache: make pod-schema brings it")
     assert source.FILE.read_text() == source.render(module)
 
 
-def test_fields_are_named_as_on_the_wire() -> None:
+def test_fields_are_named_as_on_wire() -> None:
     assert {"image", "workingDir", "restartPolicyRules"} <= list_fields("Container")
     assert {"hostnameOverride", "resources", "schedulingGates"} <= list_fields("PodSpec")
 
 
-def test_the_metadata_of_a_template_is_kept() -> None:
+def test_metadata_of_template_is_kept() -> None:
     metadata = build_schema(POD_TEMPLATE)["properties"]["metadata"]["properties"]
     assert metadata["labels"] == {"type": "object", "additionalProperties": {"type": "string"}}
     assert metadata["annotations"] == metadata["labels"]

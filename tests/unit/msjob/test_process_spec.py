@@ -46,7 +46,7 @@ def test_other_programs_stay() -> None:
     assert make_plan(make_job({"command": ["bash", "python"]})).argv == ("bash", "python")
 
 
-def test_layers_of_the_environment() -> None:
+def test_layers_of_environment() -> None:
     env = [{"name": "B", "value": "own"}, {"name": "MS_SCHED_PORT", "value": "5000"}, {"name": "EMPTY"}]
     plan = make_plan(make_job({"env": env}), A="outer", B="outer", MS_NODE_ID="7", OMP_NUM_THREADS="5")
     assert plan.environment == {
@@ -73,7 +73,7 @@ def test_layers_of_the_environment() -> None:
         ([3], 2, "1", None),
     ],
 )
-def test_workers_share_the_cores(
+def test_workers_share_cores(
     cores: list[int], member: int, threads: str, own: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kfp_mindspore.msjob.backends.process_spec.list_cores", lambda: cores)
@@ -81,13 +81,13 @@ def test_workers_share_the_cores(
     assert (environment["OMP_NUM_THREADS"], environment.get("KFP_MINDSPORE_CORES")) == (threads, own)
 
 
-def test_a_worker_with_its_own_number_of_threads_is_not_bound() -> None:
+def test_worker_with_its_own_number_of_threads_is_not_bound() -> None:
     assert "KFP_MINDSPORE_CORES" not in make_plan(make_job(), OMP_NUM_THREADS="3").environment
     own = {"env": [{"name": "OMP_NUM_THREADS", "value": "3"}]}
     assert "KFP_MINDSPORE_CORES" not in make_plan(make_job(own)).environment
 
 
-def test_a_single_process_has_all_cores() -> None:
+def test_single_process_has_all_cores() -> None:
     job = build_msjob("job", command=["python", "-c", "pass"])
     assert "OMP_NUM_THREADS" not in make_plan(job, member=0).environment
 
@@ -108,7 +108,7 @@ def test_references_to_variables() -> None:
         ("status.podIP", "127.0.0.1"),
     ],
 )
-def test_fields_of_the_pod(field: str, value: str) -> None:
+def test_fields_of_pod(field: str, value: str) -> None:
     job = make_job({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": field}}}]})
     assert check_job(job, environment=dict(os.environ), cwd=Path("/")) == []
     assert make_plan(job).environment["X"] == value

@@ -34,11 +34,11 @@ METRIC = {"name": "loss", "value": "0.31"}
         (None, None),
     ],
 )
-def test_reports_that_the_api_server_would_refuse_are_ignored(report: object, progress: Progress | None) -> None:
+def test_reports_that_api_server_would_refuse_are_ignored(report: object, progress: Progress | None) -> None:
     assert parse_progress(json.dumps(report)) == progress
 
 
-def test_the_newest_valid_report_of_a_log_counts() -> None:
+def test_newest_valid_report_of_log_counts() -> None:
     prefix = "KFP_MINDSPORE_PROGRESS "
     lines = ["epoch 1", prefix + '{"percentage": 1}', prefix + '{"percentage": 2}', prefix + '{"perc', "epoch 2"]
     assert read_last_progress(lines) == Progress(2)
@@ -57,5 +57,5 @@ def test_the_newest_valid_report_of_a_log_counts() -> None:
         ('KFP_MINDSPORE_PROGRESS {"perc', 'KFP_MINDSPORE_PROGRESS {"perc'),
     ],
 )
-def test_reports_in_a_log_become_text(line: str, text: str) -> None:
+def test_reports_in_log_become_text(line: str, text: str) -> None:
     assert format_line(line) == text

@@ -42,7 +42,7 @@ MEMBER_CASES = [
 ]
 
 
-def test_the_table_is_complete() -> None:
+def test_table_is_complete() -> None:
     assert set(POLICIES) == set(RESTART_POLICIES)
     given_cases = [(policy, code, reason) for policy, code, reason, _ in MEMBER_CASES]
     codes, reasons = (0, *RETRYABLE, *PERMANENT), (*OWN, *FOREIGN, "StartError")
@@ -124,7 +124,7 @@ JOB_TABLE = [
 
 
 @pytest.mark.parametrize(("members", "policy", "success", "restarts", "limit", "action", "reason"), JOB_TABLE)
-def test_the_job(members: str, policy: str, success: str, restarts: int, limit: int, action: str, reason: str) -> None:
+def test_job(members: str, policy: str, success: str, restarts: int, limit: int, action: str, reason: str) -> None:
     decision = decide_job_phase(
         [(member(text), policy) for text in members.split()],
         success_policy=success,
@@ -150,13 +150,13 @@ def test_each_member_has_its_own_restart_policy() -> None:
         (3, 3, "job-worker-1 ended with exit code 9; restarted 3 of 3 times"),
     ],
 )
-def test_restarts_are_counted_in_the_message(restarts: int, limit: int, message: str) -> None:
+def test_restarts_are_counted_in_message(restarts: int, limit: int, message: str) -> None:
     members = [(member("worker-0"), "Always"), (member("worker-1:9"), "Always")]
     assert decide_job_phase(members, success_policy="", restarts=restarts, backoff_limit=limit).message == message
 
 
 @pytest.mark.parametrize(("policy", "action"), [("Never", "fail"), ("OnFailure", "restart")])
-def test_a_lost_peer_is_no_first_failure(policy: str, action: str) -> None:
+def test_lost_peer_is_no_first_failure(policy: str, action: str) -> None:
     members = [(member(text), policy) for text in ("scheduler-0", "worker-0:75", "worker-1:137", "worker-2:75")]
     decision = decide_job_phase(members, success_policy="", restarts=0, backoff_limit=3)
     assert (decision.action, decision.termination) == (action, members[2][0])
@@ -177,7 +177,7 @@ def test_descriptions(ending: ContainerTermination, sentence: str) -> None:
     assert describe(ending) == sentence
 
 
-def test_pauses_grow_to_half_a_minute() -> None:
+def test_pauses_grow_to_half_minute() -> None:
     assert [compute_restart_delay(count) for count in (0, 1, 2, 3, 4, 5, 6, 7, 8, 5000)] == [
         0,
         0,

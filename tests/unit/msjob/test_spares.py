@@ -44,7 +44,7 @@ def test_commands(argv: tuple[str, ...], is_supported: bool) -> None:
     assert is_python_program(argv) == is_supported
 
 
-def test_variables_of_the_topology_do_not_matter() -> None:
+def test_variables_of_topology_do_not_matter() -> None:
     environment = {"MS_NODE_ID": "1", "MS_NODE_TIMEOUT": "300", "DATA": "x", "GLOG_v": "3", "PYTHONPATH": "src"}
     spec = ProcessSpec(("python",), Path("/"), environment)
     assert get_import_environment(spec) == {"GLOG_v": "3", "PYTHONPATH": "src"}
@@ -53,7 +53,7 @@ def test_variables_of_the_topology_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("argv", "shown"), [(["-u", "src/train.py", "x"], ["src/train.py", "x"]), (["-m", "train", "x"], None)]
 )
-def test_spare_runs_a_command_line_as_python_does(tmp_path: Path, argv: list[str], shown: list[str] | None) -> None:
+def test_spare_runs_command_line_as_python_does(tmp_path: Path, argv: list[str], shown: list[str] | None) -> None:
     folder = tmp_path / "src" if argv[0] == "-u" else tmp_path
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
@@ -68,7 +68,7 @@ def test_spare_runs_a_command_line_as_python_does(tmp_path: Path, argv: list[str
     assert log.read_text() == f"{expected} {tmp_path} 1 False helper \n"
 
 
-def test_spare_in_a_pod_waits_for_the_file(tmp_path: Path) -> None:
+def test_spare_in_pod_waits_for_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "helper.py").write_text("")
     file = tmp_path / "assignment"
@@ -87,7 +87,7 @@ def test_spare_in_a_pod_waits_for_the_file(tmp_path: Path) -> None:
         assert spare.stdout.read() == f"{[argv[-2], 'x']} {tmp_path} 1 True helper \n"
 
 
-def test_spare_in_a_pod_ends_on_sigterm(tmp_path: Path) -> None:
+def test_spare_in_pod_ends_on_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "assignment"
     file.write_text("")
     argv = [sys.executable, "-c", PROGRAM, "--assignment", str(file), "train.py"]

@@ -38,7 +38,7 @@ BUSY = Waiting("Unschedulable", "lenet-worker-0: Unschedulable: Insufficient cpu
         ("OfLaterVersion", None),
     ],
 )
-def test_reasons_that_do_not_pass_by_themselves_have_a_limit(reason: str, seconds: float | None) -> None:
+def test_reasons_that_do_not_pass_by_themselves_have_limit(reason: str, seconds: float | None) -> None:
     assert get_start_limit(reason) == seconds
 
 
@@ -78,7 +78,7 @@ def test_job_that_does_not_start_is_deleted(
     assert server.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
 
 
-def test_job_without_an_operator_is_deleted(server: FakeApiServer, client: MSJobClient) -> None:
+def test_job_without_operator_is_deleted(server: FakeApiServer, client: MSJobClient) -> None:
     document = build_msjob("lenet", command=["python"], image="a", namespace="team").to_dict()
     document["metadata"] |= {"uid": "uid-job", "creationTimestamp": "2026-01-01T00:00:00Z"}
     server.put(PATH, document)
@@ -90,7 +90,7 @@ def test_job_without_an_operator_is_deleted(server: FakeApiServer, client: MSJob
     assert server.count("DELETE", f"{PATH}/lenet") == 1
 
 
-def test_end_of_the_block_ends_the_limit(server: FakeApiServer, client: MSJobClient) -> None:
+def test_end_of_block_ends_limit(server: FakeApiServer, client: MSJobClient) -> None:
     put_job(server, PULL)
     with StartLimit(client, "lenet", "team", 3600) as limit:
         limit.start(PULL)

@@ -17,7 +17,7 @@ def make_status(**conditions: str) -> JobStatus:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([RUNNING, SUCCEEDED, CREATED])))
-def test_the_order_of_conditions_has_no_meaning(order: tuple[str, ...]) -> None:
+def test_order_of_conditions_has_no_meaning(order: tuple[str, ...]) -> None:
     statuses = {RUNNING: "False", SUCCEEDED: "True", CREATED: "True"}
     status = make_status(**{name: statuses[name] for name in order})
     assert status.has(SUCCEEDED)
@@ -32,11 +32,11 @@ def test_only_true_holds(value: str, held: bool) -> None:
     assert make_status(Running=value).has(RUNNING) is held
 
 
-def test_one_of_two_conditions_of_a_type_is_enough() -> None:
+def test_one_of_two_conditions_of_type_is_enough() -> None:
     assert JobStatus([JobCondition(FAILED, "True"), JobCondition(FAILED, "False")]).has(FAILED)
 
 
-def test_find_returns_a_condition_that_does_not_hold() -> None:
+def test_find_returns_condition_that_does_not_hold() -> None:
     status = make_status(Running="False")
     found = status.get_condition(RUNNING)
     assert found is status.conditions[0]
@@ -56,11 +56,11 @@ def test_find_returns_a_condition_that_does_not_hold() -> None:
         ((SUCCEEDED, FAILED), FAILED),
     ],
 )
-def test_the_state_is_the_condition_of_highest_precedence(held: tuple[str, ...], state: str) -> None:
+def test_state_is_condition_of_highest_precedence(held: tuple[str, ...], state: str) -> None:
     assert make_status(**dict.fromkeys(held, "True")).state == state
 
 
-def test_the_state_without_a_true_condition_is_created() -> None:
+def test_state_without_true_condition_is_created() -> None:
     assert make_status(Created="True", Running="False").state == "Created"
 
 
@@ -78,7 +78,7 @@ def test_the_state_without_a_true_condition_is_created() -> None:
         ((CREATED, SUSPENDED), FAILED, (CREATED, FAILED)),
     ],
 )
-def test_a_condition_clears_those_that_it_excludes(held: tuple[str, ...], written: str, left: tuple[str, ...]) -> None:
+def test_condition_clears_those_that_it_excludes(held: tuple[str, ...], written: str, left: tuple[str, ...]) -> None:
     status = make_status(**dict.fromkeys(held, "True"))
     status.set_condition(written, "Because", "it is so")
     assert tuple(name for name in CONDITIONS if status.has(name)) == tuple(sorted(left, key=CONDITIONS.index))
@@ -88,7 +88,7 @@ def test_a_condition_clears_those_that_it_excludes(held: tuple[str, ...], writte
             assert (item.reason, item.message) == ("Because", "it is so")
 
 
-def test_a_false_condition_clears_no_other() -> None:
+def test_false_condition_clears_no_other() -> None:
     status = make_status(Created="True", Running="True")
     status.set_condition(SUSPENDED, "JobResumed", "it goes on", status=False)
     assert status.has(RUNNING)
@@ -112,14 +112,14 @@ def test_times_differ_between_transition_and_update() -> None:
     assert len(status.conditions) == 1
 
 
-def test_an_unknown_condition() -> None:
+def test_unknown_condition() -> None:
     with pytest.raises(ValueError, match=r"must be one of Created, .*, got 'Done'"):
         JobStatus().set_condition("Done", "", "")
 
 
 @settings(deadline=None)
 @given(steps)
-def test_each_condition_type_is_unique_and_the_status_round_trips(
+def test_each_condition_type_is_unique_and_status_round_trips(
     steps: list[tuple[str, bool]],
 ) -> None:
     status = JobStatus(replica_statuses={"Worker": ReplicaStatus(active=1, label_selector={"matchLabels": {"a": "b"}})})
@@ -132,11 +132,11 @@ def test_each_condition_type_is_unique_and_the_status_round_trips(
     assert JobStatus.from_dict(status.to_dict()) == status
 
 
-def test_unknown_fields_of_a_status_are_left_out() -> None:
+def test_unknown_fields_of_status_are_left_out() -> None:
     status = JobStatus.from_dict({"conditions": [{"type": "Running", "status": "True", "x": 1}], "y": 2})
     assert status.to_dict() == {"conditions": [{"type": "Running", "status": "True"}]}
 
 
-def test_a_status_without_conditions() -> None:
+def test_status_without_conditions() -> None:
     assert JobStatus.from_dict({"conditions": None}) == JobStatus()
     assert not JobStatus().is_finished

@@ -42,7 +42,7 @@ def test_one_worker_is_one_plain_process(specs: dict[str, ReplicaSpec]) -> None:
     assert topology.scheduler_port is None
 
 
-def test_workers_get_a_scheduler_of_their_own_template() -> None:
+def test_workers_get_scheduler_of_their_own_template() -> None:
     worker = make_spec(2)
     topology = build_topology(make_job(Worker=worker), HERE)
     assert [(member.name, member.environment) for member in topology.members] == [
@@ -85,12 +85,12 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
     assert (scheduler.template, scheduler.restart_policy) == (worker.template, worker.restart_policy)
 
 
-def test_a_scheduler_with_its_own_template_keeps_it() -> None:
+def test_scheduler_with_its_own_template_keeps_it() -> None:
     job = make_job(Worker=make_spec(2), Scheduler=make_spec(word="schedule"))
     assert build_topology(job, HERE).members[0].spec.container["command"] == ["schedule"]
 
 
-def test_parameter_servers_make_a_cluster_of_one_worker_too() -> None:
+def test_parameter_servers_make_cluster_of_one_worker_too() -> None:
     job = make_job(Worker=make_spec(), PS=make_spec(2))
     assert not is_standalone(job)
     members = build_topology(job, HERE).members
@@ -110,7 +110,7 @@ def test_parameter_servers_make_a_cluster_of_one_worker_too() -> None:
     assert [member.environment["MS_NODE_ID"] for member in members] == ["scheduler-0", "ps-0", "ps-1", "0"]
 
 
-def test_only_the_scheduler_binds_another_address() -> None:
+def test_only_scheduler_binds_another_address() -> None:
     members = build_topology(make_job(Worker=make_spec(2)), Endpoints("10.0.0.7", 4321, bind_host="10.9.9.9")).members
     assert [member.environment["MS_SCHED_HOST"] for member in members] == ["10.9.9.9", "10.0.0.7", "10.0.0.7"]
 
@@ -124,7 +124,7 @@ def test_only_the_scheduler_binds_another_address() -> None:
         ({"Worker": make_spec(2, port=3333), "Scheduler": make_spec()}, 2222),
     ],
 )
-def test_the_port_on_a_cluster(specs: dict[str, ReplicaSpec], port: int) -> None:
+def test_port_on_cluster(specs: dict[str, ReplicaSpec], port: int) -> None:
     assert get_scheduler_port(make_job(**specs)) == port
 
 
@@ -168,6 +168,6 @@ def test_every_layout(workers: int, servers: int, has_scheduler: bool) -> None:
         assert [int(member.environment["MS_NODE_ID"]) for member in ranked] == list(range(workers))
 
 
-def test_members_of_the_longest_name_are_dns_labels() -> None:
+def test_members_of_longest_name_are_dns_labels() -> None:
     members = build_topology(build_msjob("a" * 51, command=["x"], workers=10), HERE).members
     assert max(len(member.name) for member in members) == 63

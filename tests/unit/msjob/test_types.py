@@ -109,7 +109,7 @@ def test_yaml_round_trip(job: MSJob) -> None:
 
 @relaxed
 @given(templates)
-def test_a_template_stays_identical(template: dict[str, Any]) -> None:
+def test_template_stays_identical(template: dict[str, Any]) -> None:
     before = copy.deepcopy(template)
     document = {
         "apiVersion": "mindspore.gitee.com/v1",
@@ -167,17 +167,17 @@ def test_defaults() -> None:
     assert job.ms_replica_specs["Worker"].grace_seconds == 30.0
 
 
-def test_a_given_run_policy_is_kept(document: dict[str, Any]) -> None:
+def test_given_run_policy_is_kept(document: dict[str, Any]) -> None:
     policy = MSJob.from_dict(document).effective_run_policy
     assert (policy.backoff_limit, policy.clean_pod_policy) == (0, "All")
 
 
-def test_an_empty_grace_period_is_the_default(document: dict[str, Any]) -> None:
+def test_empty_grace_period_is_default(document: dict[str, Any]) -> None:
     document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = None
     assert MSJob.from_dict(document).ms_replica_specs["Worker"].grace_seconds == 30.0
 
 
-def test_the_status_is_read(document: dict[str, Any]) -> None:
+def test_status_is_read(document: dict[str, Any]) -> None:
     document["status"] = {
         "conditions": [{"type": "Running", "status": "True"}],
         "replicaStatuses": {"Worker": {"active": 2}},
@@ -209,7 +209,7 @@ class TestYaml:
                     command: [python, train.py]
         """)
 
-    def test_a_job(self) -> None:
+    def test_job(self) -> None:
         job = MSJob.from_yaml(self.text)
         assert job.ms_replica_specs["Worker"].container["command"] == ["python", "train.py"]
 
@@ -269,10 +269,10 @@ class TestYaml:
     def test_merges_and_anchors_are_no_duplicate_keys(self, text: str, expected: dict[Any, Any]) -> None:
         assert parse_msjob_yaml(text) == expected
 
-    def test_without_a_source(self) -> None:
+    def test_without_source(self) -> None:
         with pytest.raises(ValidationError, match="YAML is invalid: line 1, column 4: "):
             MSJob.from_yaml("a: *b")
 
-    def test_a_wrong_field_in_good_yaml(self) -> None:
+    def test_wrong_field_in_good_yaml(self) -> None:
         with pytest.raises(ValidationError, match=r"MSJob digits is invalid: .*containers\[0\]\.comand: .*'command'"):
             MSJob.from_yaml(self.text.replace("command", "comand"))

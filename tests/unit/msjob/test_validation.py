@@ -37,7 +37,7 @@ def put(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return changed
 
 
-def test_a_valid_job(document: dict[str, Any]) -> None:
+def test_valid_job(document: dict[str, Any]) -> None:
     validate_msjob(document)
     validate_msjob(MSJob.from_dict(document))
 
@@ -218,12 +218,12 @@ def test_valid_fields(document: dict[str, Any], path: str, value: Any) -> None:
         {"replicaStatuses": {"Worker": 2}},
     ],
 )
-def test_a_status_that_cannot_be_read(document: dict[str, Any], status: Any) -> None:
+def test_status_that_cannot_be_read(document: dict[str, Any], status: Any) -> None:
     (error,) = list_errors(put(document, "status", status))
     assert error.startswith("status: must be the status of a job (")
 
 
-def test_a_condition_without_quotes(document: dict[str, Any]) -> None:
+def test_condition_without_quotes(document: dict[str, Any]) -> None:
     status = {"conditions": [{"type": "Created", "status": "True"}, {"type": None, "status": True}]}
     assert list_errors(put(document, "status", status)) == [
         "status.conditions[1].type: must be text, got nothing",
@@ -275,7 +275,7 @@ def list_paths(value: Any, path: str = "") -> list[str]:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_any_value_of_a_field_is_refused_or_usable(data: st.DataObject) -> None:
+def test_any_value_of_field_is_refused_or_usable(data: st.DataObject) -> None:
     container = {
         "name": "mindspore",
         "command": ["a"],

@@ -121,7 +121,7 @@ def test_objects_deleted_at_once_are_not_waited_for(server: FakeApiServer, store
     ]
 
 
-def test_refused_pods_are_reported_in_the_status(server: FakeApiServer, store: Store, process: Process) -> None:
+def test_refused_pods_are_reported_in_status(server: FakeApiServer, store: Store, process: Process) -> None:
     server.faults.append(respond_once(403, method="POST", path="/pods", reason="Forbidden"))
     (error,) = process()
     assert "injected fault 403" in error
@@ -155,7 +155,7 @@ def test_refused_pods_are_reported_in_the_status(server: FakeApiServer, store: S
         (500, "Internal error occurred: failed calling webhook", "Created", None),
     ],
 )
-def test_permanent_refusals_fail_the_job(
+def test_permanent_refusals_fail_job(
     server: FakeApiServer, process: Process, status: int, message: str, state: str, reason: str | None
 ) -> None:
     server.faults.append(respond_once(status, method="POST", path="/pods", message=message))

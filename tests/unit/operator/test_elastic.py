@@ -55,7 +55,7 @@ def list_probes(cluster: Cluster) -> list[str]:
         (["scheduler-0", "worker-2", "worker-3"], 4),
     ],
 )
-def test_members_without_a_node_shrink_the_gang_after_the_grace_time(unscheduled: list[str], workers: int) -> None:
+def test_members_without_node_shrink_gang_after_grace_time(unscheduled: list[str], workers: int) -> None:
     cluster = start_without(make_cluster(), *unscheduled)
     if workers == 4:
         assert not cluster.has("Restarting")
@@ -77,7 +77,7 @@ def test_members_without_a_node_shrink_the_gang_after_the_grace_time(unscheduled
     assert (env["MS_WORKER_NUM"], env["KFP_MINDSPORE_REQUESTED_WORKERS"]) == (str(workers), "4")
 
 
-def test_nothing_changes_before_the_grace_time() -> None:
+def test_nothing_changes_before_grace_time() -> None:
     cluster = make_cluster()
     cluster.settle()
     cluster.set_scheduled("digits-worker-3", False)
@@ -87,7 +87,7 @@ def test_nothing_changes_before_the_grace_time() -> None:
     assert not cluster.has("Restarting")
 
 
-def test_a_slow_image_is_no_missing_worker() -> None:
+def test_slow_image_is_no_missing_worker() -> None:
     cluster = make_cluster()
     cluster.settle()
     cluster.set_scheduled("digits-worker-3", True)
@@ -101,7 +101,7 @@ def test_jobs_without_elastic_policy_wait() -> None:
     assert not cluster.has("Restarting")
 
 
-def test_failures_of_a_smaller_gang_restart_it_as_small() -> None:
+def test_failures_of_smaller_gang_restart_it_as_small() -> None:
     cluster = start_without(make_cluster(maxRestarts=1, minReplicas=1), "worker-1", "worker-2", "worker-3")
     cluster.run_pods()
     cluster.start()
@@ -127,7 +127,7 @@ def grow(cluster: Cluster) -> None:
     cluster.settle()
 
 
-def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
+def test_probes_that_all_get_node_grow_gang_at_once() -> None:
     cluster = start_without(make_cluster(), "worker-2", "worker-3")
     grow(cluster)
     assert list_probes(cluster) == ["digits-probe-worker-2", "digits-probe-worker-3"]
@@ -147,7 +147,7 @@ def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
     assert cluster.status["restarts"] == 0
 
 
-def test_a_probe_without_a_node_is_waited_for_the_grace_time() -> None:
+def test_probe_without_node_is_waited_for_grace_time() -> None:
     cluster = start_without(make_cluster(), "worker-2", "worker-3")
     grow(cluster)
     cluster.set_scheduled("digits-probe-worker-3", True)
@@ -163,7 +163,7 @@ def test_a_probe_without_a_node_is_waited_for_the_grace_time() -> None:
     assert cluster.status["targetWorkers"] == 3
 
 
-def test_one_worker_grows_only_with_a_node_for_a_scheduler() -> None:
+def test_one_worker_grows_only_with_node_for_scheduler() -> None:
     cluster = start_without(make_cluster(2, minReplicas=1), "worker-1")
     grow(cluster)
     assert sorted(cluster.pods) == ["digits-probe-scheduler-0", "digits-probe-worker-1", "digits-worker-0"]
@@ -179,7 +179,7 @@ def test_one_worker_grows_only_with_a_node_for_a_scheduler() -> None:
     assert sorted(cluster.pods) == ["digits-scheduler-0", "digits-worker-0", "digits-worker-1"]
 
 
-def test_probes_end_with_the_job() -> None:
+def test_probes_end_with_job() -> None:
     job = make_cluster()
     assert job.job is not None
     job.job["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
@@ -193,7 +193,7 @@ def test_probes_end_with_the_job() -> None:
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(2, 2), (3, 3), (6, 6)])
-def test_a_new_number_of_replicas_restarts_the_gang(workers: int, expected: int) -> None:
+def test_new_number_of_replicas_restarts_gang(workers: int, expected: int) -> None:
     cluster = make_cluster().start()
     cluster.change_spec(workers=workers)
     cluster.settle()
@@ -202,7 +202,7 @@ def test_a_new_number_of_replicas_restarts_the_gang(workers: int, expected: int)
     assert len(list_workers(cluster)) == expected
 
 
-def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
+def test_probe_has_constraints_of_worker_and_does_nothing() -> None:
     options = Options(gang_scheduler="volcano")
     document = make_job(2)
     spec = document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
@@ -235,7 +235,7 @@ def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
 
 
 @pytest.mark.parametrize(("policy", "minimum"), [({}, 3), ({"minReplicas": 4}, 5), ({"minReplicas": 1}, 2)])
-def test_a_gang_scheduler_admits_the_minimum(policy: dict[str, int], minimum: int) -> None:
+def test_gang_scheduler_admits_minimum(policy: dict[str, int], minimum: int) -> None:
     cluster = make_cluster(options=Options(gang_scheduler="scheduler-plugins"), **policy)
     cluster.settle()
     assert cluster.pod_group is not None

@@ -56,7 +56,7 @@ def test_kustomize_matches_operator_install(name: str, choices: InstallOptions, 
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
-def test_gang_overlays_have_the_rules_and_arguments_of_operator_install(scheduler: GangScheduler) -> None:
+def test_gang_overlays_have_rules_and_arguments_of_operator_install(scheduler: GangScheduler) -> None:
     (overlay,) = load_documents(CONFIG / "overlays" / scheduler / "kustomization.yaml")
     values = [operation["value"] for patch in overlay["patches"] for operation in yaml.safe_load(patch["patch"])]
     assert values == [*list_gang_rules(InstallOptions(gang_scheduler=scheduler)), f"--gang-scheduler={scheduler}"]
@@ -75,7 +75,7 @@ def test_single_namespace_overlay_has_no_cluster_roles() -> None:
     assert "POD_NAMESPACE" in {item["name"] for item in container["env"]}
 
 
-def test_deployment_meets_the_restricted_level() -> None:
+def test_deployment_meets_restricted_level() -> None:
     spec = find(build_objects(InstallOptions(image="a/b@sha256:1")), "Deployment")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"] == "a/b@sha256:1"
@@ -137,7 +137,7 @@ def test_definition_only_refuses_operator_options() -> None:
         CliRunner().invoke(operator, words, catch_exceptions=False)
 
 
-def test_missing_image_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_image_has_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     # That is the image of steps and jobs, which need not hold the operator.
     monkeypatch.setenv("KFP_MINDSPORE_IMAGE", "registry.example.com/steps")
     with pytest.raises(UserError, match="--image: is required"):

@@ -171,7 +171,7 @@ def test_disruption_does_not_replace_oom_and_start_errors(code: int, reason: str
     assert view.reason == reason
 
 
-def test_last_lines_are_read_from_the_termination_message() -> None:
+def test_last_lines_are_read_from_termination_message() -> None:
     status = {"phase": "Failed", "containerStatuses": [terminated(1, message="step 1\nstep 2\nValueError\n")]}
     assert view_pod(make_pod(status)).log == ("step 1", "step 2", "ValueError")
 

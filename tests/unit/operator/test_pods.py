@@ -150,7 +150,7 @@ def test_template_is_not_modified() -> None:
         ({}, {"runAsUser": 0}, None, {"runAsUser": 0}),
     ],
 )
-def test_pods_are_restricted_where_the_template_has_no_value(
+def test_pods_are_restricted_where_template_has_no_value(
     pod: dict[str, Any], container: dict[str, Any], pod_after: Any, container_after: Any
 ) -> None:
     job = make_job(2)
@@ -174,7 +174,7 @@ def test_pods_are_restricted_where_the_template_has_no_value(
     assert job == before
 
 
-def test_template_may_mount_the_service_account_token() -> None:
+def test_template_may_mount_service_account_token() -> None:
     job = make_job(1)
     find_template(job)["spec"]["automountServiceAccountToken"] = True
     assert make_pods(job)["digits-worker-0"]["spec"]["automountServiceAccountToken"] is True
@@ -185,7 +185,7 @@ def test_istio_option() -> None:
     assert "sidecar.istio.io/inject" not in {**metadata["labels"], **metadata["annotations"]}
 
 
-def test_scheduler_from_the_worker_template_requests_no_devices() -> None:
+def test_scheduler_from_worker_template_requests_no_devices() -> None:
     job = make_job(2)
     container = find_template(job)["spec"]["containers"][0]
     container["resources"] = {"limits": {"huawei.com/Ascend910": "8", "memory": "1Gi"}}
@@ -262,9 +262,7 @@ def test_endpoint_slice_manifest(address: str, family: str) -> None:
         ("10.96.0.1", (), ""),
     ],
 )
-def test_scheduler_address_has_the_family_of_the_service(
-    cluster_ip: str, addresses: tuple[str, ...], found: str
-) -> None:
+def test_scheduler_address_has_family_of_service(cluster_ip: str, addresses: tuple[str, ...], found: str) -> None:
     assert get_address(PodView("digits-scheduler-0", "u", addresses=addresses), cluster_ip) == found
 
 
@@ -330,7 +328,7 @@ def test_pods_wait_for_admission(gang: Any) -> None:
     assert cluster.pod_group is None
 
 
-def test_status_fields_are_in_the_crd() -> None:
+def test_status_fields_are_in_crd() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.exit("digits-worker-1", 1, message="ValueError")
     cluster.settle()
@@ -393,7 +391,7 @@ def test_options(arguments: dict[str, Any], message: str) -> None:
         ([{"operator": "Exists"}], {}),
     ],
 )
-def test_members_leave_a_lost_node_after_30_seconds(own: list[dict[str, Any]], seconds: dict[str, int]) -> None:
+def test_members_leave_lost_node_after_30_seconds(own: list[dict[str, Any]], seconds: dict[str, int]) -> None:
     job = make_job(2)
     find_template(job)["spec"]["tolerations"] = own
     tolerations = make_pods(job)["digits-worker-1"]["spec"]["tolerations"]

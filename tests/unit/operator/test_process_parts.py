@@ -35,12 +35,12 @@ def make_record(**extra: Any) -> logging.LogRecord:
     return logging.makeLogRecord({"levelno": 20, "levelname": "INFO", "msg": "it %s", "args": ("runs",), **extra})
 
 
-def test_text_lines_name_the_job() -> None:
+def test_text_lines_name_job() -> None:
     assert TextFormatter().format(make_record(job="ns/job", created=0.0)).endswith("Z INFO ns/job: it runs")
     assert TextFormatter().format(make_record(created=0.0)).startswith("1970-01-01T00:00:00.")
 
 
-def test_json_lines_have_the_known_fields() -> None:
+def test_json_lines_have_known_fields() -> None:
     line = json.loads(JsonFormatter().format(make_record(job="ns/job", attempt=0, state="Running")))
     assert (line["level"], line["message"], line["job"], line["attempt"]) == ("info", "it runs", "ns/job", 0)
     assert "reason" not in line
@@ -65,7 +65,7 @@ def record(server: FakeApiServer, run: Callable[..., Any]) -> Callable[..., list
     return record_events
 
 
-def test_repeated_events_increase_the_count(record: Callable[..., list[RecordedRequest]]) -> None:
+def test_repeated_events_increase_count(record: Callable[..., list[RecordedRequest]]) -> None:
     waiting = EmitEvent("Warning", "Waiting", "no such image")
     requests = record(Metrics(), waiting, waiting, EmitEvent("Normal", "JobRunning", "runs"), waiting)
     assert [(item.method, item.body.get("reason"), item.body["count"]) for item in requests] == [
@@ -110,7 +110,7 @@ def test_metrics_report_jobs_by_state() -> None:
     assert b'msjob_jobs{state="Failed"} 0.0' in metrics.render()
 
 
-def test_probes_respond_with_the_problem() -> None:
+def test_probes_respond_with_problem() -> None:
     trouble = ["listing"]
 
     def ask(port: int, path: str) -> tuple[int, str]:
@@ -135,7 +135,7 @@ def test_probes_respond_with_the_problem() -> None:
     asyncio.run(asyncio.wait_for(work(), SECONDS))
 
 
-def test_sigterm_ends_an_operator_whose_lists_fail(server: FakeApiServer, kubeconfig: Path) -> None:
+def test_sigterm_ends_operator_whose_lists_fail(server: FakeApiServer, kubeconfig: Path) -> None:
     server.faults.append(respond_once(503, times=1_000_000))
 
     async def work() -> None:

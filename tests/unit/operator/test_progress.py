@@ -22,7 +22,7 @@ def make_store(state: str) -> Store:
     return store
 
 
-def test_a_changed_progress_queues_the_job(run: Callable[..., Any], server: FakeApiServer) -> None:
+def test_changed_progress_queues_job(run: Callable[..., Any], server: FakeApiServer) -> None:
     store, queued = make_store("Running"), []
 
     async def work(client: AsyncClient) -> None:

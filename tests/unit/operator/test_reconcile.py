@@ -63,7 +63,7 @@ def test_single_worker_needs_no_service() -> None:
     assert list_actions(cluster) == ["create Pod digits-worker-0"]
 
 
-def test_pods_wait_for_the_service_address() -> None:
+def test_pods_wait_for_service_address() -> None:
     job = make_job(2)
     service = ServiceView("digits-scheduler-0", "s", "job-uid", port=2222)
     outcome = reconcile(Observed(job, services=(service,)), START)
@@ -111,7 +111,7 @@ def test_failed_member(
         assert sentence.endswith("its last line: ValueError: nan") == (end[1] != "OOMKilled")
 
 
-def test_next_gang_waits_for_pods_of_the_previous_attempt() -> None:
+def test_next_gang_waits_for_pods_of_previous_attempt() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.exit("digits-worker-1", 1)
     list_actions(cluster)
@@ -127,7 +127,7 @@ def test_next_gang_waits_for_pods_of_the_previous_attempt() -> None:
     assert not cluster.has("Restarting")
 
 
-def test_restart_delays_increase_up_to_the_backoff_limit() -> None:
+def test_restart_delays_increase_up_to_backoff_limit() -> None:
     cluster = Cluster(make_job(1, backoffLimit=3)).start()
     pauses = []
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_restart_delays_increase_up_to_the_backoff_limit() -> None:
         ("DeletionByTaintManager", "NodeLost"),
     ],
 )
-def test_disruption_restarts_uncounted_with_the_pods_grace_period(reason: str, word: str) -> None:
+def test_disruption_restarts_uncounted_with_pods_grace_period(reason: str, word: str) -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.disrupt("digits-worker-1", reason)
     assert list_actions(cluster) == ["delete Pod digits-scheduler-0", "delete Pod digits-worker-0"]
@@ -167,7 +167,7 @@ def test_disruption_restarts_uncounted_with_the_pods_grace_period(reason: str, w
     assert cluster.has("Running")
 
 
-def test_lost_node_restarts_the_gang_elsewhere_uncounted() -> None:
+def test_lost_node_restarts_gang_elsewhere_uncounted() -> None:
     """Its kubelet cannot confirm the deletion: the operator removes the pod, but not one that a kubelet terminates."""
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.lose_node("digits-worker-1")
@@ -183,7 +183,7 @@ def test_lost_node_restarts_the_gang_elsewhere_uncounted() -> None:
     assert cluster.has("Running")
 
 
-def test_peers_of_a_lost_node_may_end_first() -> None:
+def test_peers_of_lost_node_may_end_first() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.lose_node("digits-worker-1")
     cluster.exit("digits-worker-0", 75)
@@ -200,7 +200,7 @@ def test_peers_of_a_lost_node_may_end_first() -> None:
     assert "digits-worker-1" not in cluster.pods
 
 
-def test_deleted_pod_counts_as_a_restart() -> None:
+def test_deleted_pod_counts_as_restart() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.delete_pod("digits-scheduler-0")
     assert len(list_actions(cluster)) == 2
@@ -221,7 +221,7 @@ def test_pod_missing_before_all_ran_is_created_again() -> None:
     assert cluster.status["attempt"] == 0
 
 
-def test_out_of_memory_names_the_limit_and_not_the_last_line() -> None:
+def test_out_of_memory_names_limit_and_not_last_line() -> None:
     job = make_job(1, restart_policy="Never")
     template = job["spec"]["msReplicaSpecs"]["Worker"]["template"]
     template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "300Mi"}}
@@ -235,7 +235,7 @@ def test_out_of_memory_names_the_limit_and_not_the_last_line() -> None:
 @pytest.mark.parametrize(
     ("code", "reason"), [(137, "OOMKilled"), (1, "Error"), (76, "Error"), (143, "Evicted"), (128, "StartError")]
 )
-def test_exit_of_a_peer_is_never_the_first_failure(code: int, reason: str) -> None:
+def test_exit_of_peer_is_never_first_failure(code: int, reason: str) -> None:
     cluster = Cluster(make_job(3, restart_policy="ExitCode")).start()
     cluster.exit("digits-worker-0", 75)
     cluster.exit("digits-worker-2", code, reason=reason, at=cluster.now + datetime.timedelta(seconds=2))
@@ -245,7 +245,7 @@ def test_exit_of_a_peer_is_never_the_first_failure(code: int, reason: str) -> No
     assert cluster.get_condition("Failed" if reason == "StartError" or code == 1 else "Restarting")
 
 
-def test_gang_restarts_when_the_lost_member_does_not_report() -> None:
+def test_gang_restarts_when_lost_member_does_not_report() -> None:
     cluster = Cluster(make_job(2, restart_policy="ExitCode")).start()
     cluster.exit("digits-worker-0", 75)
     cluster.settle()
@@ -301,7 +301,7 @@ def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
-def test_endpoint_of_a_terminated_scheduler_is_deleted(policy: str) -> None:
+def test_endpoint_of_terminated_scheduler_is_deleted(policy: str) -> None:
     cluster = Cluster(make_job(2, cleanPodPolicy=policy)).start()
     if policy == "None":
         cluster.exit("digits-worker-0", 0)
@@ -332,7 +332,7 @@ def test_finished_jobs_stay_finished() -> None:
     assert len(cluster.events) == events
 
 
-def test_ttl_deletes_the_job_by_uid() -> None:
+def test_ttl_deletes_job_by_uid() -> None:
     cluster = Cluster(make_job(1, ttlSecondsAfterFinished=60)).start()
     cluster.exit("digits-worker-0", 0)
     outcome = cluster.reconcile()
@@ -377,7 +377,7 @@ def test_lease_expires_without_events() -> None:
     assert "2026-01-31T12:01:30.500000Z" in cluster.get_condition("Failed")["message"]
 
 
-def test_lease_expires_after_an_outage_only_when_its_client_had_time_to_renew_it() -> None:
+def test_lease_expires_after_outage_only_when_its_client_had_time_to_renew_it() -> None:
     job = make_job(1)
     job["metadata"]["annotations"] = {LEASE_ANNOTATION: "2026-01-31T12:01:00Z"}
     cluster = Cluster(job).start()
@@ -422,7 +422,7 @@ def test_lease_of_suspended_finished_and_invalid(lease: str, finished: bool, sta
 
 
 @pytest.mark.parametrize(("is_permanent", "state"), [(True, "Failed"), (False, "Created")])
-def test_permanent_refusal_fails_the_job(is_permanent: bool, state: str) -> None:
+def test_permanent_refusal_fails_job(is_permanent: bool, state: str) -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.vanish("digits-worker-1")
@@ -474,7 +474,7 @@ def test_job_created_suspended_gets_no_pods() -> None:
     assert cluster.start().has("Running")
 
 
-def test_scaling_restarts_the_gang_uncounted() -> None:
+def test_scaling_restarts_gang_uncounted() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.change_spec(workers=3)
     assert len(list_actions(cluster)) == 3
@@ -486,7 +486,7 @@ def test_scaling_restarts_the_gang_uncounted() -> None:
     assert cluster.status["observedGeneration"] == 2
 
 
-def test_service_replaced_before_all_run_restarts_the_gang() -> None:
+def test_service_replaced_before_all_run_restarts_gang() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.services.clear()
@@ -496,7 +496,7 @@ def test_service_replaced_before_all_run_restarts_the_gang() -> None:
     assert "Service was replaced" in cluster.get_condition("Restarting")["message"]
 
 
-def test_endpoint_is_created_once_the_scheduler_has_an_address() -> None:
+def test_endpoint_is_created_once_scheduler_has_address() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.pods["digits-scheduler-0"]["status"]["podIPs"] = [{"ip": "fd00::7"}, {"ip": "10.244.1.7"}]
@@ -505,7 +505,7 @@ def test_endpoint_is_created_once_the_scheduler_has_an_address() -> None:
     assert list_actions(cluster) == []
 
 
-def test_next_gang_waits_for_deletion_of_the_endpoint() -> None:
+def test_next_gang_waits_for_deletion_of_endpoint() -> None:
     cluster = Cluster(make_job(2)).start()
     before, late = cluster.endpoint_addresses, copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
     cluster.exit("digits-worker-1", 1)
@@ -579,7 +579,7 @@ def test_invalid_job_fails_with_its_errors() -> None:
     ("owner", "reason", "message"),
     [("", "NameTaken", "does not belong"), ("somebody", "NameTerminating", "has another owner")],
 )
-def test_foreign_objects_of_the_jobs_names_are_reported(owner: str, reason: str, message: str) -> None:
+def test_foreign_objects_of_jobs_names_are_reported(owner: str, reason: str, message: str) -> None:
     job = make_job(2)
     pods = (PodView("digits-worker-0", "x", owner="somebody"),)
     services = (ServiceView("digits-scheduler-0", "y", owner=owner),)
@@ -645,7 +645,7 @@ def test_counts_are_recovered_from_pods(status: dict[str, Any]) -> None:
     assert cluster.has("Running")
 
 
-def test_pods_of_an_earlier_job_of_the_name_are_ignored() -> None:
+def test_pods_of_earlier_job_of_name_are_ignored() -> None:
     old = PodView("digits-worker-0", "x", owner="uid-of-before", phase="Failed", deleting=True, restarts=2, exit_code=1)
     outcome = reconcile(Observed(make_job(1), (old,)), START)
     assert outcome.status is not None
@@ -653,7 +653,7 @@ def test_pods_of_an_earlier_job_of_the_name_are_ignored() -> None:
     assert not [action for action in outcome.actions if isinstance(action, (Create, Delete))]
 
 
-def test_conflicting_variables_are_replaced_with_an_event() -> None:
+def test_conflicting_variables_are_replaced_with_event() -> None:
     job = make_job(2)
     job["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["env"] = [
         {"name": "MS_NODE_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -671,7 +671,7 @@ def test_conflicting_variables_are_replaced_with_an_event() -> None:
     ]
 
 
-def test_progress_survives_restarts_and_the_end() -> None:
+def test_progress_survives_restarts_and_end() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.progress = Progress(45, step=9, steps=20)
     cluster.settle()

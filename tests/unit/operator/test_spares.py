@@ -42,7 +42,7 @@ def get_container(pod: dict[str, Any]) -> dict[str, Any]:
     return container
 
 
-def test_spares_are_created_after_the_start_of_the_gang() -> None:
+def test_spares_are_created_after_start_of_gang() -> None:
     cluster = make_cluster(2).start()
     assert list_spares(cluster) == []
     cluster.wait(20)
@@ -55,7 +55,7 @@ def test_spares_are_created_after_the_start_of_the_gang() -> None:
     assert cluster.status["replicaStatuses"]["Worker"]["active"] == 2
 
 
-def test_spare_runs_the_template_behind_its_own_module() -> None:
+def test_spare_runs_template_behind_its_own_module() -> None:
     cluster = make_cluster(
         1, command=["python3"], args=["-u", "train.py", "$(LR)", "-u"], env=[{"name": "LR", "value": "1"}]
     )
@@ -75,7 +75,7 @@ def test_spare_runs_the_template_behind_its_own_module() -> None:
     ]
 
 
-def test_spares_become_all_members_at_a_restart() -> None:
+def test_spares_become_all_members_at_restart() -> None:
     cluster = start_with_spares(3)
     uids = {cluster.pods[name]["metadata"]["uid"] for name in list_spares(cluster)}
     restart(cluster)
@@ -114,13 +114,13 @@ def test_spares_become_all_members_at_a_restart() -> None:
     assert (cluster.status["attempt"], cluster.status["restarts"]) == (2, 2)
 
 
-def test_workers_get_spares_before_the_scheduler() -> None:
+def test_workers_get_spares_before_scheduler() -> None:
     cluster = start_with_spares(2)
     restart(cluster)
     assert sorted(cluster.pods) == ["digits-scheduler-0", "digits-spare-0-0", "digits-spare-0-1"]
 
 
-def test_spares_hold_no_node_that_the_gang_needs() -> None:
+def test_spares_hold_no_node_that_gang_needs() -> None:
     cluster = make_cluster(2).start()
     cluster.wait(20)
     cluster.settle()
@@ -138,7 +138,7 @@ def test_spares_hold_no_node_that_the_gang_needs() -> None:
     assert sorted(cluster.pods) == ["digits-scheduler-0", "digits-spare-0-1", "digits-worker-1"]
 
 
-def test_an_unschedulable_member_gets_the_node_of_a_spare() -> None:
+def test_unschedulable_member_gets_node_of_spare() -> None:
     cluster = make_cluster(3)
     assert cluster.job is not None
     replicas = cluster.job["spec"]["msReplicaSpecs"]
@@ -193,7 +193,7 @@ def test_jobs_without_spares_say_why(options: dict[str, Any], container: dict[st
     assert list_spares(cluster) == []
 
 
-def test_spares_end_with_the_job() -> None:
+def test_spares_end_with_job() -> None:
     cluster = start_with_spares(2)
     cluster.exit("digits-worker-0", 0)
     cluster.settle()
@@ -203,7 +203,7 @@ def test_spares_end_with_the_job() -> None:
     assert "warmSpares" not in cluster.status
 
 
-def test_refused_spares_do_not_affect_the_job() -> None:
+def test_refused_spares_do_not_affect_job() -> None:
     cluster = make_cluster(2).start()
     cluster.wait(20)
     creates = [action for action in significant(cluster.decide()) if isinstance(action, Create)]

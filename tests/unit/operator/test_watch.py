@@ -48,7 +48,7 @@ class Watched:
             await asyncio.sleep(0.01)
 
 
-def test_events_update_the_store(server: FakeApiServer, run: Callable[..., Any]) -> None:
+def test_events_update_store(server: FakeApiServer, run: Callable[..., Any]) -> None:
     put(server, "a")
 
     async def work(client: AsyncClient) -> None:
@@ -67,7 +67,7 @@ def test_events_update_the_store(server: FakeApiServer, run: Callable[..., Any])
     assert {request.query["labelSelector"] for request in server.requests} == {"app=x"}
 
 
-def test_outage_is_in_the_store(server: FakeApiServer, run: Callable[..., Any]) -> None:
+def test_outage_is_in_store(server: FakeApiServer, run: Callable[..., Any]) -> None:
     async def work(client: AsyncClient) -> None:
         store = Store()
         task = asyncio.create_task(Watcher(client, store, MSJOBS, "ns", "", lambda _: None).run())
@@ -105,7 +105,7 @@ def test_expired_versions_list_again_and_drop_deleted_objects(server: FakeApiSer
     run(work)
 
 
-def test_watches_survive_an_outage_beyond_the_retry_timeout(server: FakeApiServer, run: Callable[..., Any]) -> None:
+def test_watches_survive_outage_beyond_retry_timeout(server: FakeApiServer, run: Callable[..., Any]) -> None:
     put(server, "a")
 
     async def work(client: AsyncClient) -> None:
@@ -124,7 +124,7 @@ def test_watches_survive_an_outage_beyond_the_retry_timeout(server: FakeApiServe
 
 
 @pytest.mark.parametrize(("status", "hint"), [(404, "operator install"), (403, "role")])
-def test_missing_definition_or_role_ends_the_first_list(
+def test_missing_definition_or_role_ends_first_list(
     server: FakeApiServer, run: Callable[..., Any], status: int, hint: str
 ) -> None:
     server.faults.append(respond_once(status, times=100))

@@ -54,7 +54,7 @@ def test_earliest_delay_holds() -> None:
     asyncio.run(run())
 
 
-def test_forget_cancels_the_timer() -> None:
+def test_forget_cancels_timer() -> None:
     async def run() -> None:
         queue = WorkQueue()
         queue.add_later(A, 3600)
@@ -64,7 +64,7 @@ def test_forget_cancels_the_timer() -> None:
     asyncio.run(run())
 
 
-def test_retry_delays_double_up_to_a_minute() -> None:
+def test_retry_delays_double_up_to_minute() -> None:
     async def run() -> list[float]:
         queue = WorkQueue()
         pauses = [queue.retry(A) for _ in range(10)]

@@ -177,7 +177,7 @@ def download_checkpoints(store: ObjectStore, directory: Path) -> list[int]:
     return sorted(epochs)
 
 
-def test_a_finished_command_leaves_the_output_and_no_checkpoints(
+def test_finished_command_leaves_output_and_no_checkpoints(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     store.put("run/train/model/stale.txt", "of an earlier attempt")
@@ -194,7 +194,7 @@ def test_a_finished_command_leaves_the_output_and_no_checkpoints(
     assert [json.loads(line)["epoch"] for line in store.get("run/train/model/metrics.jsonl").splitlines()] == [1, 2, 3]
 
 
-def test_kill_while_training_loses_the_epoch_without_a_checkpoint_only(
+def test_kill_while_training_loses_epoch_without_checkpoint_only(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     pod = start(pods, proxy, tmp_path, epochs=5)
@@ -230,7 +230,7 @@ def test_kill_while_downloading_leaves_nothing_behind(
     assert not (pod.directory / "dataset").exists()
 
 
-def test_sigterm_while_downloading_ends_the_pod_at_once(
+def test_sigterm_while_downloading_ends_pod_at_once(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     held = proxy.close_gate(rf"GET /{BUCKET}/data/parts/train.npz")
@@ -241,7 +241,7 @@ def test_sigterm_while_downloading_ends_the_pod_at_once(
     assert not (pod.directory / "dataset").exists()
 
 
-def test_kill_while_uploading_the_output_resumes_from_the_last_epoch(
+def test_kill_while_uploading_output_resumes_from_last_epoch(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     pod = start(pods, proxy, tmp_path)
@@ -257,7 +257,7 @@ def test_kill_while_uploading_the_output_resumes_from_the_last_epoch(
     assert "run/train/model/checkpoint/checkpoint.json" in store.list()
 
 
-def test_sigterm_saves_a_checkpoint_and_keeps_the_exit_code(
+def test_sigterm_saves_checkpoint_and_keeps_exit_code(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     pod = start(pods, proxy, tmp_path)
@@ -272,7 +272,7 @@ def test_sigterm_saves_a_checkpoint_and_keeps_the_exit_code(
 
 
 @pytest.mark.parametrize("code", [1, 137, 0])
-def test_exit_code_of_the_command_is_kept(
+def test_exit_code_of_command_is_kept(
     code: int, store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     pod = start(pods, proxy, tmp_path)
@@ -281,7 +281,7 @@ def test_exit_code_of_the_command_is_kept(
     assert pod.wait() == code
 
 
-def test_signal_that_ends_the_command_becomes_an_exit_code(
+def test_signal_that_ends_command_becomes_exit_code(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     command = f"{sys.executable} -c __import__('os').kill(__import__('os').getpid(),9)"
@@ -308,7 +308,7 @@ def test_other_replicas_upload_nothing(
     assert not [line for line in proxy.requests if not line.startswith(("GET", "HEAD"))]
 
 
-def test_checkpoints_of_a_writer_are_pruned_in_the_store(
+def test_checkpoints_of_writer_are_pruned_in_store(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     pod = start(pods, proxy, tmp_path, epochs=5)
@@ -327,7 +327,7 @@ def test_checkpoints_of_a_writer_are_pruned_in_the_store(
     assert sum(line.startswith("PUT") for line in commits[:deleted]) >= 2
 
 
-def test_a_store_that_fails_during_the_training_is_retried(
+def test_store_that_fails_during_training_is_retried(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     pod = start(pods, proxy, tmp_path)
@@ -354,7 +354,7 @@ def test_final_upload_is_retried(store: ObjectStore, proxy: GatedProxy, pods: li
     assert "run/train/model/checkpoint/checkpoint.json" in store.list()
 
 
-def test_worker_0_downloads_for_all_to_a_shared_volume(
+def test_worker_0_downloads_for_all_to_shared_volume(
     store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
 ) -> None:
     shared = tmp_path / "volume" / "dataset"
@@ -391,7 +391,7 @@ def test_worker_0_downloads_for_all_to_a_shared_volume(
     ],
     ids=["no object", "no bucket", "scheme", "secret", "unreachable", "no s3fs"],
 )
-def test_a_failed_download_is_one_sentence(
+def test_failed_download_is_one_sentence(
     change: dict[str, object], code: int, message: str, store: ObjectStore, pods: list[Pod], tmp_path: Path
 ) -> None:
     pods.append(Pod(tmp_path / "pod", str(change.pop("url", store.url)), **change))  # type: ignore[arg-type]
@@ -401,7 +401,7 @@ def test_a_failed_download_is_one_sentence(
     assert re.search(message, pods[0].log[0])
 
 
-def test_the_entrypoint_imports_neither_kfp_nor_numpy() -> None:
+def test_entrypoint_imports_neither_kfp_nor_numpy() -> None:
     code = (
         "import sys, kfp_mindspore.podside.artifacts; "
         "print([name for name in ('kfp', 'mindspore', 'numpy', 'aiohttp', 'fsspec') if name in sys.modules])"

@@ -45,7 +45,7 @@ def _run(executor_input: dict[str, Any]) -> None:
     functions.main(["--source", SOURCE, "--function", "work", "--executor-input", json.dumps(executor_input)])
 
 
-def test_worker_0_writes_the_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_0_writes_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MS_ROLE", raising=False)
     monkeypatch.delenv("MS_NODE_ID", raising=False)
     _run(_make_input(tmp_path))

@@ -82,7 +82,7 @@ def test_incomplete_environments_are_refused(environ: dict[str, str], error: str
         read_rendezvous(environ)
 
 
-def test_environment_of_a_worker() -> None:
+def test_environment_of_worker() -> None:
     environment = build_environment(
         Rendezvous("", 1, 2, "a", 8118, 1), "10.0.0.1", {"A": "b", "MS_SCHED_HOST": "a", "DEVICE_ID": "7"}
     )
@@ -119,13 +119,13 @@ def test_names_are_resolved_once_they_exist() -> None:
 @pytest.mark.parametrize(
     ("program", "code"), [("pass", 0), ("import os, sys; sys.exit(os.environ['MS_ROLE'] == 'MS_WORKER' and 7)", 7)]
 )
-def test_rank_0_ends_with_the_code_of_its_worker(program: str, code: int) -> None:
+def test_rank_0_ends_with_code_of_its_worker(program: str, code: int) -> None:
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     done = subprocess.run([sys.executable, "-m", MODULE, "--", sys.executable, "-c", program], env=environ, check=False)
     assert done.returncode == code
 
 
-def test_sigterm_terminates_rank_0_before_the_scheduler(tmp_path: Path) -> None:
+def test_sigterm_terminates_rank_0_before_scheduler(tmp_path: Path) -> None:
     # The worker exits with 143 only while the scheduler lives, as for a checkpoint.
     program = """
 import os, pathlib, signal, sys, time
@@ -147,7 +147,7 @@ while True:
     assert not is_alive(int((tmp_path / "MS_SCHED").read_text()))
 
 
-def test_a_command_is_required() -> None:
+def test_command_is_required() -> None:
     done = subprocess.run([sys.executable, "-m", MODULE, "python"], capture_output=True, text=True, check=False)
     assert (done.returncode, "expected a command after --" in done.stderr) == (2, True)
 

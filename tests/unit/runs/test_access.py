@@ -15,7 +15,7 @@ from kfp_mindspore.runs.sources import load_spec
 PROFILE = ["-n", "team-a", "--service-account", "default-editor"]
 
 
-def test_each_capability_has_a_role_and_a_binding() -> None:
+def test_each_capability_has_role_and_binding() -> None:
     documents = build_access(ServiceAccount("runner", "team-a"), dict.fromkeys(CAPABILITIES, ("team-a",)))
     names = [(document["kind"], document["metadata"]["name"]) for document in documents]
     assert names == [
@@ -35,7 +35,7 @@ def test_rights_are_least_privilege() -> None:
             assert not item.resource.startswith(("role", "clusterrole", "serviceaccount", "pods/exec"))
 
 
-def test_setup_prints_objects_of_the_given_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_setup_prints_objects_of_given_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["pipeline", "setup", *PROFILE, "--job-namespace", "jobs", "--for", "training"]
     assert run(command) == 0
     role, binding = yaml.safe_load_all(capsys.readouterr().out)
@@ -67,7 +67,7 @@ def test_setup_grants_image_builds_on_request_only(
     assert found == {f"kfp-mindspore-{name}": namespace for name, namespace in granted.items()}
 
 
-def test_setup_prints_the_account_of_services_without_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_setup_prints_account_of_services_without_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "setup", "-n", "a", "--service-namespace", "b", "--model-account", "reader"]) == 0
     printed = capsys.readouterr()
     (account,) = (item for item in yaml.safe_load_all(printed.out) if item["kind"] not in ("Role", "RoleBinding"))
@@ -98,13 +98,13 @@ def test_invalid_names_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_check_requires_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_requires_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = str(tmp_path / "kubeconfig")
     assert run(["pipeline", "check", "-n", "a", "--kubeconfig", missing]) == 2
     assert f"no cluster is configured: {missing} does not exist" in capsys.readouterr().err
 
 
-def test_capabilities_depend_on_the_steps(tmp_path: Path) -> None:
+def test_capabilities_depend_on_steps(tmp_path: Path) -> None:
     assert list_capabilities(load_spec("digits_lifecycle")) == ["run", "training", "deployment"]
     file = tmp_path / "own.py"
     file.write_text(

@@ -59,7 +59,7 @@ def gates(metric: str = "accuracy", threshold: float = 0.9, nested: float = 0.1,
         ({"nested": 2.0}, r"step check-2: threshold: must be 0 to 1, the range of accuracy, got 2"),
     ],
 )
-def test_threshold_is_checked_before_the_run(arguments: dict[str, Any], message: str) -> None:
+def test_threshold_is_checked_before_run(arguments: dict[str, Any], message: str) -> None:
     spec = compile_pipeline(gates)
     if not message:
         convert_arguments(spec, arguments)
@@ -125,7 +125,7 @@ def lifecycle(
         ({"strategy": "luck"}, "step select-samples: strategy: must be one of"),
     ],
 )
-def test_argument_that_a_step_would_refuse_ends_no_run_after_its_training(
+def test_argument_that_step_would_refuse_ends_no_run_after_its_training(
     arguments: dict[str, Any], message: str
 ) -> None:
     spec = compile_pipeline(lifecycle)
@@ -140,7 +140,7 @@ def test_argument_that_a_step_would_refuse_ends_no_run_after_its_training(
     ("metric", "direction", "message"),
     [("accuracy", "up", "direction: must be max or min, got 'up'"), ("acc", "", "metric 'acc': unknown")],
 )
-def test_direction_is_checked_before_the_run(metric: str, direction: str, message: str) -> None:
+def test_direction_is_checked_before_run(metric: str, direction: str, message: str) -> None:
     @dsl.pipeline(name="best")
     def best(direction: str = ""):
         with dsl.ParallelFor([1, 2]) as item:
@@ -151,7 +151,7 @@ def test_direction_is_checked_before_the_run(metric: str, direction: str, messag
         convert_arguments(compile_pipeline(best), {"direction": direction})
 
 
-def test_empty_default_may_stand_for_argument_of_the_run() -> None:
+def test_empty_default_may_stand_for_argument_of_run() -> None:
     @dsl.pipeline(name="named")
     def named(service_name: str = ""):
         rollback_kserve(service_name=service_name)
@@ -162,7 +162,7 @@ def test_empty_default_may_stand_for_argument_of_the_run() -> None:
         convert_arguments(compile_pipeline(named), {})
 
 
-def test_values_computed_in_the_run_and_loop_items_are_left_to_the_step() -> None:
+def test_values_computed_in_run_and_loop_items_are_left_to_step() -> None:
     @dsl.pipeline(name="computed")
     def computed():
         first = rollback_kserve(service_name="digits")

@@ -205,7 +205,7 @@ def test_terminated_run_leaves_no_process(project: Path, home: Path, tmp_path: P
     assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]
 
 
-def test_argument_equal_to_its_default_hits_the_cache(tmp_path: Path, home: Path) -> None:
+def test_argument_equal_to_its_default_hits_cache(tmp_path: Path, home: Path) -> None:
     source = tmp_path / "nested.py"
     source.write_text(
         """

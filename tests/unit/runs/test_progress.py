@@ -62,7 +62,7 @@ def test_bar_leaves_one_line_per_step() -> None:
     assert "[1/3] train: started" not in text
 
 
-def test_long_results_wrap_within_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_results_wrap_within_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     stream = io.StringIO()
     run = RunResult(id="r", pipeline="p", directory=Path())

@@ -52,7 +52,7 @@ def client(pipelines_server: Any) -> remote.RemoteClient:
     return remote.RemoteClient(pipelines_server.url)
 
 
-def test_upload_stores_the_compiled_pipeline(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_upload_stores_compiled_pipeline(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     uploaded = client.upload(package, description="counts")
     assert uploaded == remote.UploadedPipeline(
         "counting", "p0", "", "", f"{pipelines_server.url}/#/pipelines/details/p0"
@@ -61,7 +61,7 @@ def test_upload_stores_the_compiled_pipeline(client: remote.RemoteClient, pipeli
     assert pipelines_server.queries == [{"name": "counting", "description": "counts"}]
 
 
-def test_second_upload_creates_a_version(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_second_upload_creates_version(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     client.upload(package)
     second = client.upload(package, version="two")
     assert (second.pipeline_id, second.version_id, second.version) == ("p0", "v1", "two")
@@ -70,7 +70,7 @@ def test_second_upload_creates_a_version(client: remote.RemoteClient, pipelines_
     assert pipelines_server.packages == [package] * 3
 
 
-def test_upload_of_the_same_pipeline_is_refused(client: remote.RemoteClient, package: str) -> None:
+def test_upload_of_same_pipeline_is_refused(client: remote.RemoteClient, package: str) -> None:
     client.upload(package)
     client.upload(package)
     with pytest.raises(AlreadyExistsError, match=r"version 'counting [0-9a-f]{12}': already exists"):
@@ -190,7 +190,7 @@ def start(
     return client.wait(run.run_id, interval=0.01).run_id
 
 
-def test_result_of_a_run_is_read_from_the_logs_of_its_steps(
+def test_result_of_run_is_read_from_logs_of_its_steps(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
     logs = {
@@ -217,7 +217,7 @@ def test_result_of_a_run_is_read_from_the_logs_of_its_steps(
     assert (passed.state, passed.error, passed.get_output("url")) == ("succeeded", None, "http://digits")
 
 
-def test_unmet_gate_from_the_cache_is_known_from_the_deployment(
+def test_unmet_gate_from_cache_is_known_from_deployment(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
     run = start(client, pipelines_server, gated, {"deploy": make_log(REFUSED)}, cached=["train", "evaluate"])
@@ -249,7 +249,7 @@ def test_result_without_readable_logs_has_notes(
 
 
 @pytest.mark.parametrize(("attempt", "template"), [("", ""), ("", "retry-"), ("(0)", "retry-")])
-def test_pods_of_steps_follow_from_the_nodes_of_the_workflow(attempt: str, template: str) -> None:
+def test_pods_of_steps_follow_from_nodes_of_workflow(attempt: str, template: str) -> None:
     details = make_tasks({"count": "SUCCEEDED", "count-2": "SUCCEEDED"}, attempt=attempt)
     pods = list_step_pods(details, ["count", "count-2"])
     for step in ("count", "count-2"):
@@ -263,7 +263,7 @@ def test_node_ids_are_those_of_argo() -> None:
     ]  # fmt: skip
 
 
-def test_steps_after_a_failed_one_are_skipped(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_steps_after_failed_one_are_skipped(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.tasks = make_tasks({"count": "FAILED"})
     pipelines_server.tasks += [V2beta1PipelineTaskDetail(run_id="r0", task_id="t9", display_name="count-2")]
@@ -286,9 +286,7 @@ def test_failed_run_without_readable_log(
 
 
 @pytest.mark.parametrize("state", ["CANCELED", "SKIPPED"])
-def test_cancelled_run_is_a_failure(
-    client: remote.RemoteClient, pipelines_server: Any, package: str, state: str
-) -> None:
+def test_cancelled_run_is_failure(client: remote.RemoteClient, pipelines_server: Any, package: str, state: str) -> None:
     run = client.run(package, name="bad")
     pipelines_server.states[:] = [state]
     with pytest.raises(ProcessFailedError, match=f"^run bad ended {state}\n"):
@@ -312,13 +310,13 @@ def test_wait_reports_terminated_run(client: remote.RemoteClient, pipelines_serv
     assert caught.value.message == "run long was terminated in step count"
 
 
-def test_terminating_an_unknown_run_is_an_error(client: remote.RemoteClient) -> None:
+def test_terminating_unknown_run_is_error(client: remote.RemoteClient) -> None:
     for act in (client.get_run, client.terminate):
         with pytest.raises(KfpMindSporeError, match="HTTP 404"):
             act("unknown")
 
 
-def test_schedule_creates_a_recurring_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_schedule_creates_recurring_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     made = client.schedule(
         package, {"number": "3"}, name="nightly", cron="0 3 * * *", cache=False, service_account="runner"
     )
@@ -364,7 +362,7 @@ def test_wait_times_out(client: remote.RemoteClient, pipelines_server: Any, pack
     assert time.monotonic() - start < 5
 
 
-def test_unknown_run_is_an_error(client: remote.RemoteClient) -> None:
+def test_unknown_run_is_error(client: remote.RemoteClient) -> None:
     with pytest.raises(KfpMindSporeError, match="get the run: HTTP 404 Not Found: not found: runs/nothing"):
         client.get_run("nothing")
 
@@ -406,7 +404,7 @@ def test_cookie_is_sent_with_every_request(pipelines_server: Any, package: str) 
     assert client.upload(package).pipeline_id == "p0"
 
 
-def test_multi_user_server_requires_the_namespace(pipelines_server: Any, package: str) -> None:
+def test_multi_user_server_requires_namespace(pipelines_server: Any, package: str) -> None:
     pipelines_server.multi_user = True
     with pytest.raises(KfpMindSporeError, match="namespace cannot be empty in multi-user mode"):
         remote.RemoteClient(pipelines_server.url).run(package)
@@ -434,7 +432,7 @@ def test_other_servers_are_refused(pipelines_server: Any, refusal: tuple[int, st
     assert pipelines_server.paths == ["GET /apis/v2beta1/healthz"]
 
 
-def test_refused_request_is_an_error(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_refused_request_is_error(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     pipelines_server.refusal = (403, "application/json", json.dumps({"error_message": "not in namespace"}))
     for act in (client.upload, client.run):
         with pytest.raises(KfpMindSporeError, match="HTTP 403 Forbidden: not in namespace"):
@@ -458,7 +456,7 @@ def test_first_request_times_out() -> None:
         remote.RemoteClient(f"http://127.0.0.1:{silent.getsockname()[1]}", connect_seconds=0.2)
 
 
-def test_lost_connection_is_an_error(pipelines_server: Any, package: str) -> None:
+def test_lost_connection_is_error(pipelines_server: Any, package: str) -> None:
     client = remote.RemoteClient(pipelines_server.url)
     pipelines_server.shutdown()
     pipelines_server.socket.close()

@@ -109,7 +109,7 @@ def test_report_shows_all_results(result: RunResult, tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_report_of_a_failed_run_shows_the_last_lines(tmp_path: Path) -> None:
+def test_report_of_failed_run_shows_last_lines(tmp_path: Path) -> None:
     run = RunResult(
         id="x", pipeline="p", directory=tmp_path, state="failed", steps={"a": StepResult("a", "failed", 1.0)}
     )
@@ -140,7 +140,7 @@ def test_history_matrix_and_sample_are_read_from_artifacts(result: RunResult) ->
         max_size=30,
     )
 )
-def test_points_and_ticks_are_inside_the_chart(points: list[tuple[int, float | None]]) -> None:
+def test_points_and_ticks_are_inside_chart(points: list[tuple[int, float | None]]) -> None:
     chart = compute_chart("Loss", {"training": points})
     if chart is None:
         return

@@ -116,12 +116,12 @@ def test_image_replaces_placeholders_of_steps_and_their_jobs(image: str) -> None
 
 
 @pytest.mark.parametrize("other", IMAGES)
-def test_image_of_an_earlier_call_is_replaced(other: str) -> None:
+def test_image_of_earlier_call_is_replaced(other: str) -> None:
     first = set_image(make_spec(), IMAGES[0])
     assert set_image(first, other) == set_image(make_spec(), other)
 
 
-def test_image_variable_of_the_user_is_kept() -> None:
+def test_image_variable_of_user_is_kept() -> None:
     spec = make_spec()
     own = {"name": "KFP_MINDSPORE_IMAGE", "value": "registry/training:2"}
     spec["deploymentSpec"]["executors"]["exec-c"]["container"]["env"] = [own]
@@ -198,7 +198,7 @@ def test_small_numbers_stay_numbers(write: Callable[[Any], str]) -> None:
     assert parse_spec(write(spec)) == spec
 
 
-def test_only_the_first_document_is_the_pipeline() -> None:
+def test_only_first_document_is_pipeline() -> None:
     assert parse_spec(json.dumps(make_spec()) + "\n---\nplatforms: {}\n") == make_spec()
 
 

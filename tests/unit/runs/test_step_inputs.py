@@ -83,7 +83,7 @@ CHANGES = {
 }
 
 
-def test_change_of_an_input_reruns_its_steps_only(place: Path) -> None:
+def test_change_of_input_reruns_its_steps_only(place: Path) -> None:
     assert run(place) == {"compute": "succeeded", "other": "succeeded", "notes": ""}
     (place / "library/outside/unused.py").write_text("changed = True")
     (place / "project/data.csv").touch()
@@ -95,7 +95,7 @@ def test_change_of_an_input_reruns_its_steps_only(place: Path) -> None:
     assert run(place) == cached
 
 
-def test_content_of_a_uri_is_reported_as_not_compared(place: Path) -> None:
+def test_content_of_uri_is_reported_as_not_compared(place: Path) -> None:
     assert run(place, uri="s3://bucket/data.csv")["notes"] == ""
     assert run(place, uri="s3://bucket/data.csv")["notes"] == (
         "compute: the content of s3://bucket/data.csv was not compared"
@@ -111,7 +111,7 @@ def test_input_that_its_step_changes_is_not_cached(place: Path) -> None:
     assert run(place)["compute"] == "succeeded"
 
 
-def test_damaged_record_is_a_cache_miss(place: Path) -> None:
+def test_damaged_record_is_cache_miss(place: Path) -> None:
     run(place)
     for record in (place / "home/cache").glob("*.inputs.json"):
         record.write_text("{")

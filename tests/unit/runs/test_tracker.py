@@ -47,7 +47,7 @@ def test_overlapping_spans_count_once(tmp_path: Path) -> None:
     assert (result.pipeline, result.arguments) == ("p", {"x": 1})
 
 
-def test_iterations_of_a_loop_are_summed(tmp_path: Path) -> None:
+def test_iterations_of_loop_are_summed(tmp_path: Path) -> None:
     task = {"kind": "task", "name": "a", "state": "succeeded", "seconds": 1.5, "outputs": {}}
     assert track(tmp_path, [task, task]).steps["a"].seconds == 3.0
 
@@ -92,7 +92,7 @@ def test_gate_description(value: float | None, threshold: float, expected: str) 
         (StepResult("s", "failed", outputs={"passed": False}), None),
     ],
 )
-def test_gate_requires_an_output_passed(step: StepResult, expected: Gate | None) -> None:
+def test_gate_requires_output_passed(step: StepResult, expected: Gate | None) -> None:
     assert get_gate(step) == expected
 
 

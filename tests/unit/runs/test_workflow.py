@@ -77,7 +77,7 @@ def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeA
     assert failed == [FailedStep("train-msjob", "main: OOMKilled (exit code 137)", ("loading", "Error: no memory"))]
 
 
-def test_reason_of_an_exit_code_is_the_error_in_the_log(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_reason_of_exit_code_is_error_in_log(server: FakeApiServer, run: RunOnCluster) -> None:
     failed = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "main: Error (exit code 1)")
     put_workflow(server, failed)
     lines = ("ValueError: lr", "ProcessFailedError: job lenet failed: lenet-worker-0 ended with exit code 1", "A hint.")
@@ -89,7 +89,7 @@ def test_reason_of_an_exit_code_is_the_error_in_the_log(server: FakeApiServer, r
     assert list(error.log) == ["ValueError: lr", "A hint."]
 
 
-def test_step_of_a_terminated_run_has_no_reason(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_step_of_terminated_run_has_no_reason(server: FakeApiServer, run: RunOnCluster) -> None:
     failed = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "Step exceeded its deadline")
     put_workflow(server, failed, spec={"activeDeadlineSeconds": 0})
     put_pod(server, failed, "epoch 7/400")
@@ -143,11 +143,11 @@ F1123 04:18:42.084817      17 main.go:59] failed to execute component: failed to
     ],
     ids=["step", "driver", "launcher"],
 )
-def test_last_lines_are_those_of_the_failed_container(log: str, expected: tuple[str, ...]) -> None:
+def test_last_lines_are_those_of_failed_container(log: str, expected: tuple[str, ...]) -> None:
     assert get_last_lines(log.splitlines(), 15) == expected
 
 
-def test_iterations_of_a_loop_fail_separately(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_iterations_of_loop_fail_separately(server: FakeApiServer, run: RunOnCluster) -> None:
     path = "root.for-loop-2.iteration-iterations({}:{}).predict.executor(0)"
     put_workflow(
         server,
@@ -157,7 +157,7 @@ def test_iterations_of_a_loop_fail_separately(server: FakeApiServer, run: RunOnC
     assert [step.name for step in run.list_failed_steps(lines=5)] == ["predict"]
 
 
-def test_workflow_that_fails_without_a_pod_has_its_message(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_workflow_that_fails_without_pod_has_its_message(server: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(server, message="invalid spec: templates.root: unknown")
     assert run.list_failed_steps(lines=5) == [FailedStep("root", "invalid spec: templates.root: unknown")]
 
@@ -181,7 +181,7 @@ def test_pods_that_do_not_start_are_obstacles(server: FakeApiServer, run: RunOnC
     ]
 
 
-def test_workflow_without_a_controller_is_an_obstacle(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_workflow_without_controller_is_obstacle(server: FakeApiServer, run: RunOnCluster) -> None:
     metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
     server.put(WORKFLOWS, {"metadata": metadata})
     assert run.list_obstacles() == ["Workflow digits-x7k2p: not started, is Argo's workflow controller running?"]
@@ -190,7 +190,7 @@ def test_workflow_without_a_controller_is_an_obstacle(server: FakeApiServer, run
     assert run.list_obstacles() == []
 
 
-def test_refused_pods_of_a_job_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_refused_pods_of_job_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(server, make_node("root.train.executor", "Running", 1))
     own = server.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS}})["metadata"]["uid"]
     other = server.put(MSJOBS, {"metadata": {"name": "other"}})["metadata"]["uid"]
@@ -223,7 +223,7 @@ def make_run(state: str = "RUNNING") -> RemoteRun:
     return RemoteRun("run-1", "mine", state, "http://kfp/#/runs/details/run-1")
 
 
-def test_deleted_workflow_ends_the_wait(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_deleted_workflow_ends_wait(server: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(server, make_node("root.train.executor", "Pending", 1, "Unschedulable: no node"))
     reported: list[str] = []
     polls = 0
@@ -242,7 +242,7 @@ def test_deleted_workflow_ends_the_wait(server: FakeApiServer, run: RunOnCluster
     assert caught.value.hint == "Delete it: kfp run delete run-1"
 
 
-def test_unreadable_workflow_does_not_end_the_wait(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_unreadable_workflow_does_not_end_wait(server: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(server)
     states = iter(["RUNNING"] * 5 + ["SUCCEEDED"])
 

@@ -45,7 +45,7 @@ def is_ignored(path: str) -> bool:
     return ignored
 
 
-def test_stage_of_steps_has_the_environment_and_no_entrypoint() -> None:
+def test_stage_of_steps_has_environment_and_no_entrypoint() -> None:
     instructions = read_instructions()
     start = instructions.index(("FROM", "${BASE} AS steps"))
     end = next(index for index in range(start + 1, len(instructions)) if instructions[index][0] == "FROM")
@@ -57,20 +57,20 @@ def test_stage_of_steps_has_the_environment_and_no_entrypoint() -> None:
     assert "PYTHONSAFEPATH" not in stage["ENV"]
 
 
-def test_the_last_stage_runs_no_command() -> None:
+def test_last_stage_runs_no_command() -> None:
     # So its base needs no shell, and nothing but the copied environment is added to it.
     words = [word for word, _ in read_last_stage()]
     assert "RUN" not in words
     assert words.count("COPY") == 1
 
 
-def test_it_starts_the_server_without_a_shell() -> None:
+def test_it_starts_server_without_shell() -> None:
     stage = dict(read_last_stage())
     assert json.loads(stage["ENTRYPOINT"]) == ["python", "-m", "mindsporeserver"]
     assert stage["HEALTHCHECK"] == "NONE"
 
 
-def test_its_user_is_a_number_and_not_root() -> None:
+def test_its_user_is_number_and_not_root() -> None:
     # With a name instead, `runAsNonRoot: true` refuses the image.
     uid, _, gid = dict(read_last_stage())["USER"].partition(":")
     assert int(uid) > 0
@@ -123,9 +123,9 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
         ("components/training/export_mindir/component.yaml", False),
     ],
 )
-def test_files_of_the_build_context(path: str, expected: bool) -> None:
+def test_files_of_build_context(path: str, expected: bool) -> None:
     assert is_ignored(path) is expected
 
 
-def test_docker_reads_the_same_list() -> None:
+def test_docker_reads_same_list() -> None:
     assert (ROOT / ".dockerignore").read_text() == IGNORE.read_text()

@@ -41,9 +41,7 @@ def get_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, retry: int) -> tupl
     return tuple(job)
 
 
-def test_retry_of_a_step_launches_the_same_job(
-    local_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_retry_of_step_launches_same_job(local_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = get_job(monkeypatch, tmp_path, 0)
     assert first == get_job(monkeypatch, tmp_path, 1)
     assert first[0][0] == str(tmp_path)

@@ -13,7 +13,7 @@ TASK = "0b6f5a9e-52f0-4a0c-8f37-90a7b4a6b1aa"
 
 
 @given(st.text())
-def test_job_name_is_a_dns_label_with_room_for_replica_suffixes(root: str) -> None:
+def test_job_name_is_dns_label_with_room_for_replica_suffixes(root: str) -> None:
     name = make_job_name(root)
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 43
@@ -32,7 +32,7 @@ def test_job_name_is_a_dns_label_with_room_for_replica_suffixes(root: str) -> No
         (f"{RUN}/{'x' * 29}-y/{TASK}", f"{'x' * 29}-"),
     ],
 )
-def test_job_name_starts_with_the_task(root: str, start: str) -> None:
+def test_job_name_starts_with_task(root: str, start: str) -> None:
     assert re.fullmatch(rf"{start}[0-9a-f]{{12}}", make_job_name(root))
 
 

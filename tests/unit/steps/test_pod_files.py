@@ -132,9 +132,7 @@ def test_training_without_output_fails(store: ObjectStore, pods: list[dict[str, 
         train.train_model(make_model(), dsl.Metrics(), command=["python", "-c", ""], namespace="team")
 
 
-def test_failed_training_keeps_its_output_and_names_the_exit_code(
-    store: ObjectStore, pods: list[dict[str, Any]]
-) -> None:
+def test_failed_training_keeps_its_output_and_names_exit_code(store: ObjectStore, pods: list[dict[str, Any]]) -> None:
     script = (
         "import os, pathlib; pathlib.Path(os.environ['KFP_MINDSPORE_OUTPUT_DIR'], 'x').touch(); raise SystemExit(3)"
     )
@@ -143,7 +141,7 @@ def test_failed_training_keeps_its_output_and_names_the_exit_code(
     assert store.list(KEY) == [f"{KEY}/model/x"]
 
 
-def test_output_outside_an_object_store_is_refused(pods: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_output_outside_object_store_is_refused(pods: list[dict[str, Any]], tmp_path: Path) -> None:
     model = dsl.Model(uri=str(tmp_path / "model"))
     with pytest.raises(UserError, match="pods of a job cannot read this URI"):
         train.train_model(model, dsl.Metrics(), command=["true"], namespace="team")
@@ -165,7 +163,7 @@ def test_output_outside_an_object_store_is_refused(pods: list[dict[str, Any]], t
         ),
     ],
 )
-def test_unreachable_store_is_refused_before_the_job(
+def test_unreachable_store_is_refused_before_job(
     uri: str, error: type[Exception], message: str, pods: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")

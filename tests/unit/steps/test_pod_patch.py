@@ -58,7 +58,7 @@ def build_template() -> dict[str, Any]:
         ("security_context", {"runAsUser": 1}, {"fsGroup": 2}, {"runAsUser": 1, "fsGroup": 2}),
     ],
 )
-def test_merge_keeps_both_and_prefers_the_second(field: str, first: Any, second: Any, expected: Any) -> None:
+def test_merge_keeps_both_and_prefers_second(field: str, first: Any, second: Any, expected: Any) -> None:
     assert getattr(PodPatch(**{field: first}).merge(PodPatch(**{field: second})), field) == expected
     template = patch_template(patch_template(build_template(), PodPatch(**{field: first})), PodPatch(**{field: second}))
     assert template == patch_template(build_template(), PodPatch(**{field: expected}))

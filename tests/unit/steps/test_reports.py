@@ -46,7 +46,7 @@ def count_tags(page: str) -> dict[str, int]:
         (None, "8 held-out samples, task classification.", "gate"),
     ],
 )
-def test_page_of_a_classification(threshold: float | None, found: str, absent: str) -> None:
+def test_page_of_classification(threshold: float | None, found: str, absent: str) -> None:
     page = render_evaluation(evaluate("classification", SCORES, CLASSES, LABELS), threshold, COLUMNS)
     assert "<h1>accuracy 0.8750</h1>" in page
     assert found in page
@@ -89,7 +89,7 @@ def test_page_by_task(task, scores, target, labels, words, plots) -> None:
     assert "nan" not in page
 
 
-def test_plot_places_points_in_the_limits() -> None:
+def test_plot_places_points_in_limits() -> None:
     plot = build_plot(
         "t", np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 0.5]), labels=("x", "y"), limits=((0, 1), (0, 1)),
         reference=((0, 0), (1, 1)), connected=True,

@@ -78,7 +78,7 @@ def test_storage_texts(text: str, spec: StorageSpec | None) -> None:
         assert parse_storage(text) == spec
 
 
-def test_artifacts_are_read_from_an_empty_directory(cluster: Cluster) -> None:
+def test_artifacts_are_read_from_empty_directory(cluster: Cluster) -> None:
     storage = plan(cluster, "")
     assert storage.patch.volumes == [{"name": "kfp-mindspore-data", "emptyDir": {}}]
     assert storage.patch.volume_mounts == [{"name": "kfp-mindspore-data", "mountPath": "/kfp-mindspore"}]
@@ -116,7 +116,7 @@ def test_claims_hold_data_and_checkpoints(
     assert "--checkpoints" not in planned.wrapper
 
 
-def test_workspace_of_the_task_config_takes_precedence(api: FakeApiServer, cluster: Cluster) -> None:
+def test_workspace_of_task_config_takes_precedence(api: FakeApiServer, cluster: Cluster) -> None:
     put_claim(api, "mine")
     volume = {"name": "kfp-workspace", "persistentVolumeClaim": {"claimName": "mine"}}
     planned = plan(cluster, "workspace", workflow="", patch=PodPatch(volumes=[volume]))
@@ -125,7 +125,7 @@ def test_workspace_of_the_task_config_takes_precedence(api: FakeApiServer, clust
         plan(cluster, "workspace", workflow="")
 
 
-def test_inputs_in_the_workspace_are_not_downloaded(api: FakeApiServer, cluster: Cluster) -> None:
+def test_inputs_in_workspace_are_not_downloaded(api: FakeApiServer, cluster: Cluster) -> None:
     put_claim(api, "digits-x7k-kfp-workspace")
     path = "/kfp-workspace/.artifacts/s3/bucket/dataset"
     planned = plan(cluster, "workspace", inputs={"s3://bucket/dataset": path})
@@ -181,7 +181,7 @@ def test_output_root(file: str, uris: tuple[str, ...], root: str | None) -> None
         assert get_root_uri(file, uris) == root
 
 
-def test_image_without_the_package_is_explained(cluster: Cluster) -> None:
+def test_image_without_package_is_explained(cluster: Cluster) -> None:
     line = "/usr/bin/python: Error while finding module specification (No module named 'kfp_mindspore')"
     planned = plan(cluster, "")
     lacks = r"The image of the job lacks kfp-mindspore\[artifacts\]"

@@ -50,7 +50,7 @@ def put_config(api: FakeApiServer, **data: str) -> None:
     api.put(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
-def test_store_of_services_is_that_of_the_pipeline_root(api: FakeApiServer, cluster: Cluster) -> None:
+def test_store_of_services_is_that_of_pipeline_root(api: FakeApiServer, cluster: Cluster) -> None:
     put_secret(api, "mlpipeline-minio-artifact", accesskey="key", secretkey="value")
     options = read_model_store(cluster, NAMESPACE).options
     expected = ("http://seaweedfs.kubeflow:9000", "key", "value")
@@ -100,14 +100,14 @@ def put_secret(api: FakeApiServer, name: str, **values: str) -> None:
     ],
     ids=["default of KFP", "s3 from env", "gs from env", "s3", "minio", "AWS", "TLS"],
 )
-def test_store_of_a_uri(uri: str, providers: Any, endpoint: str | None, region: str | None, secret: str) -> None:
+def test_store_of_uri(uri: str, providers: Any, endpoint: str | None, region: str | None, secret: str) -> None:
     (store,) = resolve_stores([uri, f"{uri}/below"], providers)
     assert store.options.get("endpoint_url") == endpoint
     assert store.options.get("client_kwargs", {}).get("region_name") == region
     assert store.secret == secret
 
 
-def test_override_of_a_key_prefix_replaces_the_default() -> None:
+def test_override_of_key_prefix_replaces_default() -> None:
     own = {"secretRef": {**SECRET_REF, "secretName": "other"}}
     override = {"bucketName": "b", "keyPrefix": "team/", "region": "us", "credentials": own}
     stores = resolve_stores(["s3://b/team/x", "s3://b/else/x"], {"s3": {**S3, "Overrides": [override]}})
@@ -148,7 +148,7 @@ def test_credentials_are_references_in_pods(api: FakeApiServer, cluster: Cluster
     }
 
 
-def test_launcher_reads_files_with_the_credentials_of_kfp(api: FakeApiServer, cluster: Cluster) -> None:
+def test_launcher_reads_files_with_credentials_of_kfp(api: FakeApiServer, cluster: Cluster) -> None:
     with start_object_store() as server:
         server.put("run/model/metrics.jsonl", "{}\n")
         provider = {**S3["default"], "endpoint": server.url.removeprefix("http://"), "region": "us-east-1"}

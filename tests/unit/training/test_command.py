@@ -8,12 +8,12 @@ from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.training.__main__ import build_parser, list_flags
 
 
-def test_every_parameter_of_a_job_is_a_flag() -> None:
+def test_every_parameter_of_job_is_flag() -> None:
     flags = {word for action in build_parser()._actions for word in action.option_strings}
     assert {"--" + name.replace("_", "-") for name in NETWORK_PARAMETERS} <= flags
 
 
-def test_every_option_is_a_parameter_of_a_job() -> None:
+def test_every_option_is_parameter_of_job() -> None:
     # A job has its directories from its environment; booleans are on by default.
     names = {f"no_{name}" if name in ("drop_last", "shuffle", "verbose") else name for name in list_flags()}
     assert names - set(NETWORK_PARAMETERS) == {"checkpoint_dir", "output_dir"}

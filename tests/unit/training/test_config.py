@@ -99,7 +99,7 @@ def test_schedule_factors(schedule: Schedule, factors: tuple[float, ...]) -> Non
     [("loss", True), ("eval_loss", True), ("mae", True), ("size.mae", True), ("perplexity", True), ("accuracy", False),
      ("loss.accuracy", False), ("r2", False)],
 )  # fmt: skip
-def test_direction_of_a_metric(metric: str, lower: bool) -> None:
+def test_direction_of_metric(metric: str, lower: bool) -> None:
     assert is_lower_better(metric) == lower
 
 

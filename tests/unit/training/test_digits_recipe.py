@@ -26,7 +26,7 @@ def test_distortion_keeps_shape_dtype_and_range(images: np.ndarray) -> None:
     assert not np.array_equal(distorted, images)
 
 
-def test_distortion_depends_on_the_seed_only(images: np.ndarray) -> None:
+def test_distortion_depends_on_seed_only(images: np.ndarray) -> None:
     first, again, other = (train.distort(images, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -50,7 +50,7 @@ class Still:
         return np.zeros(size)  # type: ignore[call-overload]
 
 
-def test_distortion_of_zero_is_the_identity(images: np.ndarray) -> None:
+def test_distortion_of_zero_is_identity(images: np.ndarray) -> None:
     assert np.allclose(train.distort(images, Still()), images)  # type: ignore[arg-type]
 
 

@@ -29,7 +29,7 @@ def finish(started: list[MindSporeProcess]) -> tuple[list[int], str]:
 
 
 @pytest.mark.mindspore
-def test_three_workers_resume_in_the_middle_of_the_epoch_of_two(
+def test_three_workers_resume_in_middle_of_epoch_of_two(
     mindspore_processes: MindSporeProcesses, digits_dataset: Path, tmp_path: Path
 ) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
@@ -60,7 +60,7 @@ def test_three_workers_resume_in_the_middle_of_the_epoch_of_two(
 
 
 @pytest.mark.mindspore
-def test_missing_worker_ends_the_others(mindspore_processes: MindSporeProcesses, tmp_path: Path) -> None:
+def test_missing_worker_ends_others(mindspore_processes: MindSporeProcesses, tmp_path: Path) -> None:
     """In a pod, where no supervisor reads heartbeats."""
     gang = start_gang(mindspore_processes, [SCRIPT, tmp_path], tmp_path, 2, {"KFP_MINDSPORE_HANG_SECONDS": "1"})
     gang.pop().kill()
@@ -81,7 +81,7 @@ def test_fewer_workers_than_requested_compute_in_pieces(size: int, requested: in
     ("seconds", "slow"),
     [([0.1, 0.1], None), ([0.1, 0.16], 1), ([0.3, 0.1, 0.12], 0), ([0.001, 0.003], None), ([0.2, 0.2, 0.25], None)],
 )
-def test_straggler_exceeds_the_median_of_the_others(seconds: list[float], slow: int | None) -> None:
+def test_straggler_exceeds_median_of_others(seconds: list[float], slow: int | None) -> None:
     assert find_straggler(seconds) == slow
 
 
@@ -101,9 +101,7 @@ WORKER = {"MS_ROLE": "MS_WORKER", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT":
         ({**WORKER, "MS_SERVER_NUM": "x"}, "MS_SERVER_NUM: must be a number of at least 0, got 'x'"),
     ],
 )
-def test_error_names_the_wrong_variable(
-    environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_names_wrong_variable(environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_WORKER_NUM", "MS_SERVER_NUM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -113,7 +111,7 @@ def test_error_names_the_wrong_variable(
         init_distributed()
 
 
-def test_process_without_a_role_is_the_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_role_is_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MS_ROLE", raising=False)
     init_distributed.cache_clear()
     assert init_distributed() == WorkerInfo(rank=0, size=1)
@@ -125,7 +123,7 @@ def test_process_without_a_role_is_the_only_worker(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux only")
-def test_all_threads_are_bound_to_the_worker_s_cores() -> None:
+def test_all_threads_are_bound_to_worker_s_cores() -> None:
     core = min(os.sched_getaffinity(0))
     script = (
         "import os, threading\n"

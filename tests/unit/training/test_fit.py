@@ -22,7 +22,7 @@ def results(mindspore_processes: MindSporeProcesses, tmp_path_factory: pytest.Te
     return found
 
 
-def test_result_equals_a_bare_loop(results: dict[str, Any]) -> None:
+def test_result_equals_bare_loop(results: dict[str, Any]) -> None:
     found = results["same_as_a_bare_loop"]
     assert found["difference"] == 0
     assert found["steps"] == 20
@@ -41,7 +41,7 @@ def test_callbacks_behave_as_under_model_fit(results: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("way", ["parts", "cut", "again"])
-def test_resumed_run_equals_an_uninterrupted_one(results: dict[str, Any], way: str) -> None:
+def test_resumed_run_equals_uninterrupted_one(results: dict[str, Any], way: str) -> None:
     whole, resumed = results["resume"]["whole"], results["resume"][way]
     assert resumed["difference"] == 0
     assert resumed["optimizer"] == 0
@@ -51,21 +51,21 @@ def test_resumed_run_equals_an_uninterrupted_one(results: dict[str, Any], way: s
     assert whole["rates"][-1] < whole["rates"][0], "ReduceLROnPlateau was active"
 
 
-def test_killed_run_resumes_within_an_epoch_from_an_object_store(results: dict[str, Any]) -> None:
+def test_killed_run_resumes_within_epoch_from_object_store(results: dict[str, Any]) -> None:
     found = results["checkpoints_below_a_uri"]
     assert found["names"] == ["00000-4", "00000-8", "00001-12", "00001-16"][-3:], "one for every four steps"
     assert found["resumed_from"] == "memory://bucket/run/00001-16"
     assert found["difference"] == 0
 
 
-def test_second_fit_of_the_process_in_one_checkpoint_directory_is_refused(results: dict[str, Any]) -> None:
+def test_second_fit_of_process_in_one_checkpoint_directory_is_refused(results: dict[str, Any]) -> None:
     found = results["fit_within_fit"]
     assert len(found["messages"]) == 2
     assert all("is in use by another run of this process" in message for message in found["messages"])
     assert found["checkpoints"] == ["00002-20", "00001-10"], "of the first one alone"
 
 
-def test_failed_background_checkpoint_ends_the_run(results: dict[str, Any]) -> None:
+def test_failed_background_checkpoint_ends_run(results: dict[str, Any]) -> None:
     found = results["failed_background_checkpoint"]
     assert "00001-10: the checkpoint cannot be written (No space left on device)" in found["message"]
     assert 10 <= found["steps"] <= 20, "before the next checkpoint"
@@ -83,7 +83,7 @@ def test_masks_of_dropout_are_random(results: dict[str, Any]) -> None:
     assert found["parameters"] == 0
 
 
-def test_run_resumes_from_the_newest_checkpoint(results: dict[str, Any]) -> None:
+def test_run_resumes_from_newest_checkpoint(results: dict[str, Any]) -> None:
     found = results["resume"]
     assert found["whole"]["resumed_from"] is None
     assert found["parts"]["resumed_from"] == "00003-30"
@@ -92,7 +92,7 @@ def test_run_resumes_from_the_newest_checkpoint(results: dict[str, Any]) -> None
     assert found["kept"] == ["00008-80", "00007-70", "00006-60"]
 
 
-def test_sigterm_finishes_the_step_saves_and_exits_with_143(results: dict[str, Any]) -> None:
+def test_sigterm_finishes_step_saves_and_exits_with_143(results: dict[str, Any]) -> None:
     interruptions = results["resume"]["interruptions"]
     assert [found["code"] for found in interruptions] == [143, 143, 143]
     # Sent at steps 34 and 57: received by the next step. Within the last step of an epoch, the epoch is finished.
@@ -100,7 +100,7 @@ def test_sigterm_finishes_the_step_saves_and_exits_with_143(results: dict[str, A
     assert "SIGTERM after step 35: saved" in interruptions[0]["errors"]
 
 
-def test_early_stopping_writes_the_best_weights(results: dict[str, Any]) -> None:
+def test_early_stopping_writes_best_weights(results: dict[str, Any]) -> None:
     found = results["early_stopping"]
     assert found["stopped_early"]
     assert found["epochs"] == len(found["accuracies"]) < 40
@@ -124,15 +124,15 @@ def test_every_callback_of_mindspore_works(results: dict[str, Any]) -> None:
     assert "Eval result: epoch 2, metrics: {'accuracy'" in output
 
 
-def test_hooks_without_a_phase_run_in_training_only(results: dict[str, Any]) -> None:
+def test_hooks_without_phase_run_in_training_only(results: dict[str, Any]) -> None:
     assert results["hooks_without_a_phase"] == ["train"] * 10
 
 
-def test_callback_stops_within_an_epoch(results: dict[str, Any]) -> None:
+def test_callback_stops_within_epoch(results: dict[str, Any]) -> None:
     assert results["stop_within_an_epoch"] == [2, 14, True, ["accuracy", "eval_loss", "loss"]]
 
 
-def test_directories_of_the_environment(results: dict[str, Any]) -> None:
+def test_directories_of_environment(results: dict[str, Any]) -> None:
     found = results["what_a_run_writes"]
     assert found["checkpoints"] == ["00005-180", "00004-144"]
     assert found["network"] == ["scenarios:Small", {"hidden": 8}]
@@ -144,7 +144,7 @@ def test_directories_of_the_environment(results: dict[str, Any]) -> None:
     assert "epoch 5/5: loss" in found["output"]
 
 
-def test_metrics_jsonl_has_a_line_per_epoch(results: dict[str, Any]) -> None:
+def test_metrics_jsonl_has_line_per_epoch(results: dict[str, Any]) -> None:
     lines = results["what_a_run_writes"]["lines"]
     assert [(line["epoch"], line["step"]) for line in lines] == [(epoch, 36 * epoch) for epoch in range(1, 6)]
     for line in lines:
@@ -166,7 +166,7 @@ def test_progress_events(results: dict[str, Any]) -> None:
     assert set(progress[-1]["metrics"]) == {"loss", "eval_loss", "accuracy"}
 
 
-def test_progress_for_the_backend_ends_at_100_percent(results: dict[str, Any]) -> None:
+def test_progress_for_backend_ends_at_100_percent(results: dict[str, Any]) -> None:
     progress = results["what_a_run_writes"]["progress"]
     metrics = progress.pop("metrics")
     assert progress == {
@@ -183,7 +183,7 @@ def test_all_forms_of_data_are_equivalent(results: dict[str, Any]) -> None:
     assert found["dataset"] == 2
 
 
-def test_recorded_learning_rate_is_the_last_step_s(results: dict[str, Any]) -> None:
+def test_recorded_learning_rate_is_last_step_s(results: dict[str, Any]) -> None:
     found = results["learning_rates"]
     assert found["table"] == pytest.approx([0.005, 0.01])
     assert found["schedule"] == pytest.approx([0.01, 0.005])
@@ -235,6 +235,6 @@ def test_invalid_arguments(results: dict[str, Any], mistake: str, kind: str, mes
     assert exit_code == (1 if kind == "KfpMindSporeError" else 2)
 
 
-def test_failed_compile_writes_nothing_to_the_working_directory(results: dict[str, Any]) -> None:
+def test_failed_compile_writes_nothing_to_working_directory(results: dict[str, Any]) -> None:
     assert "nowhere_defined" in results["failed_compile"]["error"]
     assert results["failed_compile"]["left"] == []

@@ -26,7 +26,7 @@ def results(mindspore_processes: MindSporeProcesses, tmp_path_factory: pytest.Te
     return found
 
 
-def test_accumulation_equals_the_whole_batch(results: dict[str, Any]) -> None:
+def test_accumulation_equals_whole_batch(results: dict[str, Any]) -> None:
     found = results["accumulation"]
     assert found["difference"] == EXACT
     assert found["uneven"] == EXACT
@@ -35,7 +35,7 @@ def test_accumulation_equals_the_whole_batch(results: dict[str, Any]) -> None:
     assert found["steps"] == 8
 
 
-def test_clipping_equals_a_plain_loop(results: dict[str, Any]) -> None:
+def test_clipping_equals_plain_loop(results: dict[str, Any]) -> None:
     found = results["clipping"]
     assert found["norm"] == EXACT
     assert found["value"] == EXACT
@@ -47,7 +47,7 @@ def test_frozen_parameters_keep_their_values_also_under_weight_decay(results: di
     assert results["freezing"]["head"] > 0.1
 
 
-def test_scheduled_unfreezing_equals_a_plain_loop(results: dict[str, Any]) -> None:
+def test_scheduled_unfreezing_equals_plain_loop(results: dict[str, Any]) -> None:
     assert results["freezing"]["scheduled"] == EXACT
 
 
@@ -56,7 +56,7 @@ def test_frozen_front_has_no_gradient_graph(results: dict[str, Any]) -> None:
     assert results["freezing"]["products"] == {"all": 5, "head": 3}
 
 
-def test_schedule_by_name_equals_a_list_of_rates(results: dict[str, Any]) -> None:
+def test_schedule_by_name_equals_list_of_rates(results: dict[str, Any]) -> None:
     found = results["schedules"]
     assert found["difference"] == EXACT
     assert found["rates"] == pytest.approx(found["expected"])
@@ -65,11 +65,11 @@ def test_schedule_by_name_equals_a_list_of_rates(results: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("case", ["samples", "sparse loss", "own loss", "balanced", "both"])
-def test_weights_equal_a_plain_loop(results: dict[str, Any], case: str) -> None:
+def test_weights_equal_plain_loop(results: dict[str, Any], case: str) -> None:
     assert results["weights"][case] == EXACT
 
 
-def test_loss_of_the_user_is_not_changed_by_weights(results: dict[str, Any]) -> None:
+def test_loss_of_user_is_not_changed_by_weights(results: dict[str, Any]) -> None:
     assert results["weights"]["reduction"] == "mean"
 
 
@@ -88,7 +88,7 @@ def test_best_epoch_is_kept(results: dict[str, Any]) -> None:
     assert found["last"] == [None, found["accuracies"][-1]]
 
 
-def test_resume_restores_the_state_of_every_option(results: dict[str, Any]) -> None:
+def test_resume_restores_state_of_every_option(results: dict[str, Any]) -> None:
     found = results["resumed"]
     assert found["resumed"] == "00002-8"
     assert found["difference"] == 0
@@ -104,17 +104,17 @@ def test_callbacks_are_configured_by_name(results: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("form", ["dict", "pair", "tuples", "pipeline", "one function", "augmented", "weights of one"])
-def test_several_inputs_and_outputs_equal_a_plain_loop(results: dict[str, Any], form: str) -> None:
+def test_several_inputs_and_outputs_equal_plain_loop(results: dict[str, Any], form: str) -> None:
     assert results["several_inputs_and_outputs"][form] == EXACT
 
 
-def test_metrics_of_an_output(results: dict[str, Any]) -> None:
+def test_metrics_of_output(results: dict[str, Any]) -> None:
     found = results["several_inputs_and_outputs"]
     assert found["accuracy"][0] == found["accuracy"][1]
     assert found["mae"][0] == pytest.approx(found["mae"][1], abs=1e-6)
 
 
-def test_columns_of_a_data_frame_are_stacked_for_a_single_input(results: dict[str, Any]) -> None:
+def test_columns_of_data_frame_are_stacked_for_single_input(results: dict[str, Any]) -> None:
     assert results["data_frames"] == [EXACT, EXACT]
 
 
@@ -132,7 +132,7 @@ def test_result_is_shown_on_one_line(results: dict[str, Any]) -> None:
     assert "history" not in shown
 
 
-def test_train_step_of_the_user(results: dict[str, Any]) -> None:
+def test_train_step_of_user(results: dict[str, Any]) -> None:
     assert results["own_step"] == EXACT
 
 
@@ -140,9 +140,7 @@ def test_train_step_of_the_user(results: dict[str, Any]) -> None:
     ("task", "metric", "best"),
     [("regression", "rmse", 0), ("language_model", "perplexity", 1), ("classification", "accuracy", 1)],
 )
-def test_command_line_trains_by_the_task_of_the_dataset(
-    results: dict[str, Any], task: str, metric: str, best: float
-) -> None:
+def test_command_line_trains_by_task_of_dataset(results: dict[str, Any], task: str, metric: str, best: float) -> None:
     code, first, last = results["command_line"][task]
     assert code == 0
     assert set(last) == {"eval_loss", metric}
@@ -163,7 +161,7 @@ def test_command_line_trains_by_the_task_of_the_dataset(
         ("factory", "has no callable 'Nothing'"),
     ],
 )
-def test_command_line_names_the_mistake(results: dict[str, Any], mistake: str, message: str) -> None:
+def test_command_line_names_mistake(results: dict[str, Any], mistake: str, message: str) -> None:
     code, output = results["command_line"]["wrong"][mistake]
     assert code == 2
     assert message in output
@@ -232,7 +230,7 @@ def test_mistake_is_named(results: dict[str, Any], mistake: str, message: str) -
     assert len(found.splitlines()) <= 3
 
 
-def test_context_of_a_parallel_mode_is_that_of_mindspore(results: dict[str, Any]) -> None:
+def test_context_of_parallel_mode_is_that_of_mindspore(results: dict[str, Any]) -> None:
     generated, stored = results["parallel_context"]
     assert generated["parallel_mode"] == "semi_auto_parallel"
     assert (generated["device_num"], generated["global_rank"], generated["pipeline_stages"]) == (4, 1, 2)
@@ -241,7 +239,7 @@ def test_context_of_a_parallel_mode_is_that_of_mindspore(results: dict[str, Any]
     assert stored == {**generated, "strategy_ckpt_config": stored["strategy_ckpt_config"]}
 
 
-def test_slices_are_saved_by_rank_with_a_description(results: dict[str, Any]) -> None:
+def test_slices_are_saved_by_rank_with_description(results: dict[str, Any]) -> None:
     saved = results["sharded_checkpoint"]
     assert saved["files"] == ["rank_0/network-4_4.ckpt"]
     assert saved["steps"] == [16, 16, 4]

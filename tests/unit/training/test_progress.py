@@ -102,7 +102,7 @@ def update(reporter: ProgressReporter, step: int) -> None:
     reporter.update(epoch=1, step=step, loss=0.3125, metrics={"loss": 0.5, "accuracy": 1.0})
 
 
-def test_the_trainer_receives_progress_and_metrics(
+def test_trainer_receives_progress_and_metrics(
     trainer: TrainerServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
     reporter = ProgressReporter(2, 10, environment)
@@ -125,7 +125,7 @@ def test_the_trainer_receives_progress_and_metrics(
     assert (last["progressPercentage"], last["estimatedRemainingSeconds"]) == (100, 0)
 
 
-def test_a_failing_trainer_is_reported_once(
+def test_failing_trainer_is_reported_once(
     trainer: TrainerServer, environment: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer.status = 403
@@ -139,7 +139,7 @@ def test_a_failing_trainer_is_reported_once(
 
 
 @pytest.mark.parametrize("name", ["KUBEFLOW_TRAINER_SERVER_TOKEN", "KUBEFLOW_TRAINER_SERVER_CA_CERT"])
-def test_missing_files_do_not_fail_the_training(
+def test_missing_files_do_not_fail_training(
     environment: dict[str, str], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reporter = ProgressReporter(2, 10, environment | {name: "/missing"})
@@ -149,7 +149,7 @@ def test_missing_files_do_not_fail_the_training(
     assert "the progress cannot be sent" in caplog.text
 
 
-def test_a_trainer_without_response_does_not_delay_steps(
+def test_trainer_without_response_does_not_delay_steps(
     trainer: TrainerServer, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_CLOSE_SECONDS", 0.01)
@@ -161,7 +161,7 @@ def test_a_trainer_without_response_does_not_delay_steps(
     assert trainer.received == []
 
 
-def test_the_backend_reads_a_file_or_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backend_reads_file_or_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for target in (str(tmp_path / "progress.json"), "-"):
         reporter = ProgressReporter(2, 10, {"KFP_MINDSPORE_PROGRESS": target})
         update(reporter, 1)
@@ -180,7 +180,7 @@ def test_the_backend_reads_a_file_or_a_line(tmp_path: Path, capsys: pytest.Captu
     )
 
 
-def test_an_unwritable_file_does_not_fail_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_file_does_not_fail_training(caplog: pytest.LogCaptureFixture) -> None:
     reporter = ProgressReporter(2, 10, {"KFP_MINDSPORE_PROGRESS": "/missing/progress.json"})
     update(reporter, 1)
     reporter.finish()

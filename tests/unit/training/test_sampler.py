@@ -14,7 +14,7 @@ from kfp_mindspore.training.sampler import Sampler, get_part
     ("count", "parts", "sizes"),
     [(32, 1, [32]), (32, 2, [16, 16]), (32, 3, [10, 11, 11]), (5, 4, [1, 1, 1, 2]), (2, 4, [0, 1, 0, 1])],
 )
-def test_parts_of_a_batch_differ_by_at_most_one_sample(count: int, parts: int, sizes: list[int]) -> None:
+def test_parts_of_batch_differ_by_at_most_one_sample(count: int, parts: int, sizes: list[int]) -> None:
     items = np.arange(count)
     found = [items[get_part(count, index, parts)] for index in range(parts)]
     assert [len(part) for part in found] == sizes
@@ -28,7 +28,7 @@ def test_parts_of_a_batch_differ_by_at_most_one_sample(count: int, parts: int, s
     shuffle=st.booleans(),
     sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=6),
 )
-def test_change_of_the_workers_in_an_epoch_loses_and_repeats_no_sample(
+def test_change_of_workers_in_epoch_loses_and_repeats_no_sample(
     samples: int, batch_size: int, epoch: int, shuffle: bool, sizes: list[tuple[int, int]]
 ) -> None:
     """Each entry of `sizes` is a gang: steps until it is replaced, and its number of workers."""

@@ -37,7 +37,7 @@ compute_forever()
         ({"KFP_MINDSPORE_HANG_SECONDS": "5"}, True),
     ],
 )
-def test_only_workers_of_a_job_have_a_watchdog(environment: dict[str, str], is_active: bool) -> None:
+def test_only_workers_of_job_have_watchdog(environment: dict[str, str], is_active: bool) -> None:
     assert (build_watchdog(environment) is not None) == is_active
 
 
@@ -65,7 +65,7 @@ def test_limits(hang_seconds: float, step: int | None, seconds: float, is_hung: 
 
 
 @pytest.mark.parametrize(("is_terminated", "ended"), [(False, "done"), (True, "terminated")])
-def test_last_heartbeat_has_the_reason_of_the_end(tmp_path: Path, is_terminated: bool, ended: str) -> None:
+def test_last_heartbeat_has_reason_of_end(tmp_path: Path, is_terminated: bool, ended: str) -> None:
     beat = tmp_path / "beat.json"
     with watchdog.watch({"KFP_MINDSPORE_HEARTBEAT_FILE": str(beat)}):
         assert json.loads(beat.read_text())["ended"] == ""
@@ -74,7 +74,7 @@ def test_last_heartbeat_has_the_reason_of_the_end(tmp_path: Path, is_terminated:
     assert json.loads(beat.read_text())["ended"] == ended
 
 
-def test_a_hung_process_writes_its_stacks_and_ends(tmp_path: Path) -> None:
+def test_hung_process_writes_its_stacks_and_ends(tmp_path: Path) -> None:
     """The stacks are written on STACKS_SIGNAL too, without an end of the process."""
     beat = tmp_path / "beat.json"
     environment = {

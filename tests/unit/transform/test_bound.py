@@ -108,7 +108,7 @@ JOINED = bind_transform(
         ((1, 2, 1), (1, 3), r"input 'a': shape must be \(-1, 2\), got \(1, 2, 1\)"),
     ],
 )
-def test_light_and_other_methods_check_the_declared_shapes(method: str, a: Any, b: Any, message: str) -> None:
+def test_light_and_other_methods_check_declared_shapes(method: str, a: Any, b: Any, message: str) -> None:
     with pytest.raises(TransformInputError, match=message):
         getattr(JOINED, method)({"a": np.ones(a, np.float32), "b": np.ones(b, np.float32)})
 
@@ -180,7 +180,7 @@ class Scale(Transform):
         return inputs
 
 
-def test_buffer_of_the_request_is_not_modified() -> None:
+def test_buffer_of_request_is_not_modified() -> None:
     content = np.ones((2, 3), np.float32).tobytes()
     signature = Signature((TensorSpec("x", "float32", (-1, 3)),), (TensorSpec("y", "float32", (-1, 3)),), "2.9.0")
     bound = bind_transform(Scale(), signature, "scale")
@@ -200,7 +200,7 @@ def test_fixed_batch_accepts_any_number_of_rows(leading: int, rows: int) -> None
     assert bound.run_preprocess({"x": np.ones((rows, 3), np.float32)})["x"].shape == (rows, 3)
 
 
-def test_model_without_a_batch() -> None:
+def test_model_without_batch() -> None:
     signature = Signature((TensorSpec("x", "float32", (2, 3)),), (TensorSpec("y", "float32", ()),), "2.9.0")
     bound = bind_transform(Scale(), signature, "scale")
     assert bound.run_preprocess({"x": np.ones((2, 3), np.float32)})["x"].sum() == 12
@@ -208,7 +208,7 @@ def test_model_without_a_batch() -> None:
         bound.run_preprocess({"x": np.ones((1, 3), np.float32)})
 
 
-def test_failing_describe_method_names_the_transform() -> None:
+def test_failing_describe_method_names_transform() -> None:
     class Broken(Transform):
         def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
             raise KeyError("vocabulary")

@@ -36,7 +36,7 @@ def read(dataset: Any, column: str = "image") -> np.ndarray[Any, Any]:
     return np.stack([row[column] for row in rows])
 
 
-def test_encoded_files_of_a_generator(contents: list[bytes]) -> None:
+def test_encoded_files_of_generator(contents: list[bytes]) -> None:
     import mindspore.dataset as ds
 
     def generate() -> Iterator[tuple[Any, Any]]:

@@ -83,7 +83,7 @@ def make_steps(unit: str, scale: type[Step]) -> list[Step]:
     unit=st.sampled_from(["characters", "words"]),
     scale=st.sampled_from([Standardize, MinMax]),
 )
-def test_built_declaration_computes_the_same(train: Arrays, test: Arrays, unit: str, scale: type[Step]) -> None:
+def test_built_declaration_computes_same(train: Arrays, test: Arrays, unit: str, scale: type[Step]) -> None:
     steps, last = fit_steps(make_steps(unit, scale), train)
     pipeline = Pipeline(steps, inputs=INPUTS)
     built = build_pipeline(json.loads(json.dumps(declare(pipeline))))
@@ -126,7 +126,7 @@ def test_declared_steps(step: Step, declared: dict[str, Any]) -> None:
     assert declare(build_pipeline({part: [declared]}))[part] == [declared]
 
 
-def test_every_step_is_in_the_table_above() -> None:
+def test_every_step_is_in_table_above() -> None:
     (mark,) = [mark for mark in test_declared_steps.pytestmark if mark.name == "parametrize"]  # type: ignore[attr-defined]
     assert {declared["type"] for _, declared in mark.args[1]} == set(STEPS)
 
@@ -170,7 +170,7 @@ def test_vocabulary_and_tokens_count_their_indexes() -> None:
     assert (Vocabulary(["a", "b"]).size, Tokenize(3, values=["a", "b"]).size) == (3, 4)
 
 
-def test_label_is_beside_the_scores() -> None:
+def test_label_is_beside_scores() -> None:
     scores = np.array([[0, 2, 1], [3, 3, 0]], np.float32)
     found = Label(["é", "b", "c"]).apply({"output": scores})
     assert list(found) == ["output", "label"]
@@ -179,14 +179,14 @@ def test_label_is_beside_the_scores() -> None:
     assert specs[1] == TensorSpec("label", "bytes", (-1,))
 
 
-def test_label_of_the_last_position_is_the_next_text() -> None:
+def test_label_of_last_position_is_next_text() -> None:
     scores = np.array([[[9, 0], [0, 1]], [[0, 9], [1, 0]]], np.float32)
     step = Label(["a", "b"], name="next", last=True)
     assert step.apply({"output": scores})["next"].tolist() == [b"b", b"a"]
     assert step.infer_outputs([TensorSpec("output", "float32", (-1, 2, 2))])[1] == TensorSpec("next", "bytes", (-1,))
 
 
-def test_declared_pipeline_fits_a_model_with_several_inputs() -> None:
+def test_declared_pipeline_fits_model_with_several_inputs() -> None:
     signature = Signature(
         (TensorSpec("features", "float32", (-1, 3)), TensorSpec("item", "int64", (-1,))),
         (TensorSpec("output", "float32", (-1, 2)),),

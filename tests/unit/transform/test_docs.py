@@ -32,7 +32,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("part", CASES)
-def test_transform_of_the_page(part: str) -> None:
+def test_transform_of_page(part: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (source,) = [block for block in blocks if part in block]
     signature = CASES[part]

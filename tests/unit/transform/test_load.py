@@ -72,7 +72,7 @@ def load(path: Path, source: str) -> Any:
     return load_transform(write(path, source), allow_code=True)
 
 
-def test_model_without_a_transform(tmp_path: Path) -> None:
+def test_model_without_transform(tmp_path: Path) -> None:
     assert load_transform(write(tmp_path / "model")) is None
 
 
@@ -166,7 +166,7 @@ def test_changed_code_is_rejected(tmp_path: Path) -> None:
         load_transform(bundle, allow_code=True)
 
 
-def test_each_load_has_a_module_of_its_own(tmp_path: Path) -> None:
+def test_each_load_has_module_of_its_own(tmp_path: Path) -> None:
     first, second = (load(tmp_path / str(amount), ADD.format(amount=amount)) for amount in (1, 2))
     again = load(tmp_path / "1", ADD.format(amount=1))
     modules = [type(bound.transform).__module__ for bound in (first, second, again)]
@@ -183,7 +183,7 @@ def test_each_load_has_a_module_of_its_own(tmp_path: Path) -> None:
     assert not set(modules) & set(sys.modules)
 
 
-def test_replaced_model_has_the_new_code(tmp_path: Path) -> None:
+def test_replaced_model_has_new_code(tmp_path: Path) -> None:
     old = load(tmp_path / "model", ADD.format(amount=1))
     new = load(tmp_path / "model", ADD.format(amount=5))
     assert new.run_preprocess({"x": X})["x"].tolist() == [[6, 7]]
@@ -191,7 +191,7 @@ def test_replaced_model_has_the_new_code(tmp_path: Path) -> None:
     assert not (tmp_path / "model" / "__pycache__").exists()
 
 
-def test_build_transform_receives_the_signature(tmp_path: Path) -> None:
+def test_build_transform_receives_signature(tmp_path: Path) -> None:
     source = """
 from kfp_mindspore.transform import Pipeline, TopK
 
@@ -304,7 +304,7 @@ def export(transform: Path | str) -> ExampleRequest | None:
     return try_transform(bound, SAMPLES, compute, Path(transform) if source else None)
 
 
-def test_export_runs_an_example(tmp_path: Path, package: Path) -> None:
+def test_export_runs_example(tmp_path: Path, package: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(ADD.format(amount=1))
     for transform, source in ((file, file.read_bytes()), ("object", b"")):
@@ -344,7 +344,7 @@ def test_export_rejects_failing_transforms(tmp_path: Path, body: str, message: s
         export(file)
 
 
-def test_without_an_example_only_postprocess_is_validated(tmp_path: Path) -> None:
+def test_without_example_only_postprocess_is_validated(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     body = "  inputs = (TensorSpec('t', BYTES, (-1,)),)\n  def preprocess(self, inputs):\n    return 1 / 0"
     file.write_text(METHOD.format(body=body))
@@ -371,18 +371,18 @@ def test_invalid_examples(content: bytes) -> None:
     ("transform", "message"),
     [("nowhere.py", "nowhere.py: no such transform file"), ("nobody", "transform 'nobody': not registered")],
 )
-def test_export_names_the_missing_part(tmp_path: Path, transform: str, message: str) -> None:
+def test_export_names_missing_part(tmp_path: Path, transform: str, message: str) -> None:
     with pytest.raises(NotFoundError, match=message):
         export(transform)
 
 
-def test_a_directory_is_no_transform(tmp_path: Path) -> None:
+def test_directory_is_no_transform(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(UserError, match=r"folder.py: transform: Is a directory"):
         export(tmp_path / "folder.py")
 
 
-def test_message_for_the_client_contains_no_details(tmp_path: Path) -> None:
+def test_message_for_client_contains_no_details(tmp_path: Path) -> None:
     source = METHOD.format(body="  def preprocess(self, inputs):\n    return open('/a/secret/path')")
     bound = load_transform_source(tmp_path / "transform.py", source.encode(), SIGNATURE)
     with pytest.raises(TransformFailedError) as raised:

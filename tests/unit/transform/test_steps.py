@@ -72,7 +72,7 @@ MATRICES = npst.arrays(
     ],
     ids=["resize", "crop", "normalize", "normalize-features", "softmax", "topk"],
 )
-def test_row_equals_its_row_of_the_batch(
+def test_row_equals_its_row_of_batch(
     make: Callable[[Any], Step], batches: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     step, batch = make(data.draw), data.draw(batches)
@@ -113,7 +113,7 @@ def test_resize_equals_pillow(height: int, width: int, size: tuple[int, int]) ->
     np.testing.assert_allclose(Resize(size)(plane[None])[0], expected, atol=1e-5)
 
 
-def test_decoded_pixels_equal_the_encoded_ones() -> None:
+def test_decoded_pixels_equal_encoded_ones() -> None:
     pixels = make_pixels(5, 7)
     decoded = DecodeImage()(encode(pixels))
     assert decoded.dtype == np.float32
@@ -147,7 +147,7 @@ def test_top_classes_with_labels() -> None:
     assert TopK(1).apply({"output": scores})["classes"].tolist() == [[1], [0]]
 
 
-def test_crop_cuts_and_pads_around_the_centre() -> None:
+def test_crop_cuts_and_pads_around_centre() -> None:
     image = np.arange(1, 13, dtype=np.float32).reshape(1, 3, 4)
     np.testing.assert_array_equal(CenterCrop((1, 2))(image), [[[6, 7]]])
     np.testing.assert_array_equal(CenterCrop((5, 2))(image), [[[0, 0], [2, 3], [6, 7], [10, 11], [0, 0]]])
@@ -197,7 +197,7 @@ def test_damaged_files_are_decoded_or_rejected(data: st.DataObject, kind: str) -
         assert decoded.dtype == np.float32
 
 
-def test_error_names_the_row() -> None:
+def test_error_names_row() -> None:
     with pytest.raises(TransformInputError, match="image of row 1: must be a whole"):
         DecodeImage().compute(fill_objects([encode(make_pixels(2, 2)), b"x"]))
 
@@ -214,14 +214,14 @@ def test_resize_of_extreme_shapes(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(Resize(size)(image), np.ones((shape[0], *size)), atol=1e-5)
 
 
-def test_pixels_of_a_request_are_limited() -> None:
+def test_pixels_of_request_are_limited() -> None:
     files = fill_objects([encode(make_pixels(10, 10))] * 5)
     assert len(DecodeImage(max_pixels=100).compute(files[:4])) == 4
     with pytest.raises(TransformInputError, match="row 4: all images of a request must have at most 400 pixels"):
         DecodeImage(max_pixels=100).compute(files)
 
 
-def test_images_of_different_sizes_need_a_resize() -> None:
+def test_images_of_different_sizes_need_resize() -> None:
     files = fill_objects([encode(make_pixels(8, 8)), encode(make_pixels(9, 8))])
     with pytest.raises(
         TransformInputError, match=r"all rows must have the same shape, got \(3, 8, 8\) and \(3, 9, 8\)"
@@ -270,13 +270,13 @@ def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
         (Pipeline([Softmax()], inputs=[TensorSpec("x", "bytes", ())]), "shape must begin with -1"),
     ],
 )
-def test_steps_that_do_not_fit_the_model_are_rejected(pipeline: Pipeline, message: str) -> None:
+def test_steps_that_do_not_fit_model_are_rejected(pipeline: Pipeline, message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         bind_transform(pipeline, SCORES, "a transform")
     assert str(raised.value).startswith("a transform: ")
 
 
-def test_specs_are_inferred_from_the_steps() -> None:
+def test_specs_are_inferred_from_steps() -> None:
     pipeline = Pipeline(
         [DecodeImage(), Resize((9, 9)), CenterCrop((8, 8)), Normalize([0.5] * 3, 1)],
         [Softmax(), TopK(2, ["a", "b", "c", "d"])],

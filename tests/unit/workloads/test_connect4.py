@@ -54,20 +54,20 @@ def evaluate_uniformly(boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ],
     ids=["horizontal left", "horizontal right", "vertical", "diagonal up", "diagonal down"],
 )
-def test_four_stones_in_a_line_win(moves, last) -> None:
+def test_four_stones_in_line_win(moves, last) -> None:
     before = play(*moves)
     assert not before.is_lost()
     assert before.list_wins()[0, last]
     assert play(*moves, last).is_lost()
 
 
-def test_lines_do_not_continue_in_the_next_column() -> None:
+def test_lines_do_not_continue_in_next_column() -> None:
     # Neighbours in a bitboard without a spare bit: three stones on top of column 0, one at the bottom of column 1.
     top = parse("x...... x...... x...... o...... o...... ox.....")
     assert not Positions.from_boards(-top).is_lost()
 
 
-def test_a_full_column_is_illegal_and_a_full_board_is_drawn() -> None:
+def test_full_column_is_illegal_and_full_board_is_drawn() -> None:
     assert play(2, 2, 2, 2, 2, 2).list_legal().tolist() == [[True, True, False, True, True, True, True]]
     drawn = Positions.from_boards(parse(DRAWN))
     assert drawn.is_drawn()
@@ -77,7 +77,7 @@ def test_a_full_column_is_illegal_and_a_full_board_is_drawn() -> None:
     assert not play(3).is_drawn()
 
 
-def test_boards_are_those_of_the_player_to_move() -> None:
+def test_boards_are_those_of_player_to_move() -> None:
     positions = play(3, 3, 4)
     expected = parse("...x... ...oo..")
     assert np.array_equal(positions.to_boards(), expected)
@@ -128,7 +128,7 @@ def test_match_counts_wins_of_both_halves() -> None:
     ],
     ids=["wins", "wins rather than blocks", "wins above", "blocks", "makes two threats", "prevents two threats"],
 )
-def test_search_finds_forced_moves_by_the_rules_alone(board, columns) -> None:
+def test_search_finds_forced_moves_by_rules_alone(board, columns) -> None:
     (visits,) = search(Positions.from_boards(parse(board)), evaluate_uniformly, 1000)
     assert visits.sum() == 1000
     assert int(visits.argmax()) in columns
@@ -145,7 +145,7 @@ def test_search_visits_legal_columns_only_and_games_do_not_mix() -> None:
     assert np.array_equal(together, alone)
 
 
-def test_noise_changes_the_visits_of_self_play() -> None:
+def test_noise_changes_visits_of_self_play() -> None:
     positions = Positions.start(20)
     plain = search(positions, evaluate_uniformly, 30)
     noisy = search(positions, evaluate_uniformly, 30, np.random.default_rng(0))
@@ -153,7 +153,7 @@ def test_noise_changes_the_visits_of_self_play() -> None:
     assert len(np.unique(noisy, axis=0)) > 10
 
 
-def test_search_by_the_rules_alone_beats_the_random_player() -> None:
+def test_search_by_rules_alone_beats_random_player() -> None:
     results = play_match(search_player(evaluate_uniformly, 60), random_player(0), 20)
     assert (results > 0).mean() >= 0.8
 
@@ -188,7 +188,7 @@ def test_mirrored_samples_are_added() -> None:
 
 
 @pytest.mark.mindspore
-def test_served_move_is_legal_wins_at_once_and_avoids_a_direct_loss() -> None:
+def test_served_move_is_legal_wins_at_once_and_avoids_direct_loss() -> None:
     import mindspore
 
     from kfp_mindspore.mindir.environment import use_graph_mode

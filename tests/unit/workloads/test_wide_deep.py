@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.mindspore
 
 
-def test_training_replaces_some_ids_by_the_index_of_unknown_ones() -> None:
+def test_training_replaces_some_ids_by_index_of_unknown_ones() -> None:
     from kfp_mindspore.workloads.wide_deep.train import forget_ids
 
     inputs = {"user": np.full(2000, 7, np.int32), "movie": np.full(2000, 9, np.int32), "genres": np.ones((2000, 3))}

@@ -25,7 +25,7 @@ def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
     assert all(isinstance(value, (str, int, float)) for value in artifact.metadata.values())
 
 
-def test_options_of_a_table(tmp_path: Path) -> None:
+def test_options_of_table(tmp_path: Path) -> None:
     """Options of a table."""
     from kfp_mindspore.data import read_samples
 

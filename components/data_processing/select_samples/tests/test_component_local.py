@@ -6,7 +6,7 @@ from ..component import select_samples
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-def test_smallest_margins_of_the_bundle_are_selected(run_component, lifecycle, tmp_path) -> None:
+def test_smallest_margins_of_bundle_are_selected(run_component, lifecycle, tmp_path) -> None:
     """Smallest margins of the bundle are selected."""
     import numpy as np
     from kfp_mindspore.formats.dataset import Dataset, write_dataset
@@ -41,7 +41,7 @@ def test_smallest_margins_of_the_bundle_are_selected(run_component, lifecycle, t
     assert np.array_equal(chosen["image"][50:], splits["pool"]["image"][expected])
 
 
-def test_unknown_strategy_fails_the_step(run_component, lifecycle) -> None:
+def test_unknown_strategy_fails_step(run_component, lifecycle) -> None:
     """Unknown strategy fails the step."""
     with pytest.raises(RuntimeError, match="strategy: must be one of entropy, margin, k_centre, random"):
         run_component(select_samples, {"dataset": (dsl.Dataset, lifecycle.dataset)}, strategy="best")

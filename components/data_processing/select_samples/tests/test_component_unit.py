@@ -51,7 +51,7 @@ def test_rounds_move_samples_from_pool_to_train(pets, tmp_path) -> None:
     assert sorted(labelled) == list(range(10))
 
 
-def test_strategy_without_a_model_is_refused(pets, tmp_path) -> None:
+def test_strategy_without_model_is_refused(pets, tmp_path) -> None:
     """Strategy without a model is refused."""
     from kfp_mindspore.errors import UserError
 

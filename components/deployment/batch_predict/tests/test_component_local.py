@@ -10,7 +10,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 @pytest.mark.mindspore
-def test_shard_has_its_part_of_the_samples(run_component, lifecycle) -> None:
+def test_shard_has_its_part_of_samples(run_component, lifecycle) -> None:
     """Shard has its part of the samples."""
     from kfp_mindspore.data import read_samples
 
@@ -26,7 +26,7 @@ def test_shard_has_its_part_of_the_samples(run_component, lifecycle) -> None:
     assert all(len(scores) == 10 for row in rows for scores in row["outputs"].values())
 
 
-def test_unknown_split_fails_the_step(run_component, lifecycle) -> None:
+def test_unknown_split_fails_step(run_component, lifecycle) -> None:
     """Unknown split fails the step."""
     given = {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
     with pytest.raises(RuntimeError, match="no split 'new', found"):

@@ -17,7 +17,7 @@ def _predict(lifecycle, tmp_path, **arguments):
     return outputs, predictions
 
 
-def test_shard_beyond_the_samples_is_empty(lifecycle, tmp_path) -> None:
+def test_shard_beyond_samples_is_empty(lifecycle, tmp_path) -> None:
     """Shard beyond the samples is empty."""
     outputs, predictions = _predict(lifecycle, tmp_path, shard="400/400")
     assert outputs == (0,)
@@ -27,7 +27,7 @@ def test_shard_beyond_the_samples_is_empty(lifecycle, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("shard", ["3/2", "0/2", "1/0", "1", "-1/2", "a/b", ""])
-def test_shard_outside_the_shards_is_refused(lifecycle, tmp_path, shard) -> None:
+def test_shard_outside_shards_is_refused(lifecycle, tmp_path, shard) -> None:
     """Shard outside the shards is refused."""
     from kfp_mindspore.errors import UserError
 

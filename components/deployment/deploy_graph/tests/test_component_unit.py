@@ -25,7 +25,7 @@ def _build(names=("a", "b"), **arguments):
     return build_graph("both", [client.get(name) for name in names], **arguments)
 
 
-def test_ensemble_has_a_node_per_protocol(services) -> None:
+def test_ensemble_has_node_per_protocol(services) -> None:
     """Ensemble has a node per protocol."""
     document = _build()
     assert document["metadata"]["namespace"] == "vision"
@@ -45,7 +45,7 @@ def test_splitter_weights_sum_to_100(services, weights, expected) -> None:
     assert [step["weight"] for step in document["spec"]["nodes"]["v2"]["steps"]] == expected
 
 
-def test_change_of_the_graph_changes_its_version(services) -> None:
+def test_change_of_graph_changes_its_version(services) -> None:
     """Change of the graph changes its version."""
     versions = [
         _build(router="Splitter", weights=weights)["metadata"]["annotations"] for weights in ((50, 50), (90, 10))

@@ -8,7 +8,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 @pytest.mark.mindspore
-def test_smoke_test_of_a_deployment(run_component, lifecycle, tmp_path) -> None:
+def test_smoke_test_of_deployment(run_component, lifecycle, tmp_path) -> None:
     """Smoke test of a deployment."""
     from kfp_mindspore.components import deploy_kserve
     from kfp_mindspore.inference import InferenceClient

@@ -74,7 +74,7 @@ def bundle(tmp_path):
         ),
     ],
 )
-def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected, seconds, canary) -> None:
+def test_arguments_become_service(backend, bundle, capsys, arguments, expected, seconds, canary) -> None:
     """Arguments become a service."""
     from kfp_mindspore.files import read_json
     from kfp_mindspore.inference import Service
@@ -119,7 +119,7 @@ def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle
         (2, "", ""),
     ],
 )
-def test_failed_smoke_test_rolls_a_new_version_back(backend, bundle, monkeypatch, before, called, outcome) -> None:
+def test_failed_smoke_test_rolls_new_version_back(backend, bundle, monkeypatch, before, called, outcome) -> None:
     """Failed smoke test rolls a new version back."""
     from kfp_mindspore import inference
     from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError
@@ -152,7 +152,7 @@ def test_failed_smoke_test_rolls_a_new_version_back(backend, bundle, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "uri"), [({}, "s3://models/run/bundle/"), ({"model_uri": "pvc://claim/path"}, "pvc://claim/path")]
 )
-def test_cluster_gets_the_uri_of_the_artifact(backend, bundle, monkeypatch, arguments, uri) -> None:
+def test_cluster_gets_uri_of_artifact(backend, bundle, monkeypatch, arguments, uri) -> None:
     """Cluster gets the uri of the artifact."""
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     deploy_kserve.python_func(bundle=bundle, service_name="digits", **arguments)

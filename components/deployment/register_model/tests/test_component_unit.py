@@ -57,7 +57,7 @@ def test_repeated_registration_changes_nothing(register, registry) -> None:
     assert registry.writes == writes
 
 
-def test_registration_completes_after_a_refused_artifact(register, registry) -> None:
+def test_registration_completes_after_refused_artifact(register, registry) -> None:
     """Registration completes after a refused artifact."""
     from kfp_mindspore.errors import KfpMindSporeError
 
@@ -78,7 +78,7 @@ def test_version_of_another_bundle_is_refused(register, registry) -> None:
         register(version="1", uri="s3://bucket/other/")
 
 
-def test_registry_of_an_older_api_is_used(register, registry, capsys) -> None:
+def test_registry_of_older_api_is_used(register, registry, capsys) -> None:
     """The same messages are sent to the paths of API v1alpha3."""
     registry.api = "v1alpha3"
     assert register(version="1") == register(version="1")
@@ -86,7 +86,7 @@ def test_registry_of_an_older_api_is_used(register, registry, capsys) -> None:
     assert f"{registry.url} (API v1alpha3): model digits" in capsys.readouterr().out
 
 
-def test_server_without_a_known_api_is_named(register, registry) -> None:
+def test_server_without_known_api_is_named(register, registry) -> None:
     """The error has the paths that were tried, and nothing is written."""
     from kfp_mindspore.errors import KfpMindSporeError
 
@@ -122,7 +122,7 @@ def test_unreachable_registry_is_named(register) -> None:
 
 
 @pytest.mark.parametrize("registry_address", ["", "registry:8080"])
-def test_cluster_run_needs_an_address(register, monkeypatch, registry_address) -> None:
+def test_cluster_run_needs_address(register, monkeypatch, registry_address) -> None:
     """Cluster run needs an address."""
     from kfp_mindspore.errors import UserError
 

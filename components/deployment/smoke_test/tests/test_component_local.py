@@ -8,7 +8,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 # A live service is tested with deploy_kserve.
 
 
-def test_unreachable_service_fails_the_step(run_component, lifecycle) -> None:
+def test_unreachable_service_fails_step(run_component, lifecycle) -> None:
     """Unreachable service fails the step."""
     with pytest.raises(RuntimeError, match=r"http://127\.0\.0\.1:9/.*: no "):
         run_component(

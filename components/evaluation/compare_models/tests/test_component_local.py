@@ -29,7 +29,7 @@ def test_equal_bundle_is_not_better(run_component, lifecycle, inputs) -> None:
 
 
 @pytest.mark.mindspore
-def test_bundle_is_compared_with_the_service(run_component, lifecycle, inputs) -> None:
+def test_bundle_is_compared_with_service(run_component, lifecycle, inputs) -> None:
     """Bundle is compared with the service."""
     from kfp_mindspore.inference import InferenceClient, Service
 
@@ -46,7 +46,7 @@ def test_bundle_is_compared_with_the_service(run_component, lifecycle, inputs) -
 
 
 @pytest.mark.mindspore
-def test_damaged_candidate_fails_the_step(run_component, lifecycle, inputs, tmp_path) -> None:
+def test_damaged_candidate_fails_step(run_component, lifecycle, inputs, tmp_path) -> None:
     """Damaged candidate fails the step."""
     damaged = tmp_path / "damaged"
     shutil.copytree(lifecycle.bundle, damaged)

@@ -58,9 +58,7 @@ def compare(monkeypatch, tmp_path, local_home):
         (20, 60, {"metric": "log_loss", "threshold": 4.0}, True),
     ],
 )
-def test_better_needs_threshold_and_an_interval_above_the_margin(
-    compare, candidate, baseline, arguments, better
-) -> None:
+def test_better_needs_threshold_and_interval_above_margin(compare, candidate, baseline, arguments, better) -> None:
     """Better needs threshold and an interval above the margin."""
     outputs, metrics, page = compare({"/candidate": candidate, "/baseline": baseline}, **arguments)
     metric = arguments.get("metric", "accuracy")
@@ -76,7 +74,7 @@ def test_better_needs_threshold_and_an_interval_above_the_margin(
 
 @pytest.mark.parametrize(("threshold", "better"), [(None, True), (0.9, True), (0.95, False)])
 @pytest.mark.parametrize("service_name", ["", "missing"])
-def test_first_candidate_needs_the_threshold_only(compare, threshold, better, service_name) -> None:
+def test_first_candidate_needs_threshold_only(compare, threshold, better, service_name) -> None:
     """First candidate needs the threshold only."""
     outputs, metrics, page = compare({"/candidate": 20}, threshold=threshold, service_name=service_name)
     assert outputs == (better, "accuracy", 0.9, 0, 0, 0, 0)

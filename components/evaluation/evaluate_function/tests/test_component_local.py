@@ -6,7 +6,7 @@ from ..component import evaluate_function
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-def test_function_predicts_with_the_bundle(run_component, lifecycle, tmp_path, monkeypatch) -> None:
+def test_function_predicts_with_bundle(run_component, lifecycle, tmp_path, monkeypatch) -> None:
     """Function predicts with the bundle."""
     (tmp_path / "blank_image.py").write_text(
         "import numpy as np\n"
@@ -27,7 +27,7 @@ def test_function_predicts_with_the_bundle(run_component, lifecycle, tmp_path, m
     assert outputs.artifacts["metrics"]["metadata"]["rows"] == 5
 
 
-def test_unknown_function_fails_the_step(run_component, lifecycle) -> None:
+def test_unknown_function_fails_step(run_component, lifecycle) -> None:
     """Unknown function fails the step."""
     with pytest.raises(RuntimeError, match="function: no module 'no_simulation'"):
         run_component(evaluate_function, {"bundle": (dsl.Model, lifecycle.bundle)}, function="no_simulation:play")

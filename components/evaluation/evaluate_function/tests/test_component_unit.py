@@ -49,7 +49,7 @@ def evaluate(tmp_path, monkeypatch):
         ({"threshold": 0.7, "lower_is_better": True}, False),
     ],
 )
-def test_first_metric_decides_the_gate(evaluate, tmp_path, capsys, arguments, passed) -> None:
+def test_first_metric_decides_gate(evaluate, tmp_path, capsys, arguments, passed) -> None:
     """First metric decides the gate."""
 
     def play(runner, games):

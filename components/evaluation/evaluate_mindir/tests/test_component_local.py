@@ -9,7 +9,7 @@ from ..component import evaluate_mindir
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-def test_bundle_is_evaluated_on_the_test_split(run_component, lifecycle) -> None:
+def test_bundle_is_evaluated_on_test_split(run_component, lifecycle) -> None:
     """Bundle is evaluated on the test split."""
     outputs = run_component(
         evaluate_mindir,
@@ -26,7 +26,7 @@ def test_bundle_is_evaluated_on_the_test_split(run_component, lifecycle) -> None
     assert Path(outputs.artifacts["report"]["uri"]).read_text().startswith("<!DOCTYPE html>")
 
 
-def test_damaged_bundle_fails_the_step(run_component, lifecycle, tmp_path) -> None:
+def test_damaged_bundle_fails_step(run_component, lifecycle, tmp_path) -> None:
     """Damaged bundle fails the step."""
     damaged = tmp_path / "damaged"
     shutil.copytree(lifecycle.bundle, damaged)

@@ -82,7 +82,7 @@ def test_outputs_artifacts_and_gate(evaluate, tmp_path, capsys, arguments, metri
 
 
 @pytest.mark.parametrize(("threshold", "passed"), [(1.0, True), (0.9, False)])
-def test_gate_of_an_error_is_an_upper_bound(evaluate, threshold, passed) -> None:
+def test_gate_of_error_is_upper_bound(evaluate, threshold, passed) -> None:
     """Gate of an error is an upper bound."""
     outputs, metrics, confusion = evaluate("regression", [1, 2, 3, 4], [2, 1, 4, 3], threshold=threshold)
     assert outputs == ("rmse", 1.0, passed, 4)

@@ -36,14 +36,14 @@ def run(tmp_path, metric):
     return search().output
 
 
-def test_best_model_of_a_loop_is_selected(local_home, tmp_path) -> None:
+def test_best_model_of_loop_is_selected(local_home, tmp_path) -> None:
     """Best model of a loop is selected."""
     assert run(tmp_path, "loss") == 1
     (file,) = (tmp_path / "root").glob("*/select-best/best/weights")
     assert file.read_text() == "0.1"
 
 
-def test_missing_metric_fails_the_step(local_home, tmp_path) -> None:
+def test_missing_metric_fails_step(local_home, tmp_path) -> None:
     """Missing metric fails the step."""
     with pytest.raises(RuntimeError):
         run(tmp_path, "cost")

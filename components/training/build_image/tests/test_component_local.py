@@ -13,14 +13,14 @@ folder.mkdir(parents=True, exist_ok=True)
 """
 
 
-def test_local_run_without_a_destination_builds_nothing(run_component) -> None:
+def test_local_run_without_destination_builds_nothing(run_component) -> None:
     """Local run without a destination builds nothing."""
     outputs = run_component(build_image, files={"train.py": TRAIN})
     assert outputs.parameters == {"image": "", "tag": "", "built": False}
     assert "nothing to build" in outputs.log
 
 
-def test_unreachable_registry_fails_the_step(run_component) -> None:
+def test_unreachable_registry_fails_step(run_component) -> None:
     """Unreachable registry fails the step."""
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
         run_component(
@@ -32,7 +32,7 @@ def test_unreachable_registry_fails_the_step(run_component) -> None:
         )
 
 
-def test_pipeline_without_a_registry_trains_without_an_image(local_home, tmp_path) -> None:
+def test_pipeline_without_registry_trains_without_image(local_home, tmp_path) -> None:
     """Pipeline without a registry trains without an image."""
     from kfp_mindspore.components.training.train_msjob import train_msjob
 

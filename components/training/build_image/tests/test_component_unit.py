@@ -15,7 +15,7 @@ def environment(monkeypatch) -> None:
     monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
 
 
-def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> None:
+def test_arguments_are_passed_and_digest_returned(tmp_path, monkeypatch) -> None:
     """Arguments are passed and the digest returned."""
     # An autospec refuses arguments that the real function does not have.
     from kfp_mindspore.images.result import BuildResult
@@ -44,7 +44,7 @@ def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> 
     assert named["registry"] == {"push_secret": "login"}
 
 
-def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
+def test_settings_of_task_reach_build_pod(monkeypatch) -> None:
     """Settings of the task reach the build pod."""
     from kfp_mindspore.images.builders import cluster
     from kfp_mindspore.images.builders.cluster_job import JobSettings
@@ -68,7 +68,7 @@ def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
     )
 
 
-def test_build_of_a_run_is_owned_by_its_workflow(monkeypatch) -> None:
+def test_build_of_run_is_owned_by_its_workflow(monkeypatch) -> None:
     """Build of a run is owned by its workflow."""
     from kfp_mindspore.images.builders import cluster
     from kfp_mindspore.steps.handover.step_pod import StepPod
@@ -90,13 +90,13 @@ def test_build_of_a_run_is_owned_by_its_workflow(monkeypatch) -> None:
     assert owners == [workflow, workflow, None]
 
 
-def test_local_run_without_a_destination_builds_nothing(capsys) -> None:
+def test_local_run_without_destination_builds_nothing(capsys) -> None:
     """Local run without a destination builds nothing."""
     assert build_image.python_func(files={"a.py": "1"}) == ("", "", False)
     assert "nothing to build" in capsys.readouterr().out
 
 
-def test_cluster_run_needs_a_destination(monkeypatch) -> None:
+def test_cluster_run_needs_destination(monkeypatch) -> None:
     """Cluster run needs a destination."""
     from kfp_mindspore.errors import UserError
 
@@ -128,7 +128,7 @@ def test_cluster_run_needs_a_destination(monkeypatch) -> None:
         ({"base": "127.0.0.1:1/b", "registry": {"attempts": 1.0}}, "UserError", "sources, files: one of them"),
     ],
 )
-def test_arguments_are_validated_before_a_request(arguments, kind, message) -> None:
+def test_arguments_are_validated_before_request(arguments, kind, message) -> None:
     """Arguments are validated before a request."""
     from kfp_mindspore import errors
 

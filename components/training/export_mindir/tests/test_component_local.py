@@ -6,7 +6,7 @@ from ..component import export_mindir
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-def test_checkpoint_is_exported_to_a_verified_bundle(run_component, lifecycle) -> None:
+def test_checkpoint_is_exported_to_verified_bundle(run_component, lifecycle) -> None:
     """Checkpoint is exported to a verified bundle."""
     from kfp_mindspore.formats.bundle import ModelBundle
 
@@ -21,7 +21,7 @@ def test_checkpoint_is_exported_to_a_verified_bundle(run_component, lifecycle) -
     assert outputs.artifacts["bundle"]["metadata"]["format"] == "mindir"
 
 
-def test_missing_checkpoint_fails_the_step(run_component, lifecycle, tmp_path) -> None:
+def test_missing_checkpoint_fails_step(run_component, lifecycle, tmp_path) -> None:
     """Missing checkpoint fails the step."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(RuntimeError, match="empty/checkpoint: no such checkpoint directory"):

@@ -62,7 +62,7 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     assert all(isinstance(value, (str, int, float)) for value in bundle.metadata.values())
 
 
-def test_without_a_dataset_the_training_has_written_one(lifecycle, tmp_path, monkeypatch) -> None:
+def test_without_dataset_training_has_written_one(lifecycle, tmp_path, monkeypatch) -> None:
     """Without a dataset the training has written one."""
     from kfp_mindspore import mindir
     from kfp_mindspore.formats.bundle import ModelBundle

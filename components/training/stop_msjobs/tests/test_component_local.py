@@ -11,7 +11,7 @@ def work() -> int:
     return 1
 
 
-def test_exit_task_of_a_local_run(local_home, tmp_path) -> None:
+def test_exit_task_of_local_run(local_home, tmp_path) -> None:
     """Exit task of a local run."""
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path))
 

@@ -34,7 +34,7 @@ def script(tmp_path) -> Path:
     return file
 
 
-def test_script_resumes_after_a_restart(run_component, script, tmp_path) -> None:
+def test_script_resumes_after_restart(run_component, script, tmp_path) -> None:
     """Script resumes after a restart."""
     (tmp_path / "data").mkdir()
     outputs = run_component(
@@ -54,7 +54,7 @@ def test_script_resumes_after_a_restart(run_component, script, tmp_path) -> None
     assert [path.name for path in model.parent.iterdir() if "checkpoint" in path.name] == []
 
 
-def test_failed_script_fails_the_step_with_its_last_lines(run_component, script) -> None:
+def test_failed_script_fails_step_with_its_last_lines(run_component, script) -> None:
     """Failed script fails the step with its last lines."""
     with pytest.raises(RuntimeError, match="ValueError: invalid data"):
         run_component(train_msjob, command=[sys.executable, str(script)], args=["1", "--fail"])

@@ -29,7 +29,7 @@ def _get_environment(container):
 
 
 @pytest.mark.timeout(120)
-def test_arguments_become_a_job_and_outputs_are_described(local_home, lifecycle, tmp_path) -> None:
+def test_arguments_become_job_and_outputs_are_described(local_home, lifecycle, tmp_path) -> None:
     """Arguments become a job and outputs are described."""
     model, metrics, job = _train(
         tmp_path,
@@ -105,7 +105,7 @@ def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monk
     assert container["volumeMounts"] == [{"name": "empty-dir-0", "mountPath": "/dev/shm"}]
 
 
-def test_empty_output_directory_is_an_error(local_home, tmp_path) -> None:
+def test_empty_output_directory_is_error(local_home, tmp_path) -> None:
     """Empty output directory is an error."""
     from kfp_mindspore.errors import ProcessFailedError
 

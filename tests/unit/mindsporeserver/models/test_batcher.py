@@ -150,7 +150,7 @@ def run_scenario(thread: InferenceExecutor) -> Callable[..., FakeGraph]:
     return run_scenario
 
 
-def test_requests_queued_while_the_graph_runs_are_the_next_batch(run_scenario: Any) -> None:
+def test_requests_queued_while_graph_runs_are_next_batch(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         tickets = [await harness.hold(), *(harness.submit(value) for value in range(1, 7))]
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ def test_batch_holds_whole_requests_in_order(run_scenario: Any, rows: list[int],
     assert run_scenario(scenario).runs == [[0], *expected]
 
 
-def test_requests_of_another_shape_are_the_batch_after(run_scenario: Any) -> None:
+def test_requests_of_another_shape_are_batch_after(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         await harness.hold()
         widths = [2, 3, 2, 3, 2, 4, 3]
@@ -226,7 +226,7 @@ def test_full_queue_refuses_requests_until_it_has_room(run_scenario: Any) -> Non
     run_scenario(scenario, max_queue=8)
 
 
-def test_request_larger_than_the_queue_gets_413(run_scenario: Any) -> None:
+def test_request_larger_than_queue_gets_413(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         with pytest.raises(InvalidRequestError, match="at most 8 rows, got 9") as caught:
             harness.submit(1, 9)
@@ -271,7 +271,7 @@ def test_request_in_computation_does_not_expire(run_scenario: Any) -> None:
     assert run_scenario(scenario).runs == [[0]]
 
 
-def test_request_of_a_disconnected_client_is_not_computed_and_leaves_the_queue_at_once(run_scenario: Any) -> None:
+def test_request_of_disconnected_client_is_not_computed_and_leaves_queue_at_once(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         await harness.hold()
         cancelled = [harness.submit(value) for value in (1, 2, 3)]
@@ -322,7 +322,7 @@ def test_failing_request_fails_no_other_of_its_batch(run_scenario: Any, kind: ty
     assert run_scenario(scenario).runs == [[0], [1, POISON, 2], [1], [POISON, 2], [POISON], [2], [3]]
 
 
-def test_search_for_the_request_at_fault_ends_after_a_number_of_failures(run_scenario: Any) -> None:
+def test_search_for_request_at_fault_ends_after_number_of_failures(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         await harness.hold()
         tickets = [harness.submit(POISON) for _ in range(16)]
@@ -339,7 +339,7 @@ def test_search_for_the_request_at_fault_ends_after_a_number_of_failures(run_sce
     assert len(runs) - 2 == MAX_FAILURES
 
 
-def test_search_for_the_request_at_fault_ends_when_failures_take_long(
+def test_search_for_request_at_fault_ends_when_failures_take_long(
     run_scenario: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_computation, "MAX_FAILURE_SECONDS", 0.0)
@@ -354,7 +354,7 @@ def test_search_for_the_request_at_fault_ends_when_failures_take_long(
 
 
 @pytest.mark.parametrize(("sound", "varies", "kind"), [(False, False, GraphError), (False, True, InvalidRequestError)])
-def test_failure_is_the_clients_only_if_the_graph_computes_zeros_or_has_free_shapes(
+def test_failure_is_clients_only_if_graph_computes_zeros_or_has_free_shapes(
     run_scenario: Any, sound: bool, varies: bool, kind: type[RequestError]
 ) -> None:
     async def scenario(harness: Harness) -> None:
@@ -377,7 +377,7 @@ def test_empty_and_long_error_messages(run_scenario: Any) -> None:
     run_scenario(scenario)
 
 
-def test_validation_error_of_the_graph_gets_400(run_scenario: Any) -> None:
+def test_validation_error_of_graph_gets_400(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         harness.graph.error = ValidationError(["inputs: one shape too many"])
         error = await fail(harness.submit(POISON))
@@ -386,7 +386,7 @@ def test_validation_error_of_the_graph_gets_400(run_scenario: Any) -> None:
     run_scenario(scenario)
 
 
-def test_batch_of_a_single_client_is_not_delayed(run_scenario: Any) -> None:
+def test_batch_of_single_client_is_not_delayed(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         start = time.monotonic()
         for value in range(100, 120):
@@ -464,7 +464,7 @@ def test_batch_is_not_delayed_while_another_model_has_work(run_scenario: Any) ->
     run_scenario(scenario, max_delay_seconds=300)
 
 
-def test_closed_event_loop_does_not_end_the_executor(thread: InferenceExecutor) -> None:
+def test_closed_event_loop_does_not_end_executor(thread: InferenceExecutor) -> None:
     graph = FakeGraph()
 
     async def leave() -> None:
@@ -535,7 +535,7 @@ def test_each_request_gets_its_own_outcome(requests: list[tuple[int, int, str]],
 
 
 @pytest.mark.mindspore
-def test_the_real_graph(models: Path, thread: InferenceExecutor) -> None:
+def test_real_graph(models: Path, thread: InferenceExecutor) -> None:
     bundle = ModelBundle.open(models / "free")
     verified = bundle.read_verified()
     inputs, outputs = np.asarray(verified.inputs["image"]), np.asarray(verified.outputs["output"])

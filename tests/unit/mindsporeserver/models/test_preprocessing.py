@@ -161,7 +161,7 @@ def served(models: Path, echoed: Any, start_server: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", ECHOED)
-def test_training_evaluation_and_serving_compute_the_same_arrays(served: Any, echoed: Any, name: str) -> None:
+def test_training_evaluation_and_serving_compute_same_arrays(served: Any, echoed: Any, name: str) -> None:
     samples, trained = echoed[1][name]
     (evaluated,), ((column, raw),) = samples.inputs.values(), samples.raw.items()
     train = read_samples(echoed[0] / f"{name}-data", "train")
@@ -213,7 +213,7 @@ def test_clients_send_raw_rows(served: Any, models: Path) -> None:
         ([1, 2], [3], "input 'b': shape must be (-1,), got (1, 1)"),
     ],
 )
-def test_each_protocol_checks_the_declared_shapes(served: Any, a: Any, b: Any, message: str) -> None:
+def test_each_protocol_checks_declared_shapes(served: Any, a: Any, b: Any, message: str) -> None:
     body = {"instances": [{"a": a, "b": b, "index": 3}]}
     status, found, _ = served.request("/v1/models/joined:predict", body)
     assert (status, message in found["error"]) == (400, True), found

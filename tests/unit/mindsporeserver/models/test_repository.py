@@ -93,7 +93,7 @@ def touch_bundle(path: Path) -> Path:
     return path
 
 
-def test_list_bundles_of_a_model(tmp_path: Path) -> None:
+def test_list_bundles_of_model(tmp_path: Path) -> None:
     for name in ("1", "2", "10", "02", "0", "-1", "1.5", "latest", "\u0661", "9" * 19):
         touch_bundle(tmp_path / "digits" / name)
     (tmp_path / "digits" / "11").write_text("no directory")
@@ -128,7 +128,7 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_name_outside_the_repository_is_not_found(tmp_path: Path, make: Any, name: str) -> None:
+def test_name_outside_repository_is_not_found(tmp_path: Path, make: Any, name: str) -> None:
     touch_bundle(tmp_path / "secret")
     touch_bundle(tmp_path / "models" / "a" / "b")
     touch_bundle(tmp_path / "models" / ".hidden")
@@ -153,7 +153,7 @@ def test_name_outside_the_repository_is_not_found(tmp_path: Path, make: Any, nam
     run_scenario(scenario)
 
 
-def test_model_directory_has_precedence_over_the_repository(tmp_path: Path) -> None:
+def test_model_directory_has_precedence_over_repository(tmp_path: Path) -> None:
     touch_bundle(tmp_path / "models" / "a")
     touch_bundle(tmp_path / "models" / "b")
     (tmp_path / "models" / "file").write_text("")
@@ -167,7 +167,7 @@ def test_missing_repository(tmp_path: Path) -> None:
         Sources(repository=tmp_path / "none").list_names()
 
 
-def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> None:
+def test_all_versions_and_latest(tmp_path: Path, put: Any, make: Any) -> None:
     for version in ("1", "2", "10"):
         put(tmp_path / "digits" / version, f"v{version}")
     repository = make(Sources({"digits": tmp_path / "digits"}, all_versions=True))
@@ -339,7 +339,7 @@ def cut(path: Path) -> None:
     ],
     ids=["signature", "file", "directory", "graph"],
 )
-def test_failed_load_leaves_the_previous_model(
+def test_failed_load_leaves_previous_model(
     tmp_path: Path, put: Any, make: Any, damage: Any, kind: type[Exception], message: str
 ) -> None:
     path = put(tmp_path / "digits", "first")
@@ -367,7 +367,7 @@ def test_failed_load_leaves_the_previous_model(
     run_scenario(scenario)
 
 
-def test_load_verifies_the_digests_of_a_new_signature(tmp_path: Path, put: Any, make: Any) -> None:
+def test_load_verifies_digests_of_new_signature(tmp_path: Path, put: Any, make: Any) -> None:
     path = put(tmp_path / "digits", "first")
     repository = make(Sources({"digits": path}))
 
@@ -407,7 +407,7 @@ def test_load_of_bundle_damaged_in_place_fails(tmp_path: Path, put: Any, make: A
     run_scenario(scenario)
 
 
-def test_directory_that_cannot_be_read_is_an_error_without_its_path(tmp_path: Path, make: Any) -> None:
+def test_directory_that_cannot_be_read_is_error_without_its_path(tmp_path: Path, make: Any) -> None:
     repository = make(Sources({"digits": tmp_path / ("a" * 256)}))
 
     async def scenario() -> None:
@@ -446,7 +446,7 @@ def test_invalid_models_at_startup(tmp_path: Path, put: Any, make: Any) -> None:
     run_scenario(scenario)
 
 
-def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_ready(
+def test_load_of_loaded_model_and_of_added_version_leaves_each_version_ready(
     tmp_path: Path, put: Any, make: Any
 ) -> None:
     put(tmp_path / "digits" / "1", "v1")
@@ -523,9 +523,7 @@ def test_concurrent_loads_are_serialised(tmp_path: Path, put: Any, make: Any) ->
     run_scenario(scenario)
 
 
-def test_signature_overrides_the_limits(
-    put: Callable[[Path, str], Path], make: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_signature_overrides_limits(put: Callable[[Path, str], Path], make: Callable[..., Any], tmp_path: Path) -> None:
     own = put(tmp_path / "own", "own")
     bundle = ModelBundle.open(own)
     with write_bundle(own) as writer:

@@ -84,13 +84,13 @@ def encode(image: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["transformed", "encrypted", "sequence", "free"])
-def test_outputs_equal_those_of_the_export(served: Any, models: Path, name: str) -> None:
+def test_outputs_equal_those_of_export(served: Any, models: Path, name: str) -> None:
     samples = 6 if name == "sequence" else 32
     report = run_smoke_test(f"http://127.0.0.1:{served.port}", name, models / name, samples=samples)
     assert report.max_abs_diff <= 1e-5
 
 
-def test_metadata_describes_the_transform(served: Any) -> None:
+def test_metadata_describes_transform(served: Any) -> None:
     _, found, _ = served.request("/v2/models/transformed")
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in found["inputs"]] == [("image", "BYTES", [-1])]
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in found["outputs"]] == [
@@ -130,7 +130,7 @@ def infer(served: Any, name: str, text: str) -> tuple[int, str]:
     return status, str(found)
 
 
-def test_failures_of_a_transform_and_of_its_client(served: Any) -> None:
+def test_failures_of_transform_and_of_its_client(served: Any) -> None:
     status, found, _ = served.request("/v1/models/transformed:predict", {"instances": ["no image"]})
     assert (status, "must be a whole PNG or JPEG file, got 8 bytes" in str(found)) == (400, True)
     status, text = infer(served, "broken", "bad")
@@ -155,7 +155,7 @@ def test_transform_that_never_returns_delays_no_other_request(served: Any) -> No
     assert "model broken: run_preprocess did not return in 5 s; its thread is abandoned" in served.log.read_text()
 
 
-def test_length_over_the_largest_size_gets_400(served: Any) -> None:
+def test_length_over_largest_size_gets_400(served: Any) -> None:
     for length, expected in ((64, 200), (65, 400)):
         row = {"ids": [1] * length, "mask": [1.0] * length}
         status, found, _ = served.request("/v1/models/sequence:predict", {"instances": [row]})
@@ -178,7 +178,7 @@ def test_index_outside_its_table_gets_400(served: Any) -> None:
         ("encrypted", "encrypted"),
     ],
 )
-def test_server_without_permission_or_key_exits_with_the_reason(
+def test_server_without_permission_or_key_exits_with_reason(
     models: Path, start_server: Callable[..., Any], name: str, message: str
 ) -> None:
     assert "MINDSPORE_MODEL_KEY" not in os.environ

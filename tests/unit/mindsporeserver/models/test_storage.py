@@ -204,7 +204,7 @@ def test_hide_secrets(uri: str, shown: str) -> None:
         ("digits.zip", pack_zip, "digits-v1/"),
     ],
 )
-def test_download_of_an_archive(
+def test_download_of_archive(
     store: Store, bundle: Path, cache: Path, file: str, pack: Callable[[Path, str], bytes], prefix: str
 ) -> None:
     store.files[f"/models/{file}"] = pack(bundle, prefix)
@@ -222,7 +222,7 @@ def test_download_of_an_archive(
 
 
 @needs_storage
-def test_new_model_leaves_the_previous_download(store: Store, shop: Any, cache: Path) -> None:
+def test_new_model_leaves_previous_download(store: Store, shop: Any, cache: Path) -> None:
     uri = f"{store.url}/digits.zip"
     first, second = shop.make_bundle("first"), shop.make_bundle("second", samples=20)
     store.files["/digits.zip"] = pack_zip(first)
@@ -245,7 +245,7 @@ def test_damaged_download_is_replaced(store: Store, bundle: Path, cache: Path) -
 
 
 @needs_storage
-def test_other_model_at_the_target_is_replaced(store: Store, shop: Any, cache: Path) -> None:
+def test_other_model_at_target_is_replaced(store: Store, shop: Any, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(shop.make_bundle("right"))
     path = resolve_model(f"{store.url}/digits.zip", cache)
     right = ModelBundle.open(path).signature
@@ -316,7 +316,7 @@ def pack_other(_: Path) -> bytes:
         pytest.param(None, UserError, "cannot be downloaded: ", id="404"),
     ],
 )
-def test_download_without_a_valid_bundle(
+def test_download_without_valid_bundle(
     store: Store,
     bundle: Path,
     cache: Path,
@@ -333,7 +333,7 @@ def test_download_without_a_valid_bundle(
 
 
 @needs_storage
-def test_failure_leaves_the_previous_download(store: Store, bundle: Path, cache: Path) -> None:
+def test_failure_leaves_previous_download(store: Store, bundle: Path, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(bundle)
     path = resolve_model(f"{store.url}/digits.zip", cache)
     store.files["/digits.zip"] = flip(bundle)
@@ -344,7 +344,7 @@ def test_failure_leaves_the_previous_download(store: Store, bundle: Path, cache:
 
 
 @needs_storage
-def test_query_of_a_uri_is_never_logged(
+def test_query_of_uri_is_never_logged(
     store: Store, cache: Path, free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logging.getLogger("storage.initializer")
@@ -378,7 +378,7 @@ def configure_s3(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @needs_storage
-def test_download_of_a_bucket_folder(store: Store, bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_of_bucket_folder(store: Store, bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in bundle.iterdir():
         store.files[f"/bucket/models/digits/{file.name}"] = file.read_bytes()
         store.files[f"/bucket/models/digits2/{file.name}"] = b"another model's"
@@ -399,7 +399,7 @@ def test_missing_bucket_folder(store: Store, cache: Path, uri: str, monkeypatch:
 
 @needs_storage
 @pytest.mark.mindspore
-def test_server_of_a_uri(store: Store, models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+def test_server_of_uri(store: Store, models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     store.files["/digits.tar.gz"] = pack_tar(models / "free", "free/")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path))
@@ -411,7 +411,7 @@ def test_server_of_a_uri(store: Store, models: Path, start_server: Callable[...,
 
 
 @needs_storage
-def test_server_exits_when_the_download_fails(store: Store, start_server: Callable[..., Any]) -> None:
+def test_server_exits_when_download_fails(store: Store, start_server: Callable[..., Any]) -> None:
     server = start_server(f"{store.url}/none.zip")
     assert server.process.wait(60) == 2
     assert f"Error: --model_dir: {store.url}/none.zip: cannot be downloaded: " in server.log.read_text()

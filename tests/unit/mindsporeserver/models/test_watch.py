@@ -118,7 +118,7 @@ def test_deleted_model_directory_is_not_unloaded(bundle: Path) -> None:
     assert watched.poll(3) in (["load digits"], ["reload digits"])
 
 
-def test_link_to_a_bundle_is_switched(tmp_path: Path) -> None:
+def test_link_to_bundle_is_switched(tmp_path: Path) -> None:
     for content in ("one", "two"):
         write_bundle(tmp_path / content, content)
     link = tmp_path / "digits"
@@ -128,7 +128,7 @@ def test_link_to_a_bundle_is_switched(tmp_path: Path) -> None:
     assert watched.poll(3) == ["reload digits"]
 
 
-def test_kubelet_switches_a_volume(tmp_path: Path) -> None:
+def test_kubelet_switches_volume(tmp_path: Path) -> None:
     volume = tmp_path / "models"
     for content in ("..2026_one", "..2026_two"):
         write_bundle(volume / content, content)
@@ -159,7 +159,7 @@ def test_versions_appear_change_and_disappear(tmp_path: Path) -> None:
     assert watched.poll(3) == []
 
 
-def test_models_of_a_repository_appear_and_disappear(tmp_path: Path) -> None:
+def test_models_of_repository_appear_and_disappear(tmp_path: Path) -> None:
     write_bundle(tmp_path / "digits", "one")
     watched = Watched(repository=tmp_path)
     (tmp_path / "lost+found").mkdir()

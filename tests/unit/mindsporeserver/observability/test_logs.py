@@ -79,7 +79,7 @@ def write(log: RequestLog, **changed: Any) -> None:
     log.write(fields["status"], fields)
 
 
-def test_json_line_of_a_request(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+def test_json_line_of_request(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
     lines = requests_log(JsonFormatter())
     write(RequestLog("all"), trace_id="0af7")
     write(RequestLog("all"), status=400, reason="input 'image': rank must be 4", rows=0)
@@ -105,7 +105,7 @@ def test_json_line_of_a_request(requests_log: Callable[[logging.Formatter], list
     assert second["reason"] == "input 'image': rank must be 4"
 
 
-def test_text_line_of_a_request(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+def test_text_line_of_request(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
     lines = requests_log(TextFormatter())
     write(RequestLog("all"), status=503, rows=0, queue_seconds=0, reason='queue full: 1024 rows, "digits"')
     assert re.sub(r"^\S+Z", "…", lines[0]) == (
@@ -115,7 +115,7 @@ def test_text_line_of_a_request(requests_log: Callable[[logging.Formatter], list
 
 
 @given(request_id=TEXT, model=TEXT, reason=TEXT)
-def test_values_of_a_client_are_escaped(request_id: str, model: str, reason: str) -> None:
+def test_values_of_client_are_escaped(request_id: str, model: str, reason: str) -> None:
     text, json_lines = Sink(TextFormatter()), Sink(JsonFormatter())
     logger = logging.getLogger("mindsporeserver.requests")
     logger.addHandler(text)
@@ -187,7 +187,7 @@ def test_policy_selects_requests(
     assert {json.loads(line)["level"] for line in lines if json.loads(line)["status"] == 500} <= {"ERROR"}
 
 
-def test_level_of_the_logger_applies(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+def test_level_of_logger_applies(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
     lines = requests_log(JsonFormatter())
     logging.getLogger("mindsporeserver.requests").setLevel(logging.ERROR)
     write(RequestLog("all"), status=400)
@@ -303,7 +303,7 @@ loggers:
 
 
 @pytest.mark.parametrize("name", ["log.json", "log.ini"])
-def test_formats_of_a_configuration_file(tmp_path: Path, name: str) -> None:
+def test_formats_of_configuration_file(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     if name == "log.json":
         handler = {"class": "logging.StreamHandler", "formatter": "mine"}
@@ -325,7 +325,7 @@ def test_formats_of_a_configuration_file(tmp_path: Path, name: str) -> None:
     assert found == ["MINE failed"]  # ours at the level of the file
 
 
-def test_configuration_file_with_a_root_logger_only(tmp_path: Path) -> None:
+def test_configuration_file_with_root_logger_only(tmp_path: Path) -> None:
     file = tmp_path / "log.yml"
     file.write_text(
         """
@@ -341,7 +341,7 @@ root: {handlers: [mine], level: INFO}
     assert "MINE other from a library" in done.stderr
 
 
-def test_logging_of_an_embedding_application_is_unchanged() -> None:
+def test_logging_of_embedding_application_is_unchanged() -> None:
     done = run_script("json", repr({"configure": False}))
     assert done.returncode == 0, done.stderr
     # Python's handler of last resort: the application that embeds the server has configured nothing.
@@ -379,7 +379,7 @@ def test_invalid_format_and_level(monkeypatch: pytest.MonkeyPatch) -> None:
         configure_logging("text")
 
 
-def test_stderr_without_a_file_descriptor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stderr_without_file_descriptor(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("uvicorn", "mindsporeserver")
     before = {
         name: (logger.handlers[:], logger.level, logger.propagate)
@@ -432,7 +432,7 @@ def test_slow_reader_costs_lines_and_no_time() -> None:
     assert len(written) < 15_000
 
 
-def test_process_with_an_unread_log_exits() -> None:
+def test_process_with_unread_log_exits() -> None:
     reader, writer = os.pipe()
     code = _FLOOD.replace("sys.stdin.readline()", "")
     done = subprocess.run(

@@ -77,7 +77,7 @@ def test_scrape(metrics: Metrics, accept: str) -> None:
     assert len(found) == 4 + 8 + 2 + 3 + 8 + buckets
 
 
-def test_series_of_an_unloaded_model_are_removed(metrics: Metrics) -> None:
+def test_series_of_unloaded_model_are_removed(metrics: Metrics) -> None:
     metrics.for_model("kept").count_request("v1")
     gone = metrics.for_model("gone")
     gone.count_request("v1")
@@ -91,7 +91,7 @@ def test_series_of_an_unloaded_model_are_removed(metrics: Metrics) -> None:
     assert found["mindsporeserver_requests_total", "model_name", "kept", "protocol", "v1"] == 1
 
 
-def test_versions_share_the_series_of_a_model(metrics: Metrics) -> None:
+def test_versions_share_series_of_model(metrics: Metrics) -> None:
     old, new = metrics.for_model("digits"), metrics.for_model("digits")
     old.count_request("v1")
     old.set_in_flight(5)

@@ -289,12 +289,12 @@ def test_each_request_is_logged_once(observed: Observed) -> None:
     assert not any(word in others for word in ("health", "predict", "infer", "metrics", "refused"))
 
 
-def test_response_repeats_the_request_id(observed: Observed) -> None:
+def test_response_repeats_request_id(observed: Observed) -> None:
     for name, headers in observed.headers.items():
         assert headers["x-request-id"] == name
 
 
-def test_spans_are_exported_when_the_server_ends(otlp: Any, observed: Observed) -> None:
+def test_spans_are_exported_when_server_ends(otlp: Any, observed: Observed) -> None:
     spans = [span for span in observed.receiver.spans if span.name not in ("queue", "compute")]
     found = {otlp.read_attributes(span)["mindsporeserver.request_id"]: span for span in spans}
     assert len(spans) == len(found)

@@ -83,7 +83,7 @@ def request(
     return trace_id
 
 
-def test_request_is_a_span_within_the_trace_of_its_caller(otlp: Any, receiver: Any, build: Any) -> None:
+def test_request_is_span_within_trace_of_its_caller(otlp: Any, receiver: Any, build: Any) -> None:
     tracing = build()
     before = time.time_ns()
     headers = {"traceparent": PARENT_HEADER, "tracestate": "a=b"}
@@ -107,9 +107,7 @@ def test_request_is_a_span_within_the_trace_of_its_caller(otlp: Any, receiver: A
 
 
 @pytest.mark.parametrize(("status", "is_error"), [(400, False), (404, False), (500, True), (503, True)])
-def test_only_failures_of_the_server_are_errors(
-    otlp: Any, receiver: Any, build: Any, status: int, is_error: bool
-) -> None:
+def test_only_failures_of_server_are_errors(otlp: Any, receiver: Any, build: Any, status: int, is_error: bool) -> None:
     tracing = build()
     request(tracing, INFER, status)
     tracing.close()
@@ -145,7 +143,7 @@ def test_other_requests_have_no_span(receiver: Any, build: Any, method: str, pat
         "0" * 100_000,
     ],
 )
-def test_invalid_header_starts_a_new_trace(
+def test_invalid_header_starts_new_trace(
     receiver: Any, build: Any, caplog: pytest.LogCaptureFixture, header: str
 ) -> None:
     tracing = build()
@@ -157,7 +155,7 @@ def test_invalid_header_starts_a_new_trace(
     assert not caplog.records  # a client could fill the log
 
 
-def test_request_of_a_caller_that_does_not_sample_has_no_span(receiver: Any, build: Any) -> None:
+def test_request_of_caller_that_does_not_sample_has_no_span(receiver: Any, build: Any) -> None:
     tracing = build()
     assert request(tracing, headers={"traceparent": f"00-{TRACE}-{PARENT}-00"}) == ""
     tracing.close()
@@ -175,7 +173,7 @@ def test_request_of_a_caller_that_does_not_sample_has_no_span(receiver: Any, bui
         ),
     ],
 )
-def test_service_name_of_the_environment(
+def test_service_name_of_environment(
     receiver: Any, build: Any, variables: dict[str, str], expected: dict[str, str]
 ) -> None:
     tracing = build(**variables)
@@ -186,7 +184,7 @@ def test_service_name_of_the_environment(
     assert receiver.resource["service.version"]
 
 
-def test_exporter_is_configured_by_the_environment(receiver: Any, build: Any) -> None:
+def test_exporter_is_configured_by_environment(receiver: Any, build: Any) -> None:
     tracing = build(
         OTEL_EXPORTER_OTLP_HEADERS="x-key=secret",
         OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
@@ -202,7 +200,7 @@ def test_exporter_is_configured_by_the_environment(receiver: Any, build: Any) ->
 
 
 @pytest.mark.parametrize("variable", [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")])
-def test_tracing_is_disabled_by_the_environment(receiver: Any, build: Any, variable: tuple[str, str]) -> None:
+def test_tracing_is_disabled_by_environment(receiver: Any, build: Any, variable: tuple[str, str]) -> None:
     tracing = build(**dict([variable]))
     request(tracing)
     tracing.close()
@@ -278,7 +276,7 @@ def test_unresponsive_collector_delays_no_request(collector: str, build: Any) ->
     request(tracing)  # a request that was in flight
 
 
-def test_process_with_a_collector_that_is_down_ends_at_once() -> None:
+def test_process_with_collector_that_is_down_ends_at_once() -> None:
     code = """
 from mindsporeserver.observability.tracing import Tracing
 tracing = Tracing("digits")

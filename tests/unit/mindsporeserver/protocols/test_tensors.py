@@ -129,7 +129,7 @@ def test_round_trip_of_texts(array: Any) -> None:
     assert reader.read_flat(flat, list(array.shape)).tolist() == whole.tolist()
 
 
-def test_invalid_utf8_in_a_list_is_shown_in_base_64() -> None:
+def test_invalid_utf8_in_list_is_shown_in_base_64() -> None:
     array = np.array([[b"caf\xc3\xa9", b"\xff\x00"], ["ü", "a"]], object)
     assert list_texts(array) == [["café", {"b64": "/wA="}], ["ü", "a"]]
 
@@ -204,7 +204,7 @@ def test_handling_of_nan_and_infinities(dtype: str, value: float, size: int) -> 
 
 @pytest.mark.parametrize(("dtype", "most"), [("float16", 65504.0), ("float32", 3.4028234663852886e38)])
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_numbers_that_are_too_large_for_the_type(dtype: str, most: float) -> None:
+def test_numbers_that_are_too_large_for_type(dtype: str, most: float) -> None:
     reader = make_reader(dtype, (-1,))
     assert reader.read_nested([most, -most]).tolist() == [most, -most]
     assert f"a number too large for {dtype}" in refuse(reader.read_nested, [most * 2])
@@ -250,12 +250,12 @@ def test_shapes_that_lie(spec: tuple[int, ...], shape: Any, message: str) -> Non
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
-def test_count_of_raw_bytes_must_match_the_shape(size: int) -> None:
+def test_count_of_raw_bytes_must_match_shape(size: int) -> None:
     message = refuse(make_reader().read_raw, bytes(size), [2, 2])
     assert message == f"input 'x': binary data of shape [2, 2] must have 16 bytes, got {size}"
 
 
-def test_bytes_of_a_boolean_other_than_one_are_true() -> None:
+def test_bytes_of_boolean_other_than_one_are_true() -> None:
     found = make_reader("bool", (-1,)).read_raw(b"\x00\x01\x02\xff", [4])
     assert found.tobytes() == b"\x00\x01\x01\x01"
 
@@ -276,7 +276,7 @@ def test_raw_texts_that_lie(content: bytes, shape: list[int], message: str) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "bytes"])
-def test_a_tower_of_lists_is_refused(dtype: str) -> None:
+def test_tower_of_lists_is_refused(dtype: str) -> None:
     tower: Any = []
     for _ in range(600):
         tower = [tower]
@@ -284,7 +284,7 @@ def test_a_tower_of_lists_is_refused(dtype: str) -> None:
     assert "nested deeper than 32 lists" in message or "rows of different lengths" in message
 
 
-def test_dimensions_without_a_batch() -> None:
+def test_dimensions_without_batch() -> None:
     reader = make_reader("float32", ())
     assert reader.read_flat([7], []).tolist() == 7
     assert reader.read_raw(struct.pack("<f", 7), []).tolist() == 7
@@ -298,7 +298,7 @@ def test_data_that_is_no_list(data: Any) -> None:
     assert f"data must be a list, got {name_type(data)}" in refuse(make_reader().read_flat, data, [1, 2])
 
 
-def test_a_long_text_among_numbers_costs_its_own_length() -> None:
+def test_long_text_among_numbers_costs_its_own_length() -> None:
     values: list[Any] = [0.0] * 100_000
     values[7] = "x" * 1_000_000
     for dtype in ("float32", "int32", "bool"):
@@ -316,7 +316,7 @@ def test_another_datatype(found: Any) -> None:
     make_reader().check_datatype("FP32")
 
 
-def test_texts_for_a_model_without_a_transform_are_refused_with_a_reason() -> None:
+def test_texts_for_model_without_transform_are_refused_with_reason() -> None:
     message = refuse(make_reader().check_datatype, "BYTES")
     assert message == ("input 'x': datatype must be FP32, got 'BYTES': strings and files need a model with a transform")
     make_reader("bytes").check_datatype("BYTES")

@@ -123,14 +123,14 @@ def test_rows_of_several_inputs_that_are_refused(rows: list[Any], message: str) 
     assert message in caught.value.message
 
 
-def test_no_rows_are_an_array_whose_shape_the_signature_refuses() -> None:
+def test_no_rows_are_array_whose_shape_signature_refuses() -> None:
     assert decode({"instances": []}, ONE)["x"].shape == (0,)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
+def test_response_parses_as_request(dtype: str, data: Any) -> None:
     options: dict[str, Any] = {"allow_nan": False, "allow_infinity": False} if dtype.startswith("float") else {}
     elements = hnp.from_dtype(np.dtype(dtype), **options)
     array = data.draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=3, max_side=4), elements=elements))
@@ -148,7 +148,7 @@ def read(outputs: dict[str, Any]) -> Any:
     return orjson.loads(v1.encode(outputs))
 
 
-def test_one_output_is_a_list_a_row_and_several_are_an_object_a_row() -> None:
+def test_one_output_is_list_row_and_several_are_object_row() -> None:
     scores, best = np.array([[0.5, 1], [2, 3]], np.float32), np.array([b"a", "\xfc"], object)
     assert read({"scores": scores}) == {"predictions": [[0.5, 1], [2, 3]]}
     assert read({"scores": scores, "best": best}) == {
@@ -165,7 +165,7 @@ def test_outputs_without_common_rows_are_unchanged() -> None:
     }
 
 
-def test_floats_are_the_shortest_text_of_the_same_number_and_nan_is_null() -> None:
+def test_floats_are_shortest_text_of_same_number_and_nan_is_null() -> None:
     assert v1.encode({"y": np.array([0.1, 1e-7], np.float32)}) == b'{"predictions":[0.1,1e-7]}'
     assert v1.encode({"y": np.array([math.nan, math.inf], np.float32)}) == b'{"predictions":[null,null]}'
 

@@ -120,7 +120,7 @@ def test_requested_outputs_and_their_form(fields: Any, outputs: Any, binary: boo
 
 
 @pytest.mark.parametrize("request_id", ["", "42", "ü€😀", "a" * 10_000])
-def test_an_id_is_the_clients(request_id: str) -> None:
+def test_id_is_clients(request_id: str) -> None:
     found = decode({"id": request_id, "inputs": [make_tensor()]})
     assert found.id == request_id
     assert split(v2.encode({}, found, "m", "1"))[0]["id"] == request_id
@@ -183,14 +183,14 @@ def test_bodies_that_are_refused(value: Any, message: str) -> None:
     assert message in refuse(body, None, ONE, OUTPUTS)
 
 
-def test_half_a_surrogate_pair_is_no_id() -> None:
+def test_half_surrogate_pair_is_no_id() -> None:
     body = b'{"id": "\\ud800", "inputs": [%s]}' % json.dumps(INPUT).encode()
     message = refuse(body, None, ONE, OUTPUTS)
     message.encode()
     assert "id: must be text, got half of a surrogate pair" in message or "not valid JSON" in message
 
 
-def test_a_missing_input_is_named() -> None:
+def test_missing_input_is_named() -> None:
     assert refuse(json.dumps({"inputs": [INPUT]}).encode(), None, TWO, OUTPUTS) == "input 'n': missing, got 'x'"
 
 
@@ -202,13 +202,13 @@ TAIL = struct.pack("<2f", 1, 2.5)
     "length",
     ["abc", "", "-1", "+10", " 10", "1_0", "1e2", "0x10", "\u0663", "9" * 17, "9" * 400, b"\xff", "10.0"],
 )
-def test_a_length_of_the_header_that_is_none(length: Any) -> None:
+def test_length_of_header_that_is_none(length: Any) -> None:
     body, _ = make_binary([RAW], TAIL)
     assert f"Inference-Header-Content-Length: must be 0 to {len(body)}" in refuse(body, length, ONE, OUTPUTS)
 
 
 @pytest.mark.parametrize("shift", [-40, -1, 1, 4, 8])
-def test_a_length_of_the_header_that_lies(shift: int) -> None:
+def test_length_of_header_that_lies(shift: int) -> None:
     body, length = make_binary([RAW], TAIL)
     assert "not valid JSON" in refuse(body, str(int(length) + shift), ONE, OUTPUTS)
     assert "not valid JSON" in refuse(body, "0", ONE, OUTPUTS)
@@ -239,7 +239,7 @@ def test_binary_bodies_that_lie(tensors: list[Any], tail: bytes, message: str) -
     assert message in refuse(body, length.encode(), ONE, OUTPUTS)
 
 
-def test_a_header_whose_length_is_the_whole_body() -> None:
+def test_header_whose_length_is_whole_body() -> None:
     body = json.dumps({"inputs": [INPUT]}).encode()
     assert v2.decode(body, str(len(body)), ONE, OUTPUTS).inputs["x"].tolist() == [[1, 2.5]]
 
@@ -265,7 +265,7 @@ def test_any_binary_sizes_are_refused_or_read_exactly(length: int, size: int, ta
 @pytest.mark.parametrize("dtype", DATATYPES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
+def test_response_parses_as_request(dtype: str, data: Any) -> None:
     raw = data.draw(st.booleans(), "raw")
     # JSON has neither NaN nor infinities, and -0.0 of them all comes back.
     options: dict[str, Any] = {"allow_nan": raw, "allow_infinity": raw} if dtype.startswith("float") else {}
@@ -290,7 +290,7 @@ def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=12), min_size=1, max_size=6), st.booleans())
-def test_texts_sent_back_are_the_same(texts: list[bytes], raw: bool) -> None:
+def test_texts_sent_back_are_same(texts: list[bytes], raw: bool) -> None:
     array = np.empty(len(texts), object)
     array[:] = texts
     head, tail = split(v2.encode({"t": array}, v2.Inference("", {}, None, raw), "m", "1"))
@@ -300,7 +300,7 @@ def test_texts_sent_back_are_the_same(texts: list[bytes], raw: bool) -> None:
     assert v2.decode(body, length, TEXTS, ()).inputs["t"].tolist() == texts
 
 
-def test_outputs_have_the_requested_order_and_form() -> None:
+def test_outputs_have_requested_order_and_form() -> None:
     outputs: dict[str, Any] = {
         "y": np.array([[1.5]], np.float32),
         "z": np.array([7], np.int64),
