@@ -37,11 +37,8 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
         # Without a URL's query, so that the suffix is the format's.
         local = Path(temporary, uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "dataset")
         with _raise_errors(uri, access):
-            filesystem, remote = access.store.open(uri)
-            if not uri.startswith("http") and filesystem.isdir(remote):
-                filesystem.get(remote.rstrip("/") + "/", f"{local}/", recursive=True)
-            else:
-                filesystem.get_file(remote, str(local))
+            # A web server lists nothing.
+            access.store.download(uri, local, [""] if uri.startswith("http") else None)
         yield local
 
 

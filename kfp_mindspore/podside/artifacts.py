@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from kfp_mindspore.podside.artifact_mirror import ArtifactMirror, restore
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
     ROLE_VARIABLE,
     WORKER_ROLE,
 )
 from kfp_mindspore.stores.artifact_store import SECRET_PREFIX, STORES_VARIABLE, ArtifactStore, StoreError
+from kfp_mindspore.stores.mirror import ArtifactMirror, restore
 
 METRICS_FILE = "metrics.jsonl"
 # Retryable by the restart policy ExitCode: 128 + SIGUSR1, "user-defined retryable error" in Kubeflow's operators.

@@ -1,1 +1,1 @@
-"""Object stores for artifacts and data: credentials, and one way to open a URI."""
+"""Object stores for checkpoints, artifacts and data: credentials, one way to open a URI, one commit protocol."""

@@ -1,20 +1,19 @@
 """Files behind URIs, read and written by fsspec with their store's credentials.
 
-A job's pods import this module: it uses the standard library and fsspec only.
+A job's pods import this module: apart from the standard library it needs fsspec only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import posixpath
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from kfp_mindspore import files
 
 # `Store` list as JSON; its secret values are in variables that start with SECRET_PREFIX.
 STORES_VARIABLE = "KFP_MINDSPORE_STORES"
@@ -107,8 +106,11 @@ class ArtifactStore:
             StoreError: The store cannot be reached or denies the request.
         """
         with explain_errors("listed", uri):
-            system, root = self.open(uri)
-            found = system.find(root, detail=True)
+            return self._find(uri)
+
+    def _find(self, uri: str) -> dict[str, int]:
+        system, root = self.open(uri)
+        found = system.find(root, detail=True)
         names = {}
         for path, info in found.items():
             name = path[len(root) :].lstrip("/")
@@ -134,28 +136,20 @@ class ArtifactStore:
             StoreError: There is no such object, or the store cannot be reached or denies the request.
         """
         if names is None:
-            names = list(self.list_files(uri))
+            with explain_errors("read", uri):
+                names = list(self._find(uri))
             if not names:
                 raise StoreError(f"{uri} cannot be read: no such object", kind="missing")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-        target = temporary / path.name
-        try:
-            with explain_errors("read", uri):
-                system, root = self.open(uri)
-                if names == [""]:
-                    system.get_file(root, str(target))
-                else:
-                    target.mkdir()
-                    local = [str(target / name) for name in names]
-                    for folder in {os.path.dirname(name) for name in local}:  # noqa: PTH120
-                        Path(folder).mkdir(parents=True, exist_ok=True)
-                    system.get([posixpath.join(root, name) for name in names], local)
-            if path.is_dir():
-                shutil.rmtree(path)
-            target.replace(path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with files.replace_path(path) as target, explain_errors("read", uri):
+            system, root = self.open(uri)
+            if names == [""]:
+                system.get_file(root, str(target))
+            else:
+                target.mkdir()
+                local = [target / name for name in names]
+                for folder in {file.parent for file in local}:
+                    folder.mkdir(parents=True, exist_ok=True)
+                system.get([posixpath.join(root, name) for name in names], [str(file) for file in local])
         return len(names)
 
     def upload(self, path: Path, uri: str) -> None:
@@ -207,7 +201,7 @@ class ArtifactStore:
         scheme, _, path = uri.partition("://")
         protocol = PROTOCOLS.get(scheme)
         if protocol is None:
-            system, path = url_to_fs(uri)
+            system, path = url_to_fs(uri, use_listings_cache=False)
             return system, str(path)
         store = next((store for store in self._stores if uri.startswith(store.prefix)), Store(uri))
         options = dict(store.options)

@@ -14,7 +14,7 @@ import mindspore
 
 from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.formats.checkpoint_store import open_store
+from kfp_mindspore.stores.checkpoints import open_store
 
 _logger = logging.getLogger(__name__)
 

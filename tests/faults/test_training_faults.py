@@ -13,7 +13,7 @@ import pytest
 
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, list_checkpoints
-from kfp_mindspore.formats.checkpoint_store import LOCK_FILE
+from kfp_mindspore.stores.checkpoints import LOCK_FILE
 from kfp_mindspore.training.history import read_history
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store

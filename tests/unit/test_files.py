@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -183,3 +184,12 @@ def test_failed_replacement_restores_old_directory(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), files.replace_directory(path) as temporary:
         temporary.rmdir()
     assert [entry.name for entry in path.iterdir()] == ["old"]
+
+
+def test_no_other_module_replaces_files_itself() -> None:
+    pattern = re.compile(
+        r"mkstemp|NamedTemporaryFile|os\.(replace|rename|link)\(|\.rename\(|\b(temporary|target|found)\.replace\("
+    )
+    root = Path(files.__file__).parent
+    modules = [*root.rglob("*.py"), *(root.parent / "serving").rglob("*.py")]
+    assert [file.name for file in modules if pattern.search(file.read_text())] == ["files.py"]

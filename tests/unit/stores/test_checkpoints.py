@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -13,10 +14,19 @@ import fsspec
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.formats import checkpoint_store
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec, name_checkpoint, write_checkpoint
-from kfp_mindspore.formats.checkpoint_store import DirectoryStore, open_store
-from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
+from kfp_mindspore.stores import checkpoints
+from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, Store, dump_stores
+from kfp_mindspore.stores.checkpoints import DirectoryStore, open_store
+from tests.support.object_store import (
+    ACCESS_KEY,
+    BUCKET,
+    SECRET_KEY,
+    GatedProxy,
+    ObjectStore,
+    s3_options,
+    start_object_store,
+)
 
 
 def commit(store: DirectoryStore, epoch: int) -> None:
@@ -28,10 +38,10 @@ def commit(store: DirectoryStore, epoch: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def s3_url() -> Iterator[str]:
-    """The address of an S3 server; fsspec caches its client."""
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 server; fsspec caches its client."""
     with start_object_store() as server:
-        yield server.url
+        yield server
 
 
 @pytest.fixture(params=["path", "memory", "s3"])
@@ -41,7 +51,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     elif request.param == "memory":
         yield f"memory://{uuid.uuid4().hex}/run"
     else:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_url"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("object_store").url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
         yield f"s3://{BUCKET}/{uuid.uuid4().hex}/run"
@@ -155,7 +165,7 @@ def test_interrupted_upload_is_no_checkpoint(monkeypatch: pytest.MonkeyPatch) ->
 
     with monkeypatch.context() as patched:
         patched.setattr(filesystem, "put_file", interrupt)
-        with pytest.raises(KfpMindSporeError, match=r"00002-20: cannot be written .*Killed"):
+        with pytest.raises(KfpMindSporeError, match=r"00002-20/checkpoint.json cannot be written: Killed"):
             commit(store, 2)
     assert "00002-20/network.ckpt" in list_files(location)
 
@@ -165,6 +175,32 @@ def test_interrupted_upload_is_no_checkpoint(monkeypatch: pytest.MonkeyPatch) ->
     assert found.step == 10
     again.open_for_writing()
     assert {name.partition("/")[0] for name in list_files(location)} == {"00001-10"}
+
+
+@pytest.mark.parametrize("refused", ["PUT .*network", "PUT .*checkpoint.json", "DELETE"])
+def test_failed_commit_keeps_the_newest_checkpoint(
+    refused: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = GatedProxy(object_store)
+    options = {**s3_options(proxy.url), "key": ACCESS_KEY, "secret": SECRET_KEY}
+    monkeypatch.setenv(STORES_VARIABLE, dump_stores([Store("s3://", options)]))
+    store = open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}", keep=1)
+    store.open_for_writing()
+    commit(store, 1)
+    proxy.refused = re.compile(refused)
+    with pytest.raises(KfpMindSporeError, match=r"/0000[12]-[12]0/") as caught:
+        commit(store, 2)
+    assert "Checkpoints there are intact" in str(caught.value)
+    proxy.refused = None
+    found = store.get_latest()
+    assert found is not None
+    assert found.step == (20 if refused == "DELETE" else 10)
+    commit(store, 2)
+    found = store.get_latest()
+    assert found is not None
+    assert found.step == 20
+    store.close()
+    proxy.close()
 
 
 def test_second_run_below_one_uri_is_refused() -> None:
@@ -189,7 +225,7 @@ def test_file_uri_is_path(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys, pathlib
-from kfp_mindspore.formats.checkpoint_store import DirectoryStore
+from kfp_mindspore.stores.checkpoints import DirectoryStore
 DirectoryStore(pathlib.Path(sys.argv[1]), 3).open_for_writing()
 print("locked", flush=True)
 sys.stdin.read()
@@ -243,14 +279,14 @@ def test_lock_of_another_node_is_waited_for(
     holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The lock of a dead node is released by the file server, here while the second run waits.
-    lock = tmp_path / checkpoint_store.LOCK_FILE
+    lock = tmp_path / checkpoints.LOCK_FILE
     lock.write_text('{"host": "node-b", "pid": 1, "boot": "another kernel"}')
 
     def release(seconds: float) -> None:
         holder.kill()
         holder.wait()
 
-    monkeypatch.setattr(checkpoint_store.time, "sleep", release)
+    monkeypatch.setattr(checkpoints.time, "sleep", release)
     store = DirectoryStore(tmp_path, 3)
     store.open_for_writing()
     store.close()
@@ -263,7 +299,7 @@ def test_directory_without_locks_is_used_with_warning(
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(checkpoint_store.fcntl, "lockf", refuse)
+    monkeypatch.setattr(checkpoints.fcntl, "lockf", refuse)
     store = DirectoryStore(tmp_path, 3)
     store.open_for_writing()
     commit(store, 1)

@@ -7,7 +7,6 @@ import fcntl
 import json
 import logging
 import os
-import posixpath
 import shutil
 import socket
 import tempfile
@@ -20,6 +19,9 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.files import read_boot_id
 from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
+from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError, join_uri
+from kfp_mindspore.stores.commit import order_deletions
+from kfp_mindspore.stores.mirror import ArtifactMirror
 
 LOCK_FILE = ".lock"
 # A file server drops a dead node's locks when its lease ends: after 90 s with NFSv4.
@@ -93,25 +95,24 @@ class DirectoryStore:
 
 
 class UriStore(DirectoryStore):
-    """Checkpoints below an object store URI, written to and read from a temporary directory.
+    """Checkpoints below an object store's URI, written to and read from a temporary directory.
 
-    checkpoint.json is uploaded after the other files and deleted before them, so that a listed checkpoint is complete.
-    Object stores have no locks: a second writer is refused when its first checkpoint is found.
+    They are committed by `stores.commit`'s protocol. Object stores have no locks: a second writer is refused when its
+    first checkpoint is found.
 
     Args:
         uri: A URI that fsspec writes: s3://, gs://.
-        keep: How many of the newest checkpoints to keep.
+        keep: Number of newest checkpoints to keep.
 
     Raises:
         UserError: fsspec has no implementation for the URI, or needs another package.
     """
 
     def __init__(self, uri: str, keep: int) -> None:
-        from fsspec.core import url_to_fs
-
         self._uri = uri.rstrip("/")
+        self._store = ArtifactStore.from_environment(os.environ)
         try:
-            self._filesystem, self._remote = url_to_fs(self._uri, use_listings_cache=False)
+            self._store.open(self._uri)
         except (ImportError, ValueError) as error:
             raise UserError(
                 f"checkpoint_dir: {uri} cannot be used ({error})",
@@ -123,22 +124,23 @@ class UriStore(DirectoryStore):
 
     def open_for_writing(self) -> None:
         """Delete the files of checkpoints without a description: their upload was interrupted."""
-        found = self._list()
-        for name, files in found.items():
-            if DESCRIPTION not in files:
-                self._delete(name, files)
+        with _explain_failures():
+            found = self._list()
+            for name, files in found.items():
+                if DESCRIPTION not in files:
+                    self._delete(name, files)
         self._known = set(found)
 
     def get_latest(self) -> Checkpoint | None:
         """Download the newest intact checkpoint and return it, or None; a broken one is skipped with a warning."""
-        for name, files in sorted(self._list().items(), key=lambda item: _order(item[0]), reverse=True):
-            if DESCRIPTION not in files:
+        with _explain_failures():
+            found = self._list()
+        for name in sorted(found, key=_order, reverse=True):
+            if DESCRIPTION not in found[name]:
                 continue
             target = self.root / name
-            target.mkdir(exist_ok=True)
-            with self._explain("read", name):
-                for file in files:
-                    self._filesystem.get_file(posixpath.join(self._remote, name, file), str(target / file))
+            with _explain_failures():
+                self._store.download(self.locate(name), target, sorted(found[name]))
             try:
                 return Checkpoint.open(target)
             except UserError as error:
@@ -148,7 +150,7 @@ class UriStore(DirectoryStore):
 
     def locate(self, name: str) -> str:
         """Return a checkpoint's URI."""
-        return f"{self._uri}/{name}"
+        return join_uri(self._uri, name)
 
     def commit(self, path: Path) -> None:
         """Upload a checkpoint, and delete the oldest ones there and the temporary copies.
@@ -158,21 +160,18 @@ class UriStore(DirectoryStore):
             KfpMindSporeError: The store cannot be reached or denies the request.
         """
         name = path.name
-        found = self._list()
-        if strange := sorted(found.keys() - self._known):
-            raise UserError(
-                f"checkpoint_dir: another run has written {self.locate(strange[-1])}",
-                hint="Use another checkpoint directory for each run.",
-            )
-        self._known.add(name)
-        self._delete(name, found.pop(name, set()))
-        files = {file.name for file in path.iterdir()}
-        with self._explain("written", name):
-            for file in sorted(files, key=lambda file: file == DESCRIPTION):
-                self._filesystem.put_file(str(path / file), posixpath.join(self._remote, name, file))
-        found[name] = files
-        for old in sorted(found, key=_order, reverse=True)[self._keep :]:
-            self._delete(old, found[old])
+        with _explain_failures():
+            found = self._list()
+            if strange := sorted(found.keys() - self._known):
+                raise UserError(
+                    f"checkpoint_dir: another run has written {self.locate(strange[-1])}",
+                    hint="Use another checkpoint directory for each run.",
+                )
+            self._known.add(name)
+            ArtifactMirror(self._store, path, self.locate(name), found.get(name, ())).sync(final=True)
+            found[name] = {file.name for file in path.iterdir()}
+            for old in sorted(found, key=_order, reverse=True)[self._keep :]:
+                self._delete(old, found[old])
         for local in checkpoints.list_checkpoints(self.root):
             shutil.rmtree(local)
 
@@ -182,31 +181,26 @@ class UriStore(DirectoryStore):
 
     def _list(self) -> dict[str, set[str]]:
         """Return each checkpoint's file names."""
-        with self._explain("listed", ""):
-            paths = self._filesystem.find(self._remote)
         found: dict[str, set[str]] = {}
-        prefix = self._remote.rstrip("/") + "/"
-        for path in paths:
-            name, _, file = path.removeprefix(prefix).partition("/")
-            if checkpoints.is_checkpoint_name(name) and file and "/" not in file:
+        for path in self._store.list_files(self._uri):
+            name, _, file = path.partition("/")
+            if checkpoints.is_checkpoint_name(name) and file:
                 found.setdefault(name, set()).add(file)
         return found
 
     def _delete(self, name: str, files: set[str]) -> None:
-        with self._explain("deleted", name):
-            for file in sorted(files, key=lambda file: file != DESCRIPTION):
-                self._filesystem.rm_file(posixpath.join(self._remote, name, file))
+        for file in order_deletions(files):
+            self._store.delete(join_uri(self.locate(name), file))
 
-    @contextlib.contextmanager
-    def _explain(self, verb: str, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # botocore, aiohttp and google-cloud have no common base class
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise KfpMindSporeError(
-                f"{self.locate(name)}: cannot be {verb} ({reason})",
-                hint="Checkpoints there are intact. Check the URI, the credentials and the network.",
-            ) from error
+
+@contextlib.contextmanager
+def _explain_failures() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise KfpMindSporeError(
+            str(error), hint="Checkpoints there are intact. Check the URI, the credentials and the network."
+        ) from error
 
 
 def open_store(location: str, keep: int) -> DirectoryStore:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from kfp_mindspore.stores.artifact_store import ArtifactStore, join_uri
-
-# As in formats/checkpoint.py, which cannot be imported without NumPy.
-DESCRIPTION = "checkpoint.json"
-_CHECKPOINT = re.compile(r"\d{5,}-\d+")
+from kfp_mindspore.stores.commit import (
+    find_directories,
+    get_directory,
+    is_marker,
+    list_complete,
+    order_deletions,
+    plan_upload,
+)
 
 Stamp = tuple[int, int]
 
@@ -18,10 +21,9 @@ Stamp = tuple[int, int]
 class ArtifactMirror:
     """Uploads a directory's complete files and deletes deleted files' objects.
 
-    A checkpoint's description is its commit: it is deleted before a checkpoint file changes and uploaded after all its
-    files, so that a store reader never finds a description with incomplete files. A checkpoint directory appears at
-    once under its name (`formats.checkpoint.write_checkpoint`). Any other file is complete when its size and time equal
-    the previous call's. Names that start with a dot are temporary.
+    It follows the protocol in `stores.commit`. A directory with a marker appears at once under its name
+    (`files.replace_directory`). Any other file is complete when its size and time are those at the previous call. Names
+    that start with a dot are temporary.
 
     Args:
         store: The store.
@@ -58,33 +60,27 @@ class ArtifactMirror:
                 if name in present and self._uploaded.get(name) != present[name]:
                     self._upload(name, present[name])
             return
-        described = {_get_folder(name) for name in present if _is_description(name)}
+        directories = find_directories(present)
         complete = {
             name: stamp
             for name, stamp in present.items()
-            if final or _get_folder(name) in described or self._seen.get(name) == stamp
+            if final or directories[name] or self._seen.get(name) == stamp
         }
         self._seen = present
         changed = {name for name, stamp in complete.items() if self._uploaded.get(name) != stamp}
-        removed = set(self._uploaded) - set(present)
-        touched = {_get_folder(name) for name in changed | removed}
-        for name in sorted(self._uploaded):
-            if _is_description(name) and _get_folder(name) in touched:
+        failed: set[str] = set()
+        for operation in plan_upload(changed, self._uploaded, present):
+            name = operation.name
+            if operation.kind == "delete":
                 self._delete(name)
-                if name in complete:
-                    changed.add(name)
-        failed = set()
-        for name in sorted(changed, key=lambda name: (_get_folder(name), _is_description(name), name)):
-            if _is_description(name) and _get_folder(name) in failed:
+            elif is_marker(name) and get_directory(name) in failed:
                 continue
-            if not self._upload(name, complete[name]):
-                failed.add(_get_folder(name))
-        for name in sorted(removed):
-            self._delete(name)
+            elif not self._upload(name, present[name]):
+                failed |= operation.directories
 
     def delete(self) -> None:
         """Delete all objects below the URI, descriptions first."""
-        for name in sorted(self._uploaded, key=lambda name: not _is_description(name)):
+        for name in order_deletions(self._uploaded):
             self._delete(name)
 
     def _list_files(self) -> dict[str, Stamp]:
@@ -110,9 +106,8 @@ class ArtifactMirror:
         return True
 
     def _delete(self, name: str) -> None:
-        if name in self._uploaded:
-            self._store.delete(join_uri(self._uri, name))
-            del self._uploaded[name]
+        self._store.delete(join_uri(self._uri, name))
+        del self._uploaded[name]
 
 
 def restore(store: ArtifactStore, uri: str, path: Path) -> ArtifactMirror:
@@ -122,26 +117,13 @@ def restore(store: ArtifactStore, uri: str, path: Path) -> ArtifactMirror:
         StoreError: The store cannot be reached or denies the request.
     """
     names = list(store.list_files(uri))
-    described = {_get_folder(name) for name in names if _is_description(name)}
-    complete = [
-        name
-        for name in names
-        if name and (_get_folder(name) in described or not _CHECKPOINT.fullmatch(name.split("/")[0]))
-    ]
+    complete = [name for name in list_complete(names) if name]
     if complete:
         store.download(uri, path, complete)
     path.mkdir(parents=True, exist_ok=True)
     mirror = ArtifactMirror(store, path, uri, names)
     mirror.adopt(complete)
     return mirror
-
-
-def _get_folder(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
-def _is_description(name: str) -> bool:
-    return name.rpartition("/")[2] == DESCRIPTION
 
 
 def _get_stamp(file: Path) -> Stamp:
