@@ -1,4 +1,4 @@
-"""Pipelines of this package: `from kfp_mindspore.pipelines import digits_lifecycle`, or `kfp-mindspore run NAME`."""
+"""Pipelines in this package: `from kfp_mindspore.pipelines import digits_lifecycle`, or `kfp-mindspore run NAME`."""
 
 
 def _attach_stub():

@@ -25,16 +25,16 @@ class DatasetOptions:
     """Options for load_dataset.
 
     Args:
-        seed: Seed of the split. It decides too which samples `limit` keeps.
+        seed: Split seed. It decides too which samples `limit` keeps.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with its own splits keeps
             them; splits that it lacks are taken from its training split.
-        target: Fields of the target; default the field named target, label, labels or class.
-        features: Fields of the features; default all without another role.
-        inputs: Inputs of the network: one field each, or a list of fields to stack; default one input `features`. A
-            single field keeps its dtype, a list is stacked in a float32 matrix. The default has all one-value fields
-            in `features`, and each other field by itself.
-        weight: Field of the sample weights. Stored as float32.
+        target: Target fields; default the field named target, label, labels or class.
+        features: Feature fields; default all without another role.
+        inputs: The network's inputs: one field each, or a list of fields to stack; default one input `features`. A
+            single field keeps its dtype, a list is stacked in a float32 matrix. The default has all one-value fields in
+            `features`, and each other field by itself.
+        weight: The sample weights' field. Stored as float32.
         ids: Fields that identify a sample. A ranking's is `group`.
         task: Such as `classification`, `regression` or `language_model`; default guessed from the target. Others are
             `multi_label`, `ranking` and `none`.
@@ -42,8 +42,8 @@ class DatasetOptions:
             `stratified` for a classification, `contiguous` for a language model, else `random`. With `time` the latest
             samples are the test split, with `group` each group is in one split, and `column` has the names train,
             validation and test.
-        validation: Path or URI of the validation split; default a fraction of the source.
-        test: Path or URI of the test split; default a fraction of the source.
+        validation: The validation split's path or URI; default a fraction of the source.
+        test: The test split's path or URI; default a fraction of the source.
         preprocessing: `standardize`, `none`, or a JSON list of steps; default `standardize` for tables. `standardize`
             scales numbers to mean 0 and deviation 1, and encodes texts as one-hot vectors. In Python a list with
             `kfp_mindspore.transform` steps or their declarations. Fitted on the training split.
@@ -51,9 +51,9 @@ class DatasetOptions:
             training split's; `drop` removes the sample.
         storage: `npz` or `mindrecord`.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
-        length: Characters of a window of a text file.
-        image_size: Height and width of the images of a folder; default the most frequent size.
-        limit: Number of samples to keep of the source, or of each split that it has; 0 for all. Taken at random before
+        length: Characters per window in a text file.
+        image_size: Image height and width in a folder; default the most frequent size.
+        limit: Samples to keep from the source, or from each split that it has; 0 for all. Taken at random before
             missing splits; for a stratified split with the same class shares.
     """
 

@@ -52,23 +52,23 @@ class Service:
     """A model bundle to serve.
 
     Args:
-        name: Name of the service and of the model in its URLs, a DNS label. At most 53 characters.
+        name: Name for the service and for the model in its URLs, a DNS label. At most 53 characters.
         model_dir: The model bundle: a directory on this machine, or a URI such as `s3://bucket/model` on a cluster.
-        replicas: Number of replicas. This machine runs one.
-        resources: Kubernetes resource requirements of each replica: {"requests": {…}, "limits": {…}}. Not enforced on
+        replicas: Replica count. This machine runs one.
+        resources: Each replica's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}. Not enforced on
             this machine.
-        namespace: Namespace of the service. Empty for the client's.
+        namespace: Service namespace. Empty for the client's.
         port: HTTP port on this machine; 0 for a free one.
         grpc_port: gRPC port on this machine; 0 for a free one.
         host: Listen address on this machine; `0.0.0.0` for all.
-        server_args: Further flags of the model server, each `--flag=value`. Such as `--max_batch=32`.
+        server_args: The model server's further flags, each `--flag=value`. Such as `--max_batch=32`.
         grpc: Whether the service on a cluster has a gRPC port. It is 8081; this machine always has one.
-        service_account: Service account of the pods, with the credentials of the model's store. On a cluster.
+        service_account: The pods' service account, with the model store's credentials. On a cluster.
         download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
             `server` is allowed in namespaces with the Pod Security Standard `restricted`.
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
             Others are AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
-        pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
             URI is not.
         run: Recorded with the service. The pipeline run that deploys it.

@@ -7,14 +7,14 @@ def deploy_if_passed(
     """Export and evaluate a model, and deploy and test it if a metric passes a threshold.
 
     Args:
-        model: Output `model` of train_msjob.
-        dataset: Output `dataset` of load_dataset.
-        threshold: Threshold of the metric on the test split: a minimum, or a maximum where less is better.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the service.
-        service_account: Service account of the service's pods.
-        metric: Name of the metric, see docs/evaluation.md.
-        smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
+        model: Output `model` from train_msjob.
+        dataset: Output `dataset` from load_dataset.
+        threshold: Metric threshold on the test split: a minimum, or a maximum where less is better.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Service namespace.
+        service_account: Service account for the service's pods.
+        metric: Metric name, see docs/evaluation.md.
+        smoke_samples: Held-out samples that the smoke test sends by each protocol.
     """
     from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir
 

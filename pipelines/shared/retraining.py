@@ -1,4 +1,4 @@
-"""The steps of a retraining: train, export, compare with the live service, deploy and register a better model."""
+"""Retraining steps: train, export, compare with the live service, deploy and register a better model."""
 
 CANARY_WORSENING = 0.1
 
@@ -25,21 +25,21 @@ def retrain(
     The dataset is read again in each run; the comparison and the deployment are never cached.
 
     Args:
-        data: Name, path or URI of the dataset.
+        data: Dataset name, path or URI.
         epochs: Passes over the training split.
-        seed: Seed of the initial parameters and the order of the samples. The split is the same for every seed: the
-            served model must not be compared on samples it was trained with.
-        workers: Number of training workers.
+        seed: Seed for the initial parameters and the sample order. The split is the same for every seed: the served
+            model must not be compared on samples it was trained with.
+        workers: Training worker count.
         batch_size: Samples per step over all workers.
-        metric: Metric of the comparison.
-        threshold: Value of the metric on the test split that is needed for deployment.
+        metric: Comparison metric.
+        threshold: Metric value on the test split that is needed for deployment.
         margin: Improvement over the served model that its interval must exceed.
-        confidence: Confidence of the improvement's interval, between 0 and 1.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service.
-        service_account: Service account of the service's pods.
-        canary: Percentage of the requests for the canary during its test, 1 to 99.
-        registry: Address of Kubeflow's Model Registry; empty for none.
+        confidence: The improvement interval's confidence, between 0 and 1.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service.
+        service_account: Service account for the service's pods.
+        canary: Percentage of requests for the canary during its test, 1 to 99.
+        registry: Kubeflow's Model Registry address; empty for none.
     """
     from kfp_mindspore.components import compare_models, deploy_kserve, export_mindir, load_dataset, train_msjob
 

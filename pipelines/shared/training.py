@@ -4,7 +4,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any, List
 
-# Type and description of each parameter; a row's `descriptions` replace the latter. Row defaults choose parameters.
+# Each parameter's type and description; a row's `descriptions` replace the latter. Row defaults choose parameters.
 PARAMETERS: dict[str, tuple[Any, str]] = {
     "dataset": (str, "Name, path or URI of a dataset."),
     "target": (
@@ -40,12 +40,12 @@ class TrainingPipeline:
     """One pipeline.
 
     Args:
-        workload: Name of its package in `kfp_mindspore.workloads`, and of the function.
-        overview: First paragraphs of its documentation.
-        description: Description of the compiled pipeline.
+        workload: Its package name in `kfp_mindspore.workloads`, and the function's name.
+        overview: Its documentation's first paragraphs.
+        description: The compiled pipeline's description.
         defaults: Parameters in their order, with their defaults.
         descriptions: Descriptions that differ from those in PARAMETERS.
-        metric: Metric of the gate where it is no parameter.
+        metric: Gate metric where it is no parameter.
     """
 
     workload: str
@@ -156,10 +156,10 @@ PIPELINES = {
 
 
 def build_pipeline(workload):
-    """Return the KFP pipeline of a row of PIPELINES.
+    """Return the KFP pipeline for a PIPELINES row.
 
     Args:
-        workload: Key of the row.
+        workload: Row key.
     """
     from kfp import dsl
 

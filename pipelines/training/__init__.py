@@ -1,1 +1,1 @@
-"""Pipelines around the training of a model."""
+"""Pipelines around model training."""

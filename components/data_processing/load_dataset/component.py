@@ -33,37 +33,37 @@ def load_dataset(
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
     Reads named sets (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-    `new_testament`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders of images with
-    a folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is fitted
-    on the training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
+    `new_testament`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders with an image
+    folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is fitted on
+    the training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
-        name: Name of a set, path or URI.
-        seed: Seed of the split.
+        name: Set name, path or URI.
+        seed: Split seed.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1.
-        target: Fields of the target; default the field named target, label, labels or class.
-        features: Fields of the features; default all without another role.
-        inputs: Inputs of the network: one field each, or a list of fields to stack; default one input `features`.
-        weight: Field of the sample weights.
+        target: Target fields; default the field named target, label, labels or class.
+        features: Feature fields; default all without another role.
+        inputs: The network's inputs: one field each, or a list of fields to stack; default one input `features`.
+        weight: The sample weights' field.
         ids: Fields that identify a sample.
         task: Such as `classification`, `regression` or `language_model`; default guessed from the target.
         split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
-        validation: Path or URI of the validation split; default a fraction of the source.
-        test: Path or URI of the test split; default a fraction of the source.
+        validation: The validation split's path or URI; default a fraction of the source.
+        test: The test split's path or URI; default a fraction of the source.
         preprocessing: `standardize`, `none`, or a JSON list of steps; default `standardize` for tables.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
         storage: `npz` or `mindrecord`.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
-        length: Characters of a window of a text file.
-        image_size: Height and width of the images of a folder; default the most frequent size.
-        limit: Number of samples to keep of the source, or of each split that it has; 0 for all.
+        length: Characters per window in a text file.
+        image_size: Image height and width in a folder; default the most frequent size.
+        limit: Samples to keep from the source, or from each split that it has; 0 for all.
 
     Returns:
-        train_samples: Number of samples in the train split.
-        validation_samples: Number of samples in the validation split.
-        test_samples: Number of samples in the test split.
+        train_samples: Samples in the train split.
+        validation_samples: Samples in the validation split.
+        test_samples: Samples in the test split.
     """
     from kfp_mindspore.steps.data import prepare_dataset
 

@@ -1,4 +1,4 @@
-"""Example pipeline of load_dataset."""
+"""Example pipeline for load_dataset."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(uri: str = "s3://bucket/sales.csv"):
     """Load a table from a URI; the latest rows are the test split.
 
     Args:
-        uri: Path or URI of the table.
+        uri: The table's path or URI.
     """
     from kfp_mindspore.components import load_dataset
 

@@ -17,22 +17,22 @@ def select_samples(
 ) -> NamedTuple("Outputs", [("indexes", List[int]), ("labelled", int), ("remaining", int)]):
     """Move the most informative samples of the split `pool` to the split `train`: a round of active learning.
 
-    A dataset without a split `pool` begins one: all its training samples become the pool, of which `random` selects
-    the first ones to label. Targets of the pool are never read: in a simulation they are the true labels, otherwise
-    the samples at `indexes` are labelled before the next training.
+    A dataset without a split `pool` begins one: all its training samples become the pool, of which `random` selects the
+    first ones to label. The pool's targets are never read: in a simulation they are the true labels, otherwise the
+    samples at `indexes` are labelled before the next training.
 
     Args:
         dataset: The dataset directory.
         selected: The dataset directory with `count` samples more in `train` and less in `pool`.
         bundle: The model trained on the labelled samples; not needed for `random`.
-        strategy: `entropy`, `margin`, `k_centre` (distance of the scores), or `random`.
-        count: Number of samples to select.
-        seed: Seed of `random`, and of the order of equal samples.
+        strategy: `entropy`, `margin`, `k_centre` (distance between scores), or `random`.
+        count: Samples to select.
+        seed: Seed for `random`, and for the order among equal samples.
 
     Returns:
-        indexes: Indexes of the selected samples in the pool, best first.
-        labelled: Number of samples in the split `train` afterwards.
-        remaining: Number of samples in the split `pool` afterwards.
+        indexes: The selected samples' indexes in the pool, best first.
+        labelled: Samples in the split `train` afterwards.
+        remaining: Samples in the split `pool` afterwards.
     """
     from kfp_mindspore.steps.evaluation.selection import select_from_pool
 

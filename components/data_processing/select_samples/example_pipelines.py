@@ -1,11 +1,11 @@
-"""Example pipeline of select_samples."""
+"""Example pipeline for select_samples."""
 
 from kfp import dsl
 
 
 @dsl.pipeline(name="select-samples-example")
 def example_pipeline():
-    """Train on 40 random samples and select 20 more by the margin of the model's scores."""
+    """Train on 40 random samples and select 20 more by the model's score margin."""
     from kfp_mindspore.components import export_mindir, load_dataset, select_samples, train_msjob
 
     digits = load_dataset(name="digits").outputs["dataset"]

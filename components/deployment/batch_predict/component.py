@@ -1,4 +1,4 @@
-"""Component that computes the predictions of a model bundle for a shard of a dataset."""
+"""Component that computes a model bundle's predictions for a dataset shard."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ def batch_predict(
     split: str = "test",
     shard: str = "1/1",
 ) -> NamedTuple("Outputs", [("samples", int)]):
-    """Compute the predictions of a model bundle for a split of a dataset, or for one shard of it.
+    """Compute a model bundle's predictions for a dataset split, or for one shard of it.
 
     Shard "k/n" has every n-th sample from the k-th on. In a pipeline, `dsl.ParallelFor(shards)` over a parameter of
     type `List[str]` runs one step per shard; over an untyped `list`, KFP's driver fails.
@@ -23,11 +23,11 @@ def batch_predict(
         bundle: The model bundle.
         dataset: The dataset directory.
         predictions: JSON lines with `index`, `outputs` by name and `prediction`: class, labels, number or ids by task.
-        split: Split of the dataset.
-        shard: The shard of this step and their number: "2/4" for the second of four.
+        split: The dataset's split.
+        shard: This step's shard and the shard count: "2/4" for the second of four.
 
     Returns:
-        samples: Number of samples in the shard.
+        samples: Samples in the shard.
     """
     from kfp_mindspore.steps.deployment.predict import predict_batch
 

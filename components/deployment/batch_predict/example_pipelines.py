@@ -1,4 +1,4 @@
-"""Example pipeline of batch_predict."""
+"""Example pipeline for batch_predict."""
 
 from typing import List
 
@@ -10,7 +10,7 @@ def example_pipeline(model: str, shards: List[str] = ["1/4", "2/4", "3/4", "4/4"
     """Compute predictions for a test split in four parallel steps.
 
     Args:
-        model: URI of a model bundle.
+        model: A model bundle's URI.
         shards: One shard per step.
     """
     from kfp_mindspore.components import batch_predict, load_dataset

@@ -17,19 +17,19 @@ def deploy_graph(
     """Deploy KServe's InferenceGraph over existing services and wait until its router is ready.
 
     The router `Ensemble` sends each request to all services and returns their responses by name; `Splitter` sends it to
-    one of them. Requests have the body of V1 or V2; the router ignores their path. Local services have no router: a
-    local run checks the arguments and returns an empty address.
+    one of them. Requests have a V1 or V2 body; the router ignores their path. Local services have no router: a local
+    run checks the arguments and returns an empty address.
 
     Args:
-        graph_name: Name of the graph, a DNS label that differs from those of the services.
-        services: Names of at least two services.
+        graph_name: Graph name, a DNS label that differs from the services'.
+        services: At least two service names.
         router: `Ensemble` or `Splitter`.
-        weights: Percentages of the requests for each service with `Splitter`, 100 in total; default equal ones.
-        namespace: Namespace of the services and the graph; default the step's.
+        weights: Percentage of requests for each service with `Splitter`, 100 in total; default equal ones.
+        namespace: Namespace for the services and the graph; default the step's.
         wait_seconds: Seconds to wait until the graph's router is ready.
 
     Returns:
-        url: HTTP URL of the graph; empty in a local run.
+        url: The graph's HTTP URL; empty in a local run.
     """
     from kfp_mindspore.steps.deployment.graph import deploy_service_graph
 

@@ -1,4 +1,4 @@
-"""Example pipeline of deploy_graph."""
+"""Example pipeline for deploy_graph."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(namespace: str = "default"):
     """Split the requests between two existing services.
 
     Args:
-        namespace: Namespace of the services.
+        namespace: The services' namespace.
     """
     from kfp_mindspore.components import deploy_graph
 

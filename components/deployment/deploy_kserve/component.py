@@ -40,43 +40,42 @@ def deploy_kserve(
         ("label", str),
     ],
 ):
-    """Deploy a model bundle as a service, or as a new version of it, and wait until it is ready.
+    """Deploy a model bundle as a service, or as its new version, and wait until it is ready.
 
     A model that did not pass its `gate` is not deployed: the step succeeds, and its output `verdict` has the reason.
-    Gate, smoke test and registration are parameters of this step because each further step costs two pods.
+    Gate, smoke test and registration are parameters here because each further step costs two pods.
 
     With `smoke_samples` held-out samples are sent to the service by KServe's V1 and V2 protocols, and the predictions
-    compared with the bundle's. If the test fails, the step fails after a rollback: the model of the version before is
+    compared with the bundle's. If the test fails, the step fails after a rollback: the previous version's model is
     deployed again, or the first version deleted.
 
-    With `canary` the bundle first runs beside the version that serves. Its predictions are compared with those of the
-    bundle, and the default metric of its task with that of the version that serves, on the bundle's held-out samples.
-    Then it is promoted, or rolled back and the step fails. When a new version does not start, the version before
-    serves on.
+    With `canary` the bundle first runs beside the serving version. Its predictions are compared with the bundle's, and
+    its task's default metric with the serving version's, on the bundle's held-out samples. Then it is promoted, or
+    rolled back and the step fails. When a new version does not start, the previous version keeps serving.
 
-    Disable caching of this step in a pipeline (`task.set_caching_options(False)`): cached outputs may name a deleted
+    Disable caching for this step in a pipeline (`task.set_caching_options(False)`): cached outputs may name a deleted
     service.
 
     Args:
         bundle: The model bundle to serve.
-        service_name: Name of the service and of the model in its URLs, a DNS label.
-        namespace: Namespace of the service; default the step's.
-        replicas: Number of replicas.
-        resources: Kubernetes resource requirements of each replica: {"requests": {…}, "limits": {…}}.
-        server_args: Further flags of the model server, each `--flag=value`.
-        grpc: Whether the service on a cluster has a gRPC port; a service of this machine always has one.
-        model_uri: URI of the bundle for a cluster (s3://, gs://, pvc://claim/path, …); default the artifact's.
-        service_account: Service account of the pods, with the credentials of the model's store.
+        service_name: Name for the service and for the model in its URLs, a DNS label.
+        namespace: Service namespace; default the step's.
+        replicas: Replica count.
+        resources: Each replica's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}.
+        server_args: The model server's further flags, each `--flag=value`.
+        grpc: Whether the service on a cluster has a gRPC port; a service on this machine always has one.
+        model_uri: Bundle URI for a cluster (s3://, gs://, pvc://claim/path, …); default the artifact's.
+        service_account: The pods' service account, with the model store's credentials.
         download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
-        pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
-        canary: Percentage of the requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
-        max_worsening: Largest worsening of the metric with which a canary is promoted, in units of the metric.
+        pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
+        max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
-        gate: Whether the model passed: `passed` of evaluate_mindir, `better` of compare_models; False deploys nothing.
-        smoke_samples: Number of samples of the smoke test by each protocol; 0 for none. A canary is always tested.
-        registry: Address of Kubeflow's Model Registry, in which a deployed bundle is registered; default none.
+        gate: Whether the model passed: evaluate_mindir's `passed`, compare_models' `better`; False deploys nothing.
+        smoke_samples: Samples that the smoke test sends by each protocol; 0 for no test. A canary is always tested.
+        registry: Kubeflow's Model Registry address, at which a deployed bundle is registered; default none.
 
     Returns:
         url: HTTP URL of the service; V1 predictions are at `{url}/v1/models/{name}:predict`. Else empty.

@@ -1,4 +1,4 @@
-"""Example pipeline of deploy_kserve."""
+"""Example pipeline for deploy_kserve."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(model: str):
     """Deploy a model bundle with resource requirements.
 
     Args:
-        model: URI of a model bundle.
+        model: A model bundle's URI.
     """
     from kfp_mindspore.components import deploy_kserve
 

@@ -17,25 +17,25 @@ def register_model(
     service_account_name: str = "",
     properties: dict = {},
 ) -> NamedTuple("Outputs", [("model_id", str), ("version_id", str), ("version", str)]):
-    """Register the URI of a model bundle as a version of a model in Kubeflow's Model Registry.
+    """Register a model bundle's URI as a model version in Kubeflow's Model Registry.
 
-    A repeated registration of the same bundle changes nothing. A local run without a registry registers nothing and
-    has empty outputs. The step's image needs the extra `registry` of this package.
+    Registering the same bundle again changes nothing. A local run without a registry registers nothing and has empty
+    outputs. The step's image needs this package's extra `registry`.
 
     Args:
         bundle: The model bundle; its URI is registered, its files stay where they are.
-        model_name: Name of the registered model, created if it does not exist.
-        registry: Address of the registry, such as http://model-registry-service.kubeflow.svc.cluster.local:8080.
-        version: Name of the version; default the first 12 hexadecimal digits of model.mindir's sha256.
-        author: Author of the version; default `kfp-mindspore`.
-        description: Description of the version.
+        model_name: The registered model's name, created if it does not exist.
+        registry: Registry address, such as http://model-registry-service.kubeflow.svc.cluster.local:8080.
+        version: Version name; default the first 12 hexadecimal digits of model.mindir's sha256.
+        author: The version's author; default `kfp-mindspore`.
+        description: The version's description.
         service_account_name: Service account with access to the bundle's URI.
-        properties: Further custom properties of the version by name, texts and numbers.
+        properties: The version's further custom properties by name, texts and numbers.
 
     Returns:
-        model_id: ID of the registered model.
-        version_id: ID of the version.
-        version: Name of the version.
+        model_id: The registered model's ID.
+        version_id: The version's ID.
+        version: The version's name.
     """
     from kfp_mindspore.steps.deployment.register import register_bundle
 

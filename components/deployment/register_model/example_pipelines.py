@@ -1,4 +1,4 @@
-"""Example pipeline of register_model."""
+"""Example pipeline for register_model."""
 
 from kfp import dsl
 
@@ -8,8 +8,8 @@ def example_pipeline(model: str, registry: str = "http://model-registry-service.
     """Register a model bundle.
 
     Args:
-        model: URI of a model bundle.
-        registry: Address of Kubeflow's Model Registry.
+        model: A model bundle's URI.
+        registry: Kubeflow's Model Registry address.
     """
     from kfp_mindspore.components import register_model
 

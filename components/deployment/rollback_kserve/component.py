@@ -12,14 +12,14 @@ def rollback_kserve(
     version: int = 0,
     wait_seconds: int = 120,
 ) -> NamedTuple("Outputs", [("url", str), ("model", str), ("version", int)]):
-    """Remove the canary of a service; without one, deploy the model of the version before again.
+    """Remove a service's canary; without one, deploy the previous version's model again.
 
-    Disable caching of this step in a pipeline (`task.set_caching_options(False)`). With `version` a retried step does
+    Disable caching for this step in a pipeline (`task.set_caching_options(False)`). With `version` a retried step does
     nothing once another version serves.
 
     Args:
-        service_name: Name of the service.
-        namespace: Namespace of the service; default the step's.
+        service_name: Service name.
+        namespace: Service namespace; default the step's.
         version: The version to roll back, an output of `deploy_kserve`; no effect if another serves; 0 for any.
         wait_seconds: Seconds to wait until the version before serves.
 

@@ -1,15 +1,15 @@
-"""Example pipeline of rollback_kserve."""
+"""Example pipeline for rollback_kserve."""
 
 from kfp import dsl
 
 
 @dsl.pipeline(name="rollback-kserve-example")
 def example_pipeline(service_name: str = "digits", namespace: str = "default"):
-    """Deploy the model of the version before again.
+    """Deploy the previous version's model again.
 
     Args:
-        service_name: Name of the service.
-        namespace: Namespace of the service.
+        service_name: Service name.
+        namespace: Service namespace.
     """
     from kfp_mindspore.components import rollback_kserve
 

@@ -1,4 +1,4 @@
-"""Component that compares the predictions of a service with those of its model bundle."""
+"""Component that compares a service's predictions with its model bundle's."""
 
 from typing import NamedTuple
 
@@ -16,21 +16,21 @@ def smoke_test(
 ) -> NamedTuple("Outputs", [("prediction", str), ("label", str), ("max_abs_diff", float), ("samples", int)]):
     """Send held-out samples to a service by KServe's V1 and V2 protocols and compare the predictions with the bundle's.
 
-    The step fails if a prediction differs by more than the tolerance. Disable caching of this step in a pipeline
+    The step fails if a prediction differs by more than the tolerance. Disable caching for this step in a pipeline
     (`task.set_caching_options(False)`), so that each run tests the live service.
 
     Args:
         bundle: The model bundle that is served; its verified.npz contains samples and the network's outputs.
-        url: HTTP URL of the service.
-        model_name: Name of the model in the service's URLs.
-        sample_count: Number of samples to send by each protocol.
-        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
+        url: The service's HTTP URL.
+        model_name: Model name in the service's URLs.
+        sample_count: Samples to send by each protocol.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
 
     Returns:
-        prediction: Prediction of one held-out sample: class, number or ids.
-        label: The true value of that sample; empty if unknown.
+        prediction: Prediction for one held-out sample: class, number or ids.
+        label: That sample's true value; empty if unknown.
         max_abs_diff: Largest absolute difference over all samples and both protocols.
-        samples: Number of samples sent by each protocol.
+        samples: Samples sent by each protocol.
     """
     from kfp_mindspore.steps.deployment.deploy import smoke_test_service
 

@@ -1,4 +1,4 @@
-"""Example pipeline of smoke_test."""
+"""Example pipeline for smoke_test."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(model: str):
     """Deploy a model bundle and test its service.
 
     Args:
-        model: URI of a model bundle.
+        model: A model bundle's URI.
     """
     from kfp_mindspore.components import deploy_kserve, smoke_test
 

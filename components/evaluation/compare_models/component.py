@@ -32,13 +32,13 @@ def compare_models(
         ("high", float),
     ],
 ):
-    """Compare a metric of a candidate with that of a baseline on the same held-out samples.
+    """Compare a candidate's metric with a baseline's on the same held-out samples.
 
-    The candidate is better if the interval of its improvement lies above the margin: the samples are drawn 1,000 times
-    with replacement for both models (paired bootstrap), and the interval holds the central part of the improvements.
-    The baseline is a bundle, or the predictions of a live service. Without both the candidate only has to reach the
-    threshold, so that the first run of a pipeline deploys. Disable caching of this step in a pipeline that compares
-    with a service (`task.set_caching_options(False)`), so that each run tests the live service.
+    The candidate is better if its improvement's interval lies above the margin: the samples are drawn 1,000 times with
+    replacement for both models (paired bootstrap), and the interval holds the central improvements. The baseline is a
+    bundle, or a live service's predictions. Without both the candidate only has to reach the threshold, so that a
+    pipeline's first run deploys. Disable caching for this step in a pipeline that compares with a service
+    (`task.set_caching_options(False)`), so that each run tests the live service.
 
     Args:
         candidate: The candidate's model bundle.
@@ -46,22 +46,22 @@ def compare_models(
         metrics: The metric, threshold, samples, and with a baseline its metric, the improvement and the agreement.
         report: Markdown page with the metrics and the result.
         baseline: The baseline's model bundle; default the service.
-        service_name: Name of the service that is the baseline; it is not an error if it does not exist.
-        namespace: Namespace of the service; default the step's.
-        metric: Metric to compare; default that of the task, see `evaluate_mindir`.
-        threshold: Value of the metric that the candidate must reach; default none.
-        margin: Least improvement that is better, in units of the metric; below 0 also accepts slightly worse models.
-        confidence: Confidence of the interval, between 0 and 1.
-        split: Split of the dataset to evaluate on.
+        service_name: Name of the baseline service; it is not an error if it does not exist.
+        namespace: Service namespace; default the step's.
+        metric: Metric to compare; default the task's, see `evaluate_mindir`.
+        threshold: Metric value that the candidate must reach; default none.
+        margin: Least improvement that is better, in metric units; below 0 also accepts slightly worse models.
+        confidence: The interval's confidence, between 0 and 1.
+        split: Dataset split to evaluate on.
 
     Returns:
         better: Whether the candidate reaches the threshold and its improvement's interval lies above the margin.
-        metric: Name of the metric.
+        metric: Metric name.
         value: The candidate's metric.
         baseline_value: The baseline's metric, 0 without a baseline.
         improvement: Their difference, positive where the candidate is better; 0 without a baseline.
-        low: Lower bound of the improvement's interval.
-        high: Upper bound of the interval.
+        low: The improvement interval's lower bound.
+        high: The interval's upper bound.
     """
     from kfp_mindspore.steps.evaluation.compare import compare_with_baseline
 

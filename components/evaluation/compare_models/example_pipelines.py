@@ -1,4 +1,4 @@
-"""Example pipeline of compare_models."""
+"""Example pipeline for compare_models."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(model: str):
     """Compare a model bundle with the model that serves, and deploy it if it is better.
 
     Args:
-        model: URI of a model bundle.
+        model: A model bundle's URI.
     """
     from kfp_mindspore.components import compare_models, deploy_kserve, load_dataset
 

@@ -15,23 +15,23 @@ def evaluate_function(
     threshold: Optional[float] = None,
     lower_is_better: bool = False,
 ) -> NamedTuple("Outputs", [("metric", str), ("value", float), ("passed", bool)]):
-    """Evaluate a model bundle by a function of your own and compare its first metric with a threshold.
+    """Evaluate a model bundle by your own function and compare its first metric with a threshold.
 
-    For models whose quality is no metric of a test split: games, control, simulations, costs. The function gets a
+    For models whose quality is not a metric on a test split: games, control, simulations, costs. The function gets a
     `kfp_mindspore.mindir.ModelRunner`, which predicts as the server does, and the arguments; it returns metrics by
-    name. The step succeeds whether or not the threshold is reached. A pipeline gives `passed` to `deploy_kserve` as
-    its gate.
+    name. The step succeeds whether or not the threshold is reached. A pipeline gives `passed` to `deploy_kserve` as its
+    gate.
 
     Args:
         bundle: The model bundle.
-        metrics: All metrics of the function, and the threshold.
+        metrics: All the function's metrics, and the threshold.
         function: The function as `module:callable`, in the step's image.
         arguments: Its keyword arguments; values can be pipeline parameters.
-        threshold: Value of the first metric that passes, as does a better one; default no gate.
+        threshold: First metric's value that passes, as does a better one; default no gate.
         lower_is_better: Whether the threshold is a maximum.
 
     Returns:
-        metric: Name of the first metric.
+        metric: The first metric's name.
         value: Its value.
         passed: Whether the value reaches the threshold.
     """

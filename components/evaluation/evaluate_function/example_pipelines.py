@@ -1,4 +1,4 @@
-"""Example pipeline of evaluate_function."""
+"""Example pipeline for evaluate_function."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(model: str):
     """Play games with a model bundle; the output `passed` is whether it won at least 90 % of them.
 
     Args:
-        model: URI of a model bundle.
+        model: A model bundle's URI.
     """
     from kfp_mindspore.components import evaluate_function
 

@@ -17,27 +17,27 @@ def evaluate_mindir(
     threshold: Optional[float] = None,
     split: str = "test",
 ) -> NamedTuple("Outputs", [("metric", str), ("value", float), ("passed", bool), ("samples", int)]):
-    """Evaluate the graph of a model bundle on a held-out split and compare a metric with a threshold.
+    """Evaluate a model bundle's graph on a held-out split and compare a metric with a threshold.
 
-    The metrics are those of the dataset's task: classification, multi_label, regression, language_model or ranking. A
-    threshold outside the range of the metric is refused. The step succeeds whether or not the threshold is reached. A
+    The dataset's task decides the metrics: classification, multi_label, regression, language_model or ranking. A
+    threshold outside the metric's range is refused. The step succeeds whether or not the threshold is reached. A
     pipeline gives `passed` to `deploy_kserve` as its gate, or branches on it with `dsl.If`, which costs one more pod.
 
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.
         metrics: The metrics of the dataset's task, threshold, samples, and recall by class.
-        confusion: The confusion matrix of a classification: rows are true labels, columns predicted ones.
+        confusion: A classification's confusion matrix: rows are true labels, columns predicted ones.
         report: HTML page with metrics, worst samples and, by task, confusion matrix, calibration or residual plot.
-        metric: Metric of the gate; default by task: accuracy, f1_macro, rmse, perplexity or ndcg@10.
-        threshold: Value of the metric that passes, as does a better one; default no gate.
-        split: Split of the dataset to evaluate on.
+        metric: Gate metric; default by task: accuracy, f1_macro, rmse, perplexity or ndcg@10.
+        threshold: Metric value that passes, as does a better one; default no gate.
+        split: Dataset split to evaluate on.
 
     Returns:
-        metric: Name of the metric.
+        metric: Metric name.
         value: Its value.
         passed: Whether the value reaches the threshold.
-        samples: Number of samples evaluated.
+        samples: Samples evaluated.
     """
     from kfp_mindspore.steps.evaluation.evaluate import evaluate_model
 

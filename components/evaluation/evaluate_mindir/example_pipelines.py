@@ -1,4 +1,4 @@
-"""Example pipeline of evaluate_mindir."""
+"""Example pipeline for evaluate_mindir."""
 
 from kfp import dsl
 
@@ -8,7 +8,7 @@ def example_pipeline(model: str):
     """Evaluate a model bundle and fail no step: the output `passed` is the result.
 
     Args:
-        model: URI of a model bundle.
+        model: A model bundle's URI.
     """
     from kfp_mindspore.components import evaluate_mindir, load_dataset
 

@@ -1,4 +1,4 @@
-"""Component that selects the best model of a loop."""
+"""Component that selects the best model in a loop."""
 
 from typing import List, NamedTuple
 
@@ -16,20 +16,20 @@ def select_best(
 ) -> NamedTuple("Outputs", [("index", int), ("value", float)]):
     """Select the best of several models by a metric.
 
-    The models are those of a `dsl.ParallelFor`, collected by `dsl.Collected`. Each has a value of the metric in its
-    metadata or in the artifact of the same iteration in `metrics`. The files and the metadata of the best model are
-    copied, with `selected_from`, its URI, `selected_index`, and the metric in the metadata. Of equal models the first
-    one is the best; a model with NaN is never selected.
+    The models come from a `dsl.ParallelFor`, collected by `dsl.Collected`. Each has a metric value in its metadata or
+    in the same iteration's artifact in `metrics`. The best model's files and metadata are copied, with `selected_from`,
+    its URI, `selected_index`, and the metric in the metadata. Among equal models the first is the best; a model with
+    NaN is never selected.
 
     Args:
         models: The models or model bundles.
         best: Copy of the best model.
-        metric: Name of the metric, such as `accuracy`.
-        metrics: Metrics of the models, in their order; default the models' metadata.
-        direction: `max` or `min`; default that of the metric, see `evaluate_mindir`.
+        metric: Metric name, such as `accuracy`.
+        metrics: The models' metrics, in their order; default the models' metadata.
+        direction: `max` or `min`; default the metric's, see `evaluate_mindir`.
 
     Returns:
-        index: Index of the best model in the loop, from 0.
+        index: The best model's index in the loop, from 0.
         value: Its metric.
     """
     from kfp_mindspore.steps.evaluation.best import select_best_model

@@ -1,4 +1,4 @@
-"""Example pipeline of select_best."""
+"""Example pipeline for select_best."""
 
 from typing import List
 

@@ -1,4 +1,4 @@
-"""Builds an image of the pipeline's training code and names it by digest."""
+"""Builds an image with the pipeline's training code and names it by digest."""
 
 from typing import NamedTuple
 
@@ -33,32 +33,32 @@ def build_image(
     registry: dict = {},
     task_config: dsl.TaskConfig = None,
 ) -> NamedTuple("Outputs", [("image", str), ("tag", str), ("built", bool)]):
-    """Build an image of training code over a base image, push it and return its name by digest.
+    """Build an image with training code over a base image, push it and return its name by digest.
 
-    When the registry has the image of the same sources over the same base, nothing is built or sent. Switch caching off
-    for this step in a pipeline (`task.set_caching_options(False)`) when the base image's tag may move.
+    When the registry has an image with the same sources over the same base, nothing is built or sent. Switch caching
+    off for this step in a pipeline (`task.set_caching_options(False)`) when the base image's tag may move.
 
     A local run without a destination builds no image; the outputs are empty. The builder `append` adds one layer by the
     registry's HTTP API, in this step; `cluster` creates a Kubernetes Job with rootless BuildKit; `docker` uses a Docker
-    daemon. Options of `cluster`: claim and claim_path, or store and store_endpoint (where the build context is stored),
-    image, namespace, build_args, secrets, service_account, start_seconds; of `docker`: host, build_args, network.
-    Options of the registry client: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
+    daemon. Options for `cluster`: claim and claim_path, or store and store_endpoint (where the build context is
+    stored), image, namespace, build_args, secrets, service_account, start_seconds; for `docker`: host, build_args,
+    network. Options for the registry client: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
     timeout_seconds, attempts.
 
     Args:
         destination: Repository to push to, `host/name`; the tag is derived from the image's content.
-        sources: Folder or file of the sources; files of its .dockerignore and likely secrets are left out.
+        sources: Source folder or file; files in its .dockerignore and likely secrets are left out.
         files: Further sources, text by path, such as {"train.py": "print(1)"}.
-        base: Base image; by default the one of the pipeline's steps.
+        base: Base image; by default the pipeline steps' image.
         requirements: pip requirements; they need the builder `cluster` or `docker`.
-        containerfile: Text of a Containerfile that replaces the generated one; it needs `cluster` or `docker`.
+        containerfile: Containerfile text that replaces the generated one; it needs `cluster` or `docker`.
         command: The image's command; jobs have their own.
-        env: Environment variables of the image, by name.
-        platform: Platform of the image; `all` keeps every platform of the base image (append).
+        env: The image's environment variables, by name.
+        platform: Image platform; `all` keeps every base image platform (append).
         builder: `append`, `cluster` or `docker`.
-        builder_options: Options of the builder by name.
-        registry: Options of the registry client by name.
-        task_config: Filled in by KFP: resources, node selector and tolerations, also for the pod of `cluster`.
+        builder_options: Builder options by name.
+        registry: Registry client options by name.
+        task_config: Filled in by KFP: resources, node selector and tolerations, also for `cluster`'s pod.
 
     Returns:
         image: The image by digest, `host/name@sha256:…`, for `train_msjob(image=…)`.

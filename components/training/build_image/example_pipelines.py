@@ -1,11 +1,11 @@
-"""Example pipeline of build_image."""
+"""Example pipeline for build_image."""
 
 from kfp import dsl
 
 
 @dsl.pipeline(name="build-image-example")
 def example_pipeline(destination: str = ""):
-    """Build an image of a script and train with it.
+    """Build an image with a script and train with it.
 
     Args:
         destination: Repository to push the image to, `host/name`.

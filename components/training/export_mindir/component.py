@@ -20,22 +20,22 @@ def export_mindir(
     """Export a checkpoint's network to MindIR, reload it and compare both on held-out samples.
 
     The bundle contains model.mindir, signature.json (inputs, outputs, digests) and verified.npz (samples and the
-    network's outputs). A transform is the preprocessing and postprocessing of the served model: a Python file is tested
-    and copied to the bundle; a name is that of a transform of an installed package. A training without a dataset, such
-    as self-play, writes one with samples to `dataset/` of its output.
+    network's outputs). A transform is the served model's preprocessing and postprocessing: a Python file is tested and
+    copied to the bundle; a name refers to a transform in an installed package. A training without a dataset, such as
+    self-play, writes one with samples to `dataset/` in its output.
 
     Args:
-        model: Output of train_msjob; its `checkpoint/` records how to build the network.
+        model: train_msjob's output; its `checkpoint/` records how to build the network.
         bundle: The model bundle, with its signature and digests in its metadata.
-        dataset: The dataset directory, whose test split is compared; default `dataset/` of the model.
-        batch: Batch size of the exported graph; 0 for a free one.
-        samples: Number of held-out samples to compare and keep, at least 32.
-        network: Factory of the network as `module:callable`; default the checkpoint's.
-        network_arguments: Keyword arguments of the factory; default the checkpoint's.
-        transform: Transform of the served model: a Python file in the step's image, or a registered name.
+        dataset: The dataset directory, whose test split is compared; default the model's `dataset/`.
+        batch: The exported graph's batch size; 0 for a free one.
+        samples: Held-out samples to compare and keep, at least 32.
+        network: The network's factory as `module:callable`; default the checkpoint's.
+        network_arguments: The factory's keyword arguments; default the checkpoint's.
+        transform: The served model's transform: a Python file in the step's image, or a registered name.
 
     Returns:
-        max_abs_diff: Largest absolute difference between the outputs of the exported graph and of the network.
+        max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.
     """
     from kfp_mindspore.steps.export import export_model
 

@@ -1,4 +1,4 @@
-"""Example pipeline of export_mindir."""
+"""Example pipeline for export_mindir."""
 
 from kfp import dsl
 

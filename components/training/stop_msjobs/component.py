@@ -1,18 +1,18 @@
-"""Component that ends the MSJobs of a terminated or failed run."""
+"""Component that ends a terminated or failed run's MSJobs."""
 
 from kfp import dsl
 
 
 @dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
 def stop_msjobs(namespace: str = ""):
-    """Delete the unfinished MSJobs of a run, as the exit task of dsl.ExitHandler.
+    """Delete a run's unfinished MSJobs, as dsl.ExitHandler's exit task.
 
     A terminated run sends SIGTERM to its steps, whose launchers delete their jobs, and leaves them half a second for
-    it. This task runs on success, failure and termination and ends what is left, in seconds; without it, the lease of a
-    job does so after three minutes. Finished jobs are kept until the run is deleted.
+    it. This task runs on success, failure and termination and ends what is left, in seconds; without it, a job's lease
+    does so after three minutes. Finished jobs are kept until the run is deleted.
 
     Args:
-        namespace: Namespace of the jobs; default the step's.
+        namespace: Job namespace; default the step's.
     """
     from kfp_mindspore.steps.launch.stop import stop_jobs
 

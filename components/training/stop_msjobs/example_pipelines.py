@@ -1,4 +1,4 @@
-"""Example pipeline of stop_msjobs."""
+"""Example pipeline for stop_msjobs."""
 
 from kfp import dsl
 

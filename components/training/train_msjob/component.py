@@ -38,8 +38,8 @@ def train_msjob(
     """Run a training command as an MSJob and wait until it has finished.
 
     The command can be any script. It reads its data from the directory KFP_MINDSPORE_DATASET_DIR, writes its output to
-    KFP_MINDSPORE_OUTPUT_DIR, and may store checkpoints in KFP_MINDSPORE_CHECKPOINT_DIR, which persists across restarts
-    of the job; `kfp_mindspore.training.fit` uses all three. With more than one worker, a scheduler is added, and each
+    KFP_MINDSPORE_OUTPUT_DIR, and may store checkpoints in KFP_MINDSPORE_CHECKPOINT_DIR, which persists across job
+    restarts; `kfp_mindspore.training.fit` uses all three. With more than one worker, a scheduler is added, and each
     worker has MindSpore's topology in MS_*.
 
     The hyperparameters {"epochs": 5} become `--epochs 5`, {"nesterov": true} becomes `--nesterov`; false and null omit
@@ -49,23 +49,23 @@ def train_msjob(
     hyperparameters.
 
     Args:
-        model: Output of the job: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
-        metrics: The last value of each metric in metrics.jsonl, such as loss and accuracy.
-        command: Command of each worker, such as ["python", "train.py"].
+        model: The job's output: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
+        metrics: Each metric's last value in metrics.jsonl, such as loss and accuracy.
+        command: Each worker's command, such as ["python", "train.py"].
         dataset: The dataset directory; optional.
-        args: Arguments of the command; integers are written without a decimal point.
+        args: Command arguments; integers are written without a decimal point.
         hyperparameters: Further arguments by name; values can be pipeline parameters.
-        workers: Number of workers.
-        image: Image of the workers; default $KFP_MINDSPORE_IMAGE, else the image of the step.
-        env: Environment variables of the workers by name.
+        workers: Worker count.
+        image: The workers' image; default $KFP_MINDSPORE_IMAGE, else the step's image.
+        env: The workers' environment variables by name.
         restart_policy: `ExitCode`, `OnFailure`, `Never` or `Always`.
-        backoff_limit: Number of restarts after which the job fails.
+        backoff_limit: Restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
-        job_name: Name of the job, a DNS label of at most 51 characters; default the same for each retry of the step.
-        namespace: Namespace of the job; default the step's.
-        checkpoint_dir: Persistent checkpoints for later runs; on a cluster a URI or a directory of a volume.
-        storage: Hand-over of data to the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
-        task_config: Filled in by KFP: resources, environment, volumes and scheduling of the task, for the job's pods.
+        job_name: Job name, a DNS label of at most 51 characters; default the same for each step retry.
+        namespace: Job namespace; default the step's.
+        checkpoint_dir: Persistent checkpoints for later runs; on a cluster a URI or a directory in a volume.
+        storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the job's pods.
     """
     from kfp_mindspore.steps.launch.train import train_model
 

@@ -1,4 +1,4 @@
-"""Example pipeline of train_msjob."""
+"""Example pipeline for train_msjob."""
 
 from kfp import dsl
 

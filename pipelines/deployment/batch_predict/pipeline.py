@@ -1,4 +1,4 @@
-"""Predictions of a model bundle for a whole split, in parallel shards."""
+"""A model bundle's predictions for a whole split, in parallel shards."""
 
 from typing import List
 
@@ -17,14 +17,14 @@ def batch_predict(
     shards: List[str] = ["1/2", "2/2"],
     seed: int = 42,
 ):
-    """Compute the predictions of a model bundle for a dataset in parallel shards.
+    """Compute a model bundle's predictions for a dataset in parallel shards.
 
     Args:
-        model: URI of the model bundle, such as the `bundle` of an earlier run; a directory in a local run.
-        data: Name, path or URI of the dataset, see `load_dataset`.
-        split: Split of the dataset.
+        model: Model bundle URI, such as the `bundle` from an earlier run; a directory in a local run.
+        data: Dataset name, path or URI, see `load_dataset`.
+        split: The dataset's split.
         shards: The shards, one step each: ["1/3", "2/3", "3/3"] for three steps. At most two run at once locally.
-        seed: Seed of the split.
+        seed: Split seed.
     """
     from kfp_mindspore.components import batch_predict, load_dataset
 

@@ -26,15 +26,15 @@ def two_models(
     A local run deploys both services and no graph: this machine has no router.
 
     Args:
-        first: URI of the first model bundle; a directory in a local run.
-        second: URI of the second model bundle.
-        first_name: Name of the first service and of the model in its URLs.
-        second_name: Name of the second service.
-        graph_name: Name of the graph.
+        first: The first model bundle's URI; a directory in a local run.
+        second: The second model bundle's URI.
+        first_name: Name for the first service and for the model in its URLs.
+        second_name: The second service's name.
+        graph_name: Graph name.
         router: `Ensemble` or `Splitter`.
-        weights: Percentages of the requests for each service with `Splitter`; default equal ones.
-        namespace: Namespace of the services and the graph; default the steps'.
-        service_account: Service account of the services' pods, with the credentials of the model's store.
+        weights: Percentage of requests for each service with `Splitter`; default equal ones.
+        namespace: Namespace for the services and the graph; default the steps'.
+        service_account: Service account for the services' pods, with the model store's credentials.
     """
     from kfp_mindspore.components import deploy_graph, deploy_kserve
 

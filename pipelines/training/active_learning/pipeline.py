@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-# A loop of the pipeline has a fixed number of rounds: each reads the dataset that the one before it wrote.
+# A loop in the pipeline has a fixed round count: each round reads the dataset that the previous one wrote.
 ROUNDS = 3
 
 
@@ -25,20 +25,19 @@ def active_learning(
 ):
     """Train, select the samples to label next, repeat three times, and serve the last model.
 
-    The labels of the dataset stand for the person who labels the selected samples: those of samples that are not
-    selected are never used.
+    The dataset's labels stand for the person who labels the selected samples: other samples' labels are never used.
 
     Args:
-        dataset: Name, path or URI of a dataset of a classification with one input.
+        dataset: Name, path or URI of a classification dataset with one input.
         strategy: `entropy`, `margin`, `k_centre`, or `random` for comparison.
-        first: Number of labels of the first model, selected at random.
-        count: Number of labels added by each round.
+        first: Labels for the first model, selected at random.
+        count: Labels added by each round.
         epochs: Passes over the labelled samples, in each round.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        seed: Seed of the first labels, the initial parameters and the order of the samples; not of the split.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the jobs and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        seed: Seed for the first labels, the initial parameters and the sample order; not for the split.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the jobs and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
     from kfp_mindspore.components import export_mindir, load_dataset, select_samples, train_msjob
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed

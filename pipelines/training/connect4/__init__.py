@@ -1,4 +1,4 @@
-"""Self-play of connect-4."""
+"""Connect-4 self-play."""
 
 from .pipeline import connect4
 

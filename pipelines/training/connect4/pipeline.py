@@ -1,4 +1,4 @@
-"""A player of connect-4: self-play and training in one MSJob, an arena as the gate, a served move."""
+"""A connect-4 player: self-play and training in one MSJob, an arena as the gate, a served move."""
 
 from kfp import dsl
 
@@ -19,18 +19,18 @@ def connect4(
     namespace: str = "",
     service_account: str = "",
 ):
-    """Train a player of connect-4 by self-play, and serve it if it beats two simple players.
+    """Train a connect-4 player by self-play, and serve it if it beats two simple players.
 
     Args:
-        epochs: Rounds of self-play and training.
-        simulations: Simulations of the tree search for each move of self-play.
-        workers: Number of workers, each of which plays its share of the games.
-        games: Games of the arena against each opponent, half of them as the first player.
-        threshold: Minimum fraction of the games that the served move must win against each opponent, 0 to 1.
-        seed: Seed of the initial parameters and of self-play.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        epochs: Self-play and training rounds.
+        simulations: Tree search simulations for each self-play move.
+        workers: Worker count; each worker plays its share of the games.
+        games: Arena games against each opponent, half of them as the first player.
+        threshold: Minimum fraction of games that the served move must win against each opponent, 0 to 1.
+        seed: Seed for the initial parameters and self-play.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
     from kfp_mindspore.components import deploy_kserve, evaluate_function, export_mindir, train_msjob
 

@@ -23,24 +23,24 @@ def digits_from_sources(
     namespace: str = "",
     service_account: str = "",
 ):
-    """Build an image of training sources and run the digits lifecycle with it.
+    """Build an image with training sources and run the digits lifecycle with it.
 
-    The network is imported by the export step too: it is one of the base image, such as
+    The network is imported by the export step too: it is in the base image, such as
     `kfp_mindspore.workloads.digits.network:LeNet5`. A local run needs no destination and builds nothing: its jobs run
     the command on this machine.
 
     Args:
-        files: Sources of the image, text by path, such as {"train.py": "..."}.
+        files: The image's sources, text by path, such as {"train.py": "..."}.
         destination: Repository to push to, `host/name`; required on a cluster.
-        base: Base image; default that of the steps.
+        base: Base image; default the steps' image.
         registry: How registries are reached, see `build_image`.
-        command: Command of the training workers; `--epochs` is appended.
+        command: The training workers' command; `--epochs` is appended.
         epochs: Passes over the training split.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        workers: Number of training workers.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        workers: Training worker count.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
     from kfp_mindspore.components import build_image, load_dataset, train_msjob
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed

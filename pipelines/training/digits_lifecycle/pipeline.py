@@ -19,18 +19,18 @@ def digits_lifecycle(
     service_account: str = "",
     smoke_samples: int = 32,
 ):
-    """Train, evaluate and serve a classifier of digits.
+    """Train, evaluate and serve a digit classifier.
 
     Args:
         epochs: Passes over the training split.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        seed: Seed of the initial parameters and the order of the samples; it does not change the split.
-        workers: Number of training workers.
+        seed: Seed for the initial parameters and the sample order; it does not change the split.
+        workers: Training worker count.
         batch_size: Samples per step over all workers.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
-        smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
+        smoke_samples: Held-out samples that the smoke test sends by each protocol.
     """
     from kfp_mindspore.components import load_dataset, train_msjob
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed

@@ -1,4 +1,4 @@
-"""Language model: train on the characters of a text, export, evaluate by perplexity, deploy."""
+"""Language model: train on a text's characters, export, evaluate by perplexity, deploy."""
 
 
 def _build():

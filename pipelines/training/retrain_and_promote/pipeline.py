@@ -1,4 +1,4 @@
-"""Retraining of a served model: train, export, compare with the live service, and deploy only a better model."""
+"""Retraining for a served model: train, export, compare with the live service, and deploy only a better model."""
 
 from kfp import dsl
 
@@ -27,25 +27,25 @@ def retrain_and_promote(
 ):
     """Train a model and deploy it if it is better than the one that serves by more than chance.
 
-    The dataset is read again in each run; the comparison and the deployment are never cached. Without a service of the
-    name the model only has to reach the threshold. A better model runs as a canary first, is tested, and is promoted
-    or rolled back.
+    The dataset is read again in each run; the comparison and the deployment are never cached. Without a service with
+    that name the model only has to reach the threshold. A better model runs as a canary first, is tested, and is
+    promoted or rolled back.
 
     Args:
-        data: Name, path or URI of the dataset, see `load_dataset`.
+        data: Dataset name, path or URI, see `load_dataset`.
         epochs: Passes over the training split.
-        seed: Seed of the initial parameters and the order of the samples; it does not change the split.
-        workers: Number of training workers.
+        seed: Seed for the initial parameters and the sample order; it does not change the split.
+        workers: Training worker count.
         batch_size: Samples per step over all workers.
-        metric: Metric of the comparison, see `evaluate_mindir`.
-        threshold: Value of the metric on the test split that is needed for deployment.
+        metric: Comparison metric, see `evaluate_mindir`.
+        threshold: Metric value on the test split that is needed for deployment.
         margin: Improvement over the served model that its whole interval must exceed; below 0 accepts a decrease.
-        confidence: Confidence of the improvement's interval, between 0 and 1.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
-        canary: Percentage of the requests that the new version gets during its test, 1 to 99.
-        registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
+        confidence: The improvement interval's confidence, between 0 and 1.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
+        canary: Percentage of requests that the new version gets during its test, 1 to 99.
+        registry: Kubeflow's Model Registry address, at which a deployed model is registered; default none.
     """
     from kfp_mindspore.pipelines.shared.retraining import retrain
 

@@ -22,20 +22,20 @@ def scheduled_retraining(
 ):
     """Retrain a served model in recurring runs and deploy only a clearly better one.
 
-    The steps are those of retrain_and_promote. A recurring run of a compiled pipeline has the cron expression and the
-    maximum concurrency of KFP; set the latter to 1, so that two runs do not deploy the same service.
+    The steps are retrain_and_promote's. A recurring run of a compiled pipeline has the cron expression and KFP's
+    maximum concurrency; set the latter to 1, so that two runs do not deploy the same service.
 
     Args:
-        data: Name, path or URI of the dataset, see `load_dataset`; it is read again in each run.
+        data: Dataset name, path or URI, see `load_dataset`; it is read again in each run.
         epochs: Passes over the training split.
-        metric: Metric of the comparison, see `evaluate_mindir`.
-        threshold: Value of the metric on the test split that is needed for deployment.
+        metric: Comparison metric, see `evaluate_mindir`.
+        threshold: Metric value on the test split that is needed for deployment.
         margin: Improvement over the served model that its whole 95 % interval must exceed.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
-        canary: Percentage of the requests that the new version gets during its test, 1 to 99.
-        registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
+        canary: Percentage of requests that the new version gets during its test, 1 to 99.
+        registry: Kubeflow's Model Registry address, at which a deployed model is registered; default none.
     """
     from kfp_mindspore.pipelines.shared.retraining import retrain
 

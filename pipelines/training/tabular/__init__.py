@@ -1,4 +1,4 @@
-"""Classes or numbers from rows of a table."""
+"""Classes or numbers from table rows."""
 
 from .pipeline import tabular
 

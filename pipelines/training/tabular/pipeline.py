@@ -1,4 +1,4 @@
-"""Regression or classification of rows of a table: load, train, export, evaluate, deploy if good enough, smoke test."""
+"""Regression or classification on table rows: load, train, export, evaluate, deploy if good enough, smoke test."""
 
 
 def _build():
