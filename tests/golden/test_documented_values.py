@@ -166,7 +166,7 @@ VALUES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("README.md", r"on KServe ([\d.]+) in", lambda: read_module("kserve", "kserve/kserve")[:4]),
     ("docs/install.md", r"Python (3\.\d+), (3\.\d+) or (3\.\d+) on", lambda: tuple(list_pythons())),
     ("docs/concepts.svg", r"One pipeline: (\w+) KFP components", lambda: NUMERALS[count_steps()]),
-    ("docs/cluster-tutorial.md", r"kserve/releases/download/v([\d.]+)", lambda: read_module("kserve", "kserve/kserve")),
+    ("docs/cluster-tutorial.md", r"and KServe ([\d.]+\d) in", lambda: read_module("kserve", "kserve/kserve")),
     ("docs/cluster-tutorial.md", r"cluster-scoped-resources\?ref=([\d.]+)", lambda: read_constraint("kfp")),
     ("docs/operator.md", r"Tested with Volcano ([\d.]+)", lambda: read_module("volcano", "volcano.sh/volcano")),
     ("docs/operator.md", r"scheduler-plugins ([\d.]*\d)\.", lambda: read_module("coscheduling", "scheduler-plugins")),
