@@ -212,14 +212,54 @@ def check_values(
         ValidationError: The message names each argument.
     """
     declared = {entry.name: entry for entry in list_options(declaration)}
-    errors = [
+    errors = [f"{name}: unknown, must be one of {', '.join(declared)}" for name in values if name not in declared]
+    errors += [
         re.sub(rf"^{name}\b", (names or {}).get(name, name), error)
         for name, value in values.items()
-        if not is_unknown(value)
+        if name in declared and not is_unknown(value)
         for error in declared[name].list_errors(_drop_unknown(value, is_unknown))
     ]
     if errors:
         raise ValidationError(errors, subject=subject)
+
+
+def merge_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with changes: a mapping is merged, None is ignored, any other value replaces.
+
+    Args:
+        values: Values by field.
+        changes: Other values by field.
+    """
+    merged = dict(values)
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            merged[name] = {**(values.get(name) or {}), **value}
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
+def from_literals(declaration: type[Options], **arguments: Any) -> Options:
+    """Return options with the arguments of a signature whose types have no None, such as a KFP component's.
+
+    Args:
+        declaration: The options class.
+        arguments: Values by field; where the default is None, 0 or an empty text stands for it.
+    """
+    defaults = {entry.name: entry.literal_default for entry in list_options(declaration) if entry.default is None}
+    return declaration(
+        **{name: None if value == defaults.get(name, _MISSING) else value for name, value in arguments.items()}
+    )
+
+
+def to_text(value: Any) -> str:
+    """Return a value as text, as command lines and environment variables have it.
+
+    KFP turns the integer 5 into 5.0; this returns `5`. A boolean is `true` or `false`, a list or dict JSON.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def to_json(options: Any) -> str:
@@ -230,7 +270,12 @@ def to_json(options: Any) -> str:
 
 
 def from_json(declaration: type[Options], text: str, *, source: str, hint: str = "") -> Options:
-    """Parse the output of `to_json`; an empty text means the defaults.
+    """Parse the output of `to_json`; the arguments are those of `parse_values`."""
+    return declaration(**parse_values(declaration, text, source=source, hint=hint))
+
+
+def parse_values(declaration: type[Any], text: str, *, source: str, hint: str = "") -> dict[str, Any]:
+    """Parse values by field from JSON; an empty text is none.
 
     Args:
         declaration: The options class.
@@ -242,7 +287,7 @@ def from_json(declaration: type[Options], text: str, *, source: str, hint: str =
         UserError: The text is not a JSON object, or has an unknown field.
     """
     if not text:
-        return declaration()
+        return {}
     try:
         raw = json.loads(text)
     except ValueError as error:
@@ -251,7 +296,7 @@ def from_json(declaration: type[Options], text: str, *, source: str, hint: str =
         raise UserError(f"{source}: expected a JSON object, got {type(raw).__name__}")
     if unknown := sorted(set(raw) - {entry.name for entry in list_options(declaration)}):
         raise UserError(f"{source}: unknown field {unknown[0]!r}", hint=hint)
-    return declaration(**raw)
+    return raw
 
 
 def build_schema(declaration: type[Any]) -> dict[str, Any]:

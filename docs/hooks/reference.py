@@ -57,7 +57,7 @@ MOVED = {
 }
 # Heading to module and dataclass of options.
 OPTIONS = {
-    "Jobs": ("kfp_mindspore.steps.launch.options", "JobOptions"),
+    "Jobs": ("kfp_mindspore.msjob.options", "JobOptions"),
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),
 }

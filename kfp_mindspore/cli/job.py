@@ -10,7 +10,9 @@ import click
 
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.completion import complete_jobs
+from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.job_document import (
+    WITHOUT_FLAG,
     fill_images,
     mount_claims,
     read_job,
@@ -34,6 +36,7 @@ from kfp_mindspore.cli.output import PairType, add_json_option, print_json, prin
 from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.missing_operator import report_missing_operator
+from kfp_mindspore.msjob.options import JobOptions
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
@@ -54,8 +57,7 @@ def job() -> None:
 )
 @click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
 @click.option("--name", help="Name of the job; the words after `--` are the workers' command.")
-@click.option("--workers", type=int, default=1, show_default=True, help="Number of workers.")
-@click.option("--env", type=PairType(), multiple=True, help="Environment variable of each process; repeatable.")
+@dataclass_options(JobOptions, without=WITHOUT_FLAG, names={"empty_dirs": "--empty-dir"})
 @click.option(
     "--claim",
     "claims",
@@ -63,27 +65,9 @@ def job() -> None:
     multiple=True,
     help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
 )
-@click.option(
-    "--empty-dir",
-    "empty_dirs",
-    type=PairType(),
-    multiple=True,
-    help="An empty directory of each worker's pod and its size limit, in memory for /dev/shm=8Gi; repeatable.",
-)
 @click.option("--dataset", type=click.Path(), help="Dataset directory, passed in KFP_MINDSPORE_DATASET_DIR.")
 @click.option("--output", type=click.Path(), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
 @click.option("--checkpoints", type=click.Path(), help="Checkpoint directory. [default: in --output]")
-@click.option(
-    "--restart-policy",
-    type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"]),
-    default="ExitCode",
-    show_default=True,
-    help="Terminations that restart the job.",
-)
-@click.option("--backoff-limit", type=int, default=3, show_default=True, help="Maximum number of restarts.")
-@click.option("--active-deadline-seconds", type=int, help="Maximum run time in seconds.")
-@click.option("--ttl-seconds-after-finished", type=int, help="Seconds until the finished job is deleted.")
-@click.option("--working-dir", help="Working directory of the command. [default: this one]")
 @click.option(
     "--image",
     envvar=IMAGE_VARIABLE,
@@ -104,10 +88,8 @@ def job() -> None:
 def submit(
     words: tuple[str, ...],
     name: str | None,
-    workers: int,
-    env: tuple[tuple[str, str], ...],
+    options: JobOptions,
     claims: tuple[tuple[str, str], ...],
-    empty_dirs: tuple[tuple[str, str], ...],
     dataset: str | None,
     output: str | None,
     checkpoints: str | None,
@@ -117,7 +99,6 @@ def submit(
     kind: str,
     target: Target,
     as_json: bool,
-    **policies: Any,
 ) -> None:
     """Submit a job: the MSJob in FILE (YAML), or one that runs COMMAND in each worker.
 
@@ -125,9 +106,10 @@ def submit(
     delete NAME` ends it.
     """
     from kfp_mindspore.msjob import build_msjob
+    from kfp_mindspore.msjob.build import to_env_vars
     from kfp_mindspore.msjob.commands import build_directory_variables
     from kfp_mindspore.msjob.follow import follow_job
-    from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+    from kfp_mindspore.msjob.pod_patch import PodPatch
 
     client = target.make_client()
     if name is None:
@@ -148,12 +130,10 @@ def submit(
         document = build_msjob(
             name,
             command=words,
-            workers=workers,
             namespace=client.namespace,
-            env={**directories, **dict(env)},
-            empty_dirs=dict(empty_dirs),
-            image=image or PLACEHOLDER_IMAGE,
-            **policies,
+            options=options,
+            pod=PodPatch(env=to_env_vars(directories)),
+            image=image,
         )
         mount_claims(document, claims)
     if kind != "MSJob":

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from kfp_mindspore.cli.flags import list_given
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import list_options
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob
 
-# Options that describe a job without a file.
-_DESCRIPTION = (
-    *("workers", "env", "claims", "empty_dirs", "dataset", "output", "checkpoints", "restart_policy"),
-    *("backoff_limit", "active_deadline_seconds", "ttl_seconds_after_finished", "working_dir"),
+# Fields of JobOptions without a derived flag: those of launchers and pods. --image is for files, too.
+WITHOUT_FLAG = (
+    *("image", "start_timeout_seconds", "delete_after_done", "storage", "success_policy", "clean_pod_policy"),
+    *("resources", "labels", "annotations", "pod_labels", "pod_annotations"),
+    *("image_pull_secrets", "service_account", "security_context"),
 )
 
 
@@ -28,7 +31,8 @@ def refuse_description(words: tuple[str, ...]) -> None:
     Raises:
         UserError: One was given; the message names them all.
     """
-    if given := list_given(_DESCRIPTION):
+    described = {entry.name for entry in list_options(JobOptions)} - {"image"}
+    if given := list_given({*described, "claims", "dataset", "output", "checkpoints"}):
         found = f"the file {words[0]}" if words else "no --name"
         raise UserError(
             f"{', '.join(given)}: for --name and a command, got {found}",

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from kfp_mindspore.dsl.policy import CLEAN_POD_POLICIES, RESTART_POLICIES, SUCCESS_POLICIES
 from kfp_mindspore.dsl.storage import check_storage
-from kfp_mindspore.dsl.task import check_choice, check_count
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import check_values, to_json
 from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
 from kfp_mindspore.steps.handover.task_config import PARAMETER
-from kfp_mindspore.steps.launch.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp.dsl.python_component import PythonComponent
@@ -30,36 +29,18 @@ def msjob_component(function: Callable[..., Any]) -> PythonComponent: ...
 @overload
 def msjob_component(
     *,
-    workers: int = ...,
     base_image: str = ...,
     additional_funcs: Sequence[Callable[..., Any]] = ...,
-    env: Mapping[str, str] | None = ...,
-    resources: Mapping[str, Mapping[str, str]] | None = ...,
-    restart_policy: str = ...,
-    success_policy: str = ...,
-    clean_pod_policy: str = ...,
-    backoff_limit: int = ...,
-    active_deadline_seconds: int | None = ...,
-    ttl_seconds_after_finished: int | None = ...,
-    storage: str | None = ...,
+    **options: Any,
 ) -> Callable[[Callable[..., Any]], PythonComponent]: ...
 
 
 def msjob_component(
     function: Callable[..., Any] | None = None,
     *,
-    workers: int = 1,
     base_image: str = PLACEHOLDER_IMAGE,
     additional_funcs: Sequence[Callable[..., Any]] = (),
-    env: Mapping[str, str] | None = None,
-    resources: Mapping[str, Mapping[str, str]] | None = None,
-    restart_policy: str = "ExitCode",
-    success_policy: str = "Default",
-    clean_pod_policy: str = "Running",
-    backoff_limit: int = 3,
-    active_deadline_seconds: int | None = None,
-    ttl_seconds_after_finished: int | None = None,
-    storage: str | None = None,
+    **options: Any,
 ) -> PythonComponent | Callable[[Callable[..., Any]], PythonComponent]:
     """Turn a Python function into a component that runs the function in each MSJob worker.
 
@@ -72,21 +53,11 @@ def msjob_component(
 
     Args:
         function: The function, if the decorator has no arguments.
-        workers: Worker count; with more than one, a scheduler is added.
         base_image: Image for the step and the workers, with the packages that the function imports: the step installs
             none.
         additional_funcs: Functions called by the function; their source is added to the component.
-        env: The workers' environment variables.
-        resources: Each worker's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}.
-        restart_policy: `ExitCode`: restart after a retryable exit code (130, 137, 138, 143), fail after any other, such
-            as an exception's; `OnFailure`: restart after any exit code but 0; `Never`; `Always`.
-        success_policy: `AllWorkers`, or `Default` for worker 0 alone.
-        clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
-        backoff_limit: Restarts after which the job fails.
-        active_deadline_seconds: Seconds after which the job is terminated and fails; None for no limit.
-        ttl_seconds_after_finished: Seconds after which a finished job is deleted; None to keep it.
-        storage: How data reach the job pods: `artifacts` (default), `workspace` or `claim:NAME/PATH`. Without a cluster
-            the workers use this machine's files.
+        **options: Fields of `JobOptions`, such as `workers`, `env`, `resources`, `restart_policy`, `success_policy`,
+            `backoff_limit`, `active_deadline_seconds` and `storage`; `base_image` is the workers' image, too.
 
     Returns:
         A component, or a decorator that returns one. `.python_func` is the function.
@@ -102,29 +73,13 @@ def msjob_component(
         ...     ...
         ...     return result.metrics["accuracy"]
     """
-    check_count(_NAME, "workers", workers, 1)
-    check_count(_NAME, "backoff_limit", backoff_limit, 0)
-    check_count(_NAME, "active_deadline_seconds", active_deadline_seconds, 1)
-    check_count(_NAME, "ttl_seconds_after_finished", ttl_seconds_after_finished, 0)
-    check_choice(_NAME, "restart_policy", restart_policy, RESTART_POLICIES)
-    check_choice(_NAME, "success_policy", success_policy, SUCCESS_POLICIES)
-    check_choice(_NAME, "clean_pod_policy", clean_pod_policy, CLEAN_POD_POLICIES)
-    if storage is not None:
-        check_storage(_NAME, storage)
-    options = JobOptions(
-        workers=workers,
-        backoff_limit=backoff_limit,
-        active_deadline_seconds=active_deadline_seconds,
-        ttl_seconds_after_finished=ttl_seconds_after_finished,
-        clean_pod_policy=clean_pod_policy,
-        restart_policy=restart_policy,
-        success_policy=success_policy,
-        resources=resources or {},
-        env=env or {},
-        storage=storage,
-    )
+    given = {name: value for name, value in options.items() if value is not None}
+    if "image" in given:
+        raise ValidationError(["image: must be absent; base_image is the workers' image, too"], subject=_NAME)
+    check_values(JobOptions, given, subject=_NAME)
+    check_storage(_NAME, given.get("storage", JobOptions.storage))
     build = functools.partial(
-        _build_component, options=options, base_image=base_image, additional_funcs=additional_funcs
+        _build_component, options=JobOptions(**given), base_image=base_image, additional_funcs=additional_funcs
     )
     return build if function is None else build(function)
 
@@ -174,7 +129,7 @@ def _build_component(
     # A lightweight component command's last argument is its source. The footer replaces the function by its launcher; a
     # worker imports the same source and calls the wrapped function.
     *command, source = container.command
-    changed = [*command, source.rstrip() + _FOOTER.format(name=function.__name__, options=options.to_json())]
+    changed = [*command, source.rstrip() + _FOOTER.format(name=function.__name__, options=to_json(options))]
     # The job pods' image, too; `set_image` adds the variable where it replaces the placeholder.
     env = None if base_image == PLACEHOLDER_IMAGE else {IMAGE_VARIABLE: base_image}
     component.component_spec.implementation.container = dataclasses.replace(container, command=changed, env=env)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.dsl.task import check_choice, check_count, update_options
+from kfp_mindspore.dsl.task import update_options
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
-
-CLEAN_POD_POLICIES = ("Running", "All", "None")
-RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
-SUCCESS_POLICIES = ("Default", "AllWorkers")
 
 
 def set_run_policy(
@@ -43,15 +39,9 @@ def set_run_policy(
     Raises:
         ValidationError: A value is out of range; the message names it.
     """
-    name = "set_run_policy"
-    check_count(name, "backoff_limit", backoff_limit, 0)
-    check_count(name, "active_deadline_seconds", active_deadline_seconds, 1)
-    check_count(name, "start_timeout_seconds", start_timeout_seconds, 1)
-    check_count(name, "ttl_seconds_after_finished", ttl_seconds_after_finished, 0)
-    check_choice(name, "clean_pod_policy", clean_pod_policy, CLEAN_POD_POLICIES)
     return update_options(
         task,
-        name,
+        "set_run_policy",
         backoff_limit=backoff_limit,
         active_deadline_seconds=active_deadline_seconds,
         start_timeout_seconds=start_timeout_seconds,
@@ -66,7 +56,8 @@ def set_restart_policy(task: PipelineTask, policy: str) -> PipelineTask:
 
     Args:
         task: train_msjob or msjob_component task.
-        policy: `OnFailure`, `Never`, `Always`, or `ExitCode`: restart after a retryable exit code only, such as 143.
+        policy: Terminations that restart the job. `ExitCode`: those with a retryable exit code, such as 143;
+            `OnFailure`: those with any exit code but 0; `Never`; `Always`.
 
     Returns:
         The task.
@@ -74,8 +65,7 @@ def set_restart_policy(task: PipelineTask, policy: str) -> PipelineTask:
     Raises:
         ValidationError: The policy is invalid.
     """
-    check_choice("set_restart_policy", "policy", policy, RESTART_POLICIES)
-    return update_options(task, "set_restart_policy", restart_policy=policy)
+    return update_options(task, "set_restart_policy", {"restart_policy": "policy"}, restart_policy=policy)
 
 
 def set_success_policy(task: PipelineTask, policy: str) -> PipelineTask:
@@ -83,7 +73,7 @@ def set_success_policy(task: PipelineTask, policy: str) -> PipelineTask:
 
     Args:
         task: train_msjob or msjob_component task.
-        policy: `AllWorkers`, or `Default` for worker 0 only.
+        policy: Workers whose success is the job's. `Default`: worker 0; `AllWorkers`.
 
     Returns:
         The task.
@@ -91,5 +81,4 @@ def set_success_policy(task: PipelineTask, policy: str) -> PipelineTask:
     Raises:
         ValidationError: The policy is invalid.
     """
-    check_choice("set_success_policy", "policy", policy, SUCCESS_POLICIES)
-    return update_options(task, "set_success_policy", success_policy=policy)
+    return update_options(task, "set_success_policy", {"success_policy": "policy"}, success_policy=policy)

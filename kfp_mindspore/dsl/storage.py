@@ -17,7 +17,7 @@ def set_storage(task: PipelineTask, storage: str) -> PipelineTask:
 
     Args:
         task: train_msjob or msjob_component task.
-        storage: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
 
     Returns:
         The task.

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import check_values, merge_values
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.launch.options import JobOptions, refer_to_input
+from kfp_mindspore.steps.launch.options import format_task_options, parse_task_options, refer_to_input
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
 
 
-def get_options(task: PipelineTask) -> JobOptions:
-    """Return the options set on a task.
+def get_options(task: PipelineTask) -> dict[str, Any]:
+    """Return the options set on a task, by field of `JobOptions`.
 
     Raises:
         UserError: The task has no container, such as a nested pipeline.
@@ -22,25 +24,31 @@ def get_options(task: PipelineTask) -> JobOptions:
     container = task.container_spec
     if container is None:
         raise UserError(f"{task.name}: has no MSJob", hint="Use the task of train_msjob or of an msjob_component.")
-    return JobOptions.from_json((container.env or {}).get(JOB_OPTIONS_VARIABLE, ""))
+    return parse_task_options((container.env or {}).get(JOB_OPTIONS_VARIABLE, ""))
 
 
-def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineTask:
+def update_options(
+    task: PipelineTask, setter: str, names: Mapping[str, str] | None = None, **changes: Any
+) -> PipelineTask:
     """Merge changes into a task's options.
 
     Args:
         task: Task with an MSJob.
         setter: Setter name for messages.
-        **changes: `JobOptions` fields.
+        names: Its argument by field, where the names differ.
+        **changes: `JobOptions` fields; None leaves one unchanged.
 
     Returns:
         The task.
 
     Raises:
         UserError: A key is a pipeline parameter or a task's output.
+        ValidationError: A value is invalid; the message names the argument.
     """
-    options = get_options(task).merge(**{name: _refer(task, setter, value) for name, value in changes.items()})
-    task.set_env_variable(JOB_OPTIONS_VARIABLE, options.to_json())
+    changes = {name: value for name, value in changes.items() if value is not None}
+    check_values(JobOptions, changes, subject=setter, names=names, is_unknown=is_channel)
+    options = merge_values(get_options(task), {name: _refer(task, setter, value) for name, value in changes.items()})
+    task.set_env_variable(JOB_OPTIONS_VARIABLE, format_task_options(options))
     return task
 
 
@@ -80,16 +88,6 @@ def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValidationError([f"{field}: must be an integer ≥ {minimum}, got {value!r}"], subject=setter)
-
-
-def check_choice(setter: str, field: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Check a value against its choices.
-
-    Raises:
-        ValidationError: The value is not accepted.
-    """
-    if value is not None and not is_channel(value) and value not in choices:
-        raise ValidationError([f"{field}: must be one of {', '.join(choices)}, got {value!r}"], subject=setter)
 
 
 def check_text(setter: str, field: str, value: Any, *, may_be_empty: bool = False) -> None:

@@ -17,7 +17,7 @@ def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
 
     Args:
         task: train_msjob or msjob_component task.
-        count: Worker count, ≥ 1; with more than one, a scheduler is added.
+        count: Worker count, ≥ 1. With more than one, a scheduler is added.
 
     Returns:
         The task.
@@ -25,8 +25,7 @@ def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
     Raises:
         ValidationError: The count is below 1.
     """
-    check_count("set_worker_count", "count", count, 1)
-    return update_options(task, "set_worker_count", workers=count)
+    return update_options(task, "set_worker_count", {"workers": "count"}, workers=count)
 
 
 def add_worker_env(task: PipelineTask, name: str, value: str) -> PipelineTask:
@@ -85,7 +84,7 @@ def set_worker_resources(
         check_text(name, "accelerator", accelerator)
         check_count(name, "accelerator_count", accelerator_count, 1)
         quantities[accelerator] = accelerator_count if is_channel(accelerator_count) else str(accelerator_count)
-    current = get_options(task).resources
+    current = get_options(task).get("resources", {})
     return update_options(
         task,
         name,
@@ -110,13 +109,13 @@ def set_worker_pod(
 
     Args:
         task: train_msjob or msjob_component task.
-        labels: Pod labels, in addition to the job's; merged with earlier ones.
-        annotations: Pod annotations, such as `sidecar.istio.io/inject`; merged with earlier ones.
-        image_pull_secrets: Registry secret names.
-        service_account: The pods' service account.
-        security_context: PodSecurityContext, such as {"runAsUser": 1000, "fsGroup": 1000}.
-        empty_dirs: Size limits for empty directories by absolute path, such as {"/dev/shm": "8Gi"}, which is in memory;
-            an empty text for no limit; merged with earlier ones. The local backend uses this machine's own path.
+        labels: Pod labels, merged with earlier ones.
+        annotations: Pod annotations, such as `sidecar.istio.io/inject`, merged with earlier ones.
+        image_pull_secrets: Registry secret names for the job's pods.
+        service_account: Service account for the job's pods.
+        security_context: PodSecurityContext for the job's pods, such as {"runAsUser": 1000, "fsGroup": 1000}.
+        empty_dirs: Size limits for empty directories in the workers' pods by path, such as 8Gi for `/dev/shm`. That one
+            is in memory; an empty text is no limit. Merged with earlier ones; the local backend uses this machine's.
 
     Returns:
         The task.
@@ -132,8 +131,7 @@ def set_worker_pod(
         check_text(name, "image_pull_secrets", secret)
     if service_account is not None:
         check_text(name, "service_account", service_account)
-    for path, size in (empty_dirs or {}).items():
-        check_text(name, f"empty_dirs.{path}", size, may_be_empty=True)
+    for path in empty_dirs or ():
         if not path.startswith("/"):
             raise ValidationError([f"empty_dirs: must have absolute paths, got {path!r}"], subject=name)
     return update_options(

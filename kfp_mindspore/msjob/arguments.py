@@ -9,9 +9,10 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.build import build_msjob
 from kfp_mindspore.msjob.commands import build_function_command
 from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.names import KIND, WORKER
+from kfp_mindspore.msjob.names import KIND
+from kfp_mindspore.msjob.pod_patch import PodPatch
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
+from kfp_mindspore.settings import get_image
 
 _TEXT = ((str,), "a text")
 _TEXTS = ((Mapping,), "a mapping of texts by name")
@@ -113,20 +114,13 @@ def build_function_job(
         command = build_function_command(
             train_func, parameters, packages_to_install=packages_to_install or (), pip_index_url=pip_index_url
         )
-    job = build_msjob(
+    return build_msjob(
         name,
-        # Every restart repeats a function's exception; kills and preemptions are not.
-        restart_policy="OnFailure" if train_func is None else "ExitCode",
         command=command,
-        image=get_image(image or "") or PLACEHOLDER_IMAGE,
-        workers=workers,
         namespace=namespace,
+        pod=PodPatch(volumes=serialize(list(volumes)), volume_mounts=serialize(list(volume_mounts))),
+        image=get_image(image or ""),
+        workers=workers,
         env=env,
         resources=resources,
     )
-    pod = job.ms_replica_specs[WORKER].template["spec"]
-    if volumes:
-        pod["volumes"] = serialize(list(volumes))
-    if volume_mounts:
-        pod["containers"][0]["volumeMounts"] = serialize(list(volume_mounts))
-    return job

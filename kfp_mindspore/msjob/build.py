@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_BACKOFF_LIMIT, WORKER
+from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_CLEAN_POD_POLICY, WORKER
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.pod_patch import PodPatch, patch_template
 from kfp_mindspore.msjob.spec import ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 SHARED_MEMORY = "/dev/shm"
@@ -21,83 +21,78 @@ def build_msjob(
     *,
     command: Sequence[str] | None,
     args: Sequence[str] = (),
-    image: str = PLACEHOLDER_IMAGE,
-    workers: int = 1,
     namespace: str = "default",
-    env: Mapping[str, str] | Sequence[Any] | None = None,
-    restart_policy: str = "OnFailure",
-    backoff_limit: int = DEFAULT_BACKOFF_LIMIT,
-    active_deadline_seconds: int | None = None,
-    ttl_seconds_after_finished: int | None = None,
-    clean_pod_policy: str | None = None,
-    resources: Any = None,
-    working_dir: str | None = None,
-    empty_dirs: Mapping[str, str] | None = None,
+    options: JobOptions | None = None,
+    pod: PodPatch | None = None,
+    **changes: Any,
 ) -> MSJob:
-    """Build a job whose workers run the same command.
+    """Build a job whose workers run the same command; a backend validates it when it is submitted.
 
     Args:
         name: A DNS label of at most 51 characters.
         command: The workers' command, such as `["python", "train.py"]`; None for their image's entry point.
         args: Its arguments.
-        image: The workers' image; the local backend runs in the present environment instead.
-        workers: Worker count. From 2 on a scheduler runs the same command, with another `MS_ROLE`.
         namespace: Job namespace.
-        env: Variables by name, or a Kubernetes EnvVar list.
-        restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
-        backoff_limit: Maximum restarts.
-        active_deadline_seconds: Maximum run time in seconds; None for no limit.
-        ttl_seconds_after_finished: Seconds until a finished job is deleted; None for never.
-        clean_pod_policy: `Running` (the default), `All` or `None`.
-        resources: A worker's ResourceRequirements, or its limits, such as `{"cpu": 2}`.
-        working_dir: The command's working directory.
-        empty_dirs: Empty directories in each worker's pod by path, see `build_empty_dirs`.
+        options: The job's options.
+        pod: Additions to the workers' pods; the options take precedence.
+        **changes: `JobOptions` fields that replace those of `options`, such as `workers=2`. `env` may be a list of
+            Kubernetes EnvVars.
 
     Raises:
-        ValidationError: An argument is wrong; the message names the field.
+        ValidationError: An option is invalid; the message names it.
     """
-    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image}
+    pod = pod or PodPatch()
+    if isinstance(changes.get("env"), Sequence):
+        pod = pod.merge(PodPatch(env=to_env_vars(changes.pop("env"))))
+    if changes.get("resources") is not None:
+        changes["resources"] = serialize(changes["resources"])
+    options = (options or JobOptions()).merge(changes)
+    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": options.image or PLACEHOLDER_IMAGE}
     if command is not None:
         container["command"] = _to_list(command)
     if args:
         container["args"] = _to_list(args)
-    if env:
-        container["env"] = to_env_vars(env)
-    if resources:
-        container["resources"] = to_resource_requirements(resources)
-    if working_dir:
-        container["workingDir"] = working_dir
-    pod: dict[str, Any] = {"containers": [container]}
-    if empty_dirs:
-        pod["volumes"], container["volumeMounts"] = build_empty_dirs(empty_dirs)
-    job = MSJob(
-        metadata={"name": name, "namespace": namespace},
-        ms_replica_specs={WORKER: ReplicaSpec(workers, restart_policy, {"spec": pod})},
+    if options.working_dir:
+        container["workingDir"] = options.working_dir
+    template = patch_template({"spec": {"containers": [container]}}, pod.merge(_build_patch(options)))
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    for field in ("labels", "annotations"):
+        if entries := getattr(options, field):
+            metadata[field] = dict(entries)
+    clean_pod_policy = options.clean_pod_policy
+    return MSJob(
+        metadata=metadata,
+        ms_replica_specs={WORKER: ReplicaSpec(options.workers, options.restart_policy, template)},
         run_policy=RunPolicy(
-            active_deadline_seconds=active_deadline_seconds,
-            backoff_limit=backoff_limit,
-            clean_pod_policy=clean_pod_policy,
-            ttl_seconds_after_finished=ttl_seconds_after_finished,
+            active_deadline_seconds=options.active_deadline_seconds,
+            backoff_limit=options.backoff_limit,
+            # The default is left out: not each other kind of job can express it.
+            clean_pod_policy=None if clean_pod_policy == DEFAULT_CLEAN_POD_POLICY else clean_pod_policy,
+            ttl_seconds_after_finished=options.ttl_seconds_after_finished,
         ),
+        success_policy=None if options.success_policy == "Default" else options.success_policy,
     )
-    validate_msjob(job)
-    return job
 
 
-def build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes and mounts for a pod's empty directories.
+def _build_patch(options: JobOptions) -> PodPatch:
+    volumes, mounts = _build_empty_dirs(options.empty_dirs)
+    return PodPatch(
+        volumes=volumes,
+        volume_mounts=mounts,
+        env=to_env_vars(options.env),
+        resources=to_resource_requirements(options.resources),
+        labels=options.pod_labels,
+        annotations=options.pod_annotations,
+        image_pull_secrets=[{"name": name} for name in options.image_pull_secrets],
+        service_account_name=options.service_account,
+        security_context=options.security_context,
+    )
 
-    Args:
-        empty_dirs: Size limit, such as `8Gi`, or an empty text for none, by absolute path. `/dev/shm` is in memory and
-            counts as its container's memory; others are on the node's disk.
 
-    Raises:
-        ValidationError: A path is not absolute.
-    """
+def _build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return volumes and mounts; `/dev/shm` is in memory and counts as its container's memory."""
     volumes, mounts = [], []
     for number, (path, size) in enumerate(empty_dirs.items()):
-        if not path.startswith("/"):
-            raise ValidationError([f"empty_dirs: must be absolute paths with size limits, got {path!r}"])
         source = {"medium": "Memory"} if path.rstrip("/") == SHARED_MEMORY else {}
         volumes.append({"name": f"empty-dir-{number}", "emptyDir": source | ({"sizeLimit": size} if size else {})})
         mounts.append({"name": f"empty-dir-{number}", "mountPath": path})
@@ -123,7 +118,7 @@ def to_resource_requirements(resources: Any) -> dict[str, Any]:
     As in TrainingClient, `gpu` stands for `nvidia.com/gpu`.
     """
     wire = serialize(resources)
-    if {"limits", "requests", "claims"} & wire.keys():
+    if not wire or {"limits", "requests", "claims"} & wire.keys():
         requirements: dict[str, Any] = wire
         return requirements
     amounts = {"nvidia.com/gpu" if name == "gpu" else name: str(amount) for name, amount in wire.items()}

@@ -23,7 +23,7 @@ from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
+from kfp_mindspore.settings import get_image
 
 
 class MSJobClient(JobConditions):
@@ -98,7 +98,7 @@ class MSJobClient(JobConditions):
         env_vars: Mapping[str, str] | Sequence[Any] | None = None,
         queue_name: str | None = None,
         base_image: str | None = None,
-        empty_dirs: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         """Train a network, or run a training script, on a dataset.
 
@@ -112,7 +112,7 @@ class MSJobClient(JobConditions):
             annotations: Job annotations.
             num_workers: Worker count.
             num_procs_per_worker: 1; a worker is one process.
-            resources_per_worker: ResourceRequirements, or resources by name.
+            resources_per_worker: Each worker's Kubernetes resource requirements, or resources by name.
             network: `module:factory` for a function or class that returns a mindspore.nn.Cell.
             network_arguments: The factory's keyword arguments, JSON types.
             script: A Python script to run instead of a network.
@@ -123,11 +123,10 @@ class MSJobClient(JobConditions):
                 (`python -m kfp_mindspore.training --help`); for a script: its command-line options by name.
             output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
             checkpoint_dir: Directory or URI (s3://, gs://) for checkpoints; default `checkpoints` in `output_dir`.
-            env_vars: Variables by name, or Kubernetes EnvVars.
+            env_vars: The workers' environment variables by name, or Kubernetes EnvVars.
             queue_name: The job's Kueue queue; ignored on this machine.
             base_image: The workers' image.
-            empty_dirs: Size limits for empty directories in the workers' pods by path: {"/dev/shm": "8Gi"} is in
-                memory.
+            **options: Further fields of `JobOptions`, such as `backoff_limit` and `empty_dirs`.
 
         Raises:
             UserError: Network and script are both given or both missing, or an argument is wrong.
@@ -137,16 +136,15 @@ class MSJobClient(JobConditions):
         job = build_msjob(
             name,
             command=command,
-            image=get_image(base_image or "") or PLACEHOLDER_IMAGE,
-            workers=num_workers,
             namespace=namespace or self.namespace,
+            image=get_image(base_image or ""),
+            workers=num_workers,
             env=[
                 *to_env_vars(build_directory_variables(dataset, output_dir, checkpoint_dir, in_pods=self._in_pods)),
                 *to_env_vars(env_vars or {}),
             ],
-            restart_policy="ExitCode",
             resources=resources_per_worker,
-            empty_dirs=empty_dirs,
+            **options,
         )
         self.create_job(job, labels=labels, annotations=annotations, queue_name=queue_name)
 
@@ -179,8 +177,8 @@ class MSJobClient(JobConditions):
             job: The manifest; besides it only namespace, labels, annotations and queue_name are allowed.
             name: Job name for a function or image.
             namespace: Job namespace; default its own, or the client's.
-            labels: Labels to add.
-            annotations: Annotations to add.
+            labels: Job labels, besides those of its manifest.
+            annotations: Job annotations, besides those of its manifest.
             job_kind: `MSJob`, or another kind that the cluster runs: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`,
                 `legacy` or `first-generation`, with a warning for each field that it lacks; the other methods are for
                 MSJobs.
@@ -190,10 +188,10 @@ class MSJobClient(JobConditions):
             parameters: Its argument: a dict of numbers, texts, lists and dicts.
             num_workers: Worker count.
             num_procs_per_worker: 1; a worker is one process.
-            resources_per_worker: ResourceRequirements, or resources by name.
+            resources_per_worker: Each worker's Kubernetes resource requirements, or resources by name.
             packages_to_install: Installed by pip before the function runs.
             pip_index_url: Package index for pip.
-            env_vars: Variables by name, or Kubernetes EnvVars.
+            env_vars: The workers' environment variables by name, or Kubernetes EnvVars.
             queue_name: The job's Kueue queue; ignored on this machine.
             volumes: Volumes for each worker.
             volume_mounts: Their mounts.

@@ -8,12 +8,15 @@ its training.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import from_literals
 from kfp_mindspore.runs.known_tasks import KnownTask, list_known_tasks
 
 Check = Callable[..., object]
@@ -50,6 +53,8 @@ def _list_checks(task: KnownTask) -> list[Check]:
 def _list_errors(check: Check, known: Mapping[str, Any]) -> Sequence[str]:
     """Return a check's errors; none if an argument that it requires is not known."""
     parameters = inspect.signature(check).parameters.values()
+    if dataclasses.is_dataclass(check):
+        check = functools.partial(from_literals, check)
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
     required = {parameter.name for parameter in parameters if parameter.name in names and parameter.default is _EMPTY}
@@ -110,25 +115,11 @@ def _check_confidence(confidence: float) -> None:
     check_confidence(confidence)
 
 
-def _check_job(
-    job_name: str = "",
-    namespace: str = "",
-    workers: int = 1,
-    restart_policy: str = "ExitCode",
-    backoff_limit: int = 0,
-    active_deadline_seconds: int = 0,
-) -> None:
+def _check_job_name(job_name: str = "", namespace: str = "") -> None:
     from kfp_mindspore.msjob import build_msjob
+    from kfp_mindspore.msjob.validation import validate_msjob
 
-    build_msjob(
-        job_name or "job",
-        command=["true"],
-        workers=workers,
-        namespace=namespace or "default",
-        restart_policy=restart_policy,
-        backoff_limit=backoff_limit,
-        active_deadline_seconds=active_deadline_seconds or None,
-    )
+    validate_msjob(build_msjob(job_name or "job", command=["true"], namespace=namespace or "default"))
 
 
 def _check_service_name(service_name: str, namespace: str = "") -> None:
@@ -160,14 +151,15 @@ def _check_image(destination: str, platform: str = "linux/amd64") -> None:
         parse_repository(destination)
 
 
-# Checks by function of `kfp_mindspore.steps`; a check's parameters are the component's.
+# Checks by function of `kfp_mindspore.steps`; a check's parameters are the component's. A dataclass of options checks
+# its fields.
 _CHECKS: Mapping[str, Sequence[Check]] = {
     "prepare_dataset": (_check_dataset,),
     "select_best_model": (_check_direction,),
     "select_from_pool": (_check_strategy,),
     "predict_batch": (_check_shard,),
     "compare_with_baseline": (_check_confidence, _check_service_name),
-    "train_model": (_check_job,),
+    "train_model": (_check_job_name, JobOptions),
     "build_step_image": (_check_image,),
     "deploy_model": (_check_required_name, _check_service_name, _check_service),
     "rollback_service": (_check_required_name, _check_service_name),

@@ -46,7 +46,8 @@ class JobFixture:
     def build(self, *actions: object, name: str = "job", **options: Any) -> MSJob:
         """Build a job whose processes execute the actions."""
         words = [str(action) for action in actions]
-        return build_msjob(name, command=["python", str(SCRIPT), str(self.path), *words], **options)
+        command = ["python", str(SCRIPT), str(self.path), *words]
+        return build_msjob(name, command=command, **{"restart_policy": "OnFailure", **options})
 
     def submit(self, *actions: object, name: str = "job", **options: Any) -> str:
         """Submit a job and return its name."""

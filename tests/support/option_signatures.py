@@ -69,9 +69,11 @@ class Signature:
                 yield f"{argument}: is described as {found!r}, expected {expected!r} and further words if any"
 
     def _is_compatible(self, entry: Option, kind: type[Any], item: type[Any]) -> bool:
-        # A component has one type where a field has several, and may lack the types of items.
+        # A component has one type where a field has several, and may lack the types of items; a client accepts more.
         if self.form == COMPONENT:
             return entry.kind is object or (item is object and kind is entry.kind)
+        if self.form == CLIENT and kind is object:
+            return True
         return item is object and kind is entry.kind is dict
 
     def _compare(self, entry: Option, hint: Any, default: Any) -> Iterator[str]:
@@ -79,9 +81,9 @@ class Signature:
         if (kind, item) != (entry.kind, entry.item) and not self._is_compatible(entry, kind, item):
             yield f"has the type {hint}, expected {entry.kind.__name__} of {entry.item.__name__}"
         expected = inspect.Parameter.empty if entry.is_required else entry.default
-        if self.form == SETTER:
-            expected = None
-        elif self.form == COMPONENT and not entry.is_required:
+        if self.form == COMPONENT and not entry.is_required:
             expected = entry.literal_default
-        if default != expected:
+        # A setter of one option has no default; a client leaves the default by None.
+        allowed = {SETTER: (None, inspect.Parameter.empty), CLIENT: (expected, None)}.get(self.form, (expected,))
+        if not any(default is item or default == item for item in allowed):
             yield f"has the default {default!r}, expected {expected!r}"

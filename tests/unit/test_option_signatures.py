@@ -11,14 +11,23 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.components import deploy_kserve, load_dataset
+from kfp_mindspore.components import deploy_kserve, load_dataset, train_msjob
 from kfp_mindspore.data.options import DatasetOptions
-from kfp_mindspore.dsl import set_run_policy
+from kfp_mindspore.dsl import (
+    set_restart_policy,
+    set_run_policy,
+    set_storage,
+    set_success_policy,
+    set_worker_count,
+    set_worker_pod,
+)
 from kfp_mindspore.inference import Service
+from kfp_mindspore.msjob import MSJobClient
+from kfp_mindspore.msjob.options import JobOptions
 from kfp_mindspore.options import option
-from kfp_mindspore.steps.launch.options import JobOptions
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 
+_OF_SETTERS = "a setter sets it"
 SIGNATURES = [
     Signature(DatasetOptions, load_dataset, COMPONENT),
     Signature(
@@ -33,6 +42,22 @@ SIGNATURES = [
     ),
     Signature(
         JobOptions,
+        train_msjob,
+        COMPONENT,
+        without={
+            **dict.fromkeys(
+                (
+                    *("success_policy", "start_timeout_seconds", "ttl_seconds_after_finished", "clean_pod_policy"),
+                    *("resources", "empty_dirs", "labels", "annotations", "pod_labels", "pod_annotations"),
+                    *("image_pull_secrets", "service_account", "security_context", "delete_after_done"),
+                ),
+                _OF_SETTERS,
+            ),
+            "working_dir": "the image has it",
+        },
+    ),
+    Signature(
+        JobOptions,
         set_run_policy,
         SETTER,
         only=(
@@ -40,7 +65,39 @@ SIGNATURES = [
             *("clean_pod_policy", "delete_after_done"),
         ),
     ),
+    Signature(JobOptions, set_restart_policy, SETTER, {"restart_policy": "policy"}, ("restart_policy",)),
+    Signature(JobOptions, set_success_policy, SETTER, {"success_policy": "policy"}, ("success_policy",)),
+    Signature(JobOptions, set_worker_count, SETTER, {"workers": "count"}, ("workers",)),
+    Signature(JobOptions, set_storage, SETTER, only=("storage",)),
+    Signature(
+        JobOptions,
+        set_worker_pod,
+        SETTER,
+        {"pod_labels": "labels", "pod_annotations": "annotations"},
+        only=(
+            *("pod_labels", "pod_annotations", "image_pull_secrets", "service_account", "security_context"),
+            "empty_dirs",
+        ),
+    ),
+    *(
+        Signature(
+            JobOptions,
+            method,
+            CLIENT,
+            {"workers": "num_workers", "resources": "resources_per_worker", "env": "env_vars", "image": "base_image"},
+            only=("workers", "image", "env", "resources", "labels", "annotations"),
+        )
+        for method in (MSJobClient.train, MSJobClient.create_job)
+    ),
 ]
+
+
+def test_job_option_without_component_argument_has_a_setter() -> None:
+    setters = {name for entry in SIGNATURES if entry.form == SETTER for name in entry.only}
+    (component,) = [entry for entry in SIGNATURES if entry.function is train_msjob]
+
+    # Resources and the job's metadata are set by key, by setters of their own.
+    assert set(component.without) - setters == {"working_dir", "resources", "labels", "annotations"}
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)

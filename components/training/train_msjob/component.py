@@ -58,7 +58,7 @@ def train_msjob(
         workers: Worker count.
         image: The workers' image; default $KFP_MINDSPORE_IMAGE, else the step's image.
         env: The workers' environment variables by name.
-        restart_policy: `ExitCode`, `OnFailure`, `Never` or `Always`.
+        restart_policy: Terminations that restart the job: `ExitCode`, `OnFailure`, `Never` or `Always`.
         backoff_limit: Restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
         job_name: Job name, a DNS label of at most 51 characters; default the same for each step retry.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore.msjob.pod_patch import PodPatch
 from kfp_mindspore.settings import (
     CODE_DIGEST_VARIABLE,
     IMAGE_VARIABLE,
     JOB_OPTIONS_VARIABLE,
     TASK_CONFIG_DIGEST_VARIABLE,
 )
-from kfp_mindspore.steps.handover.pod_patch import PodPatch
 
 # The parameter that `@msjob_component` adds.
 PARAMETER = "task_config"

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
+from kfp_mindspore.msjob.pod_patch import PodPatch
 from kfp_mindspore.settings import (
     CHECKPOINT_VARIABLE,
     DATASET_VARIABLE,
@@ -20,7 +21,6 @@ from kfp_mindspore.settings import (
     OUTPUT_VARIABLE,
     get_backend_name,
 )
-from kfp_mindspore.steps.handover.pod_patch import PodPatch
 from kfp_mindspore.steps.handover.storage import JobStorage, open_storage
 from kfp_mindspore.steps.handover.storage_spec import parse_storage
 from kfp_mindspore.stores.artifact_store import StoreError, join_uri

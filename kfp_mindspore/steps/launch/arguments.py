@@ -7,14 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-
-def to_argument(value: Any) -> str:
-    """Convert a value to an argument or environment variable; KFP turns the integer 5 into 5.0, this returns `5`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return value if isinstance(value, str) else json.dumps(value)
+from kfp_mindspore.options import to_text
 
 
 def to_arguments(values: Mapping[str, Any]) -> list[str]:
@@ -34,7 +27,7 @@ def to_arguments(values: Mapping[str, Any]) -> list[str]:
         if value is True:
             continue
         is_integer = isinstance(value, str) and re.fullmatch(r"-?\d{1,15}\.0", value)
-        parts.append(str(value).removesuffix(".0") if is_integer else to_argument(value))
+        parts.append(str(value).removesuffix(".0") if is_integer else to_text(value))
     return parts
 
 

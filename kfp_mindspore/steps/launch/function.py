@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import from_json
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.handover.executor_input import read_executor_input
 from kfp_mindspore.steps.handover.function_files import open_function_files
 from kfp_mindspore.steps.handover.task_config import PARAMETER, is_task_config, read_task_config
 from kfp_mindspore.steps.launch.job import launch_job
-from kfp_mindspore.steps.launch.options import JobOptions
+from kfp_mindspore.steps.launch.options import merge_task_options
 
 
 def launch_function(function: Callable[..., Any], options: str) -> Callable[..., Any]:
@@ -30,7 +32,8 @@ def launch_function(function: Callable[..., Any], options: str) -> Callable[...,
 
     @functools.wraps(function)
     def launch(**arguments: Any) -> Any:
-        return _run_function(function, JobOptions.from_json(options), arguments)
+        given = from_json(JobOptions, options, source="the options of the component")
+        return _run_function(function, merge_task_options(given), arguments)
 
     # kfp reads the parameters without following __wrapped__.
     launch.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -42,9 +45,8 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
     inputs, outputs = executor_input.get("inputs", {}), executor_input["outputs"]
     # KFP 2.17 gives each step retry another URI for its log: it would be another job.
     outputs.get("artifacts", {}).pop("executor-logs", None)
-    options = options.merge(**vars(JobOptions.from_environment()))
     patch = read_task_config(inputs.get("parameterValues", {}).get(_get_task_config_name(function)))
-    files = open_function_files(options.storage or "", executor_input, arguments, patch)
+    files = open_function_files(options.storage, executor_input, arguments, patch)
     directories = {CHECKPOINT_VARIABLE: files.checkpoint_dir}
     for variable, group, title in (
         (DATASET_VARIABLE, inputs.get("artifacts", {}), "system.Dataset"),
@@ -61,18 +63,17 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
         *(("--paths", _escape(json.dumps(files.paths, sort_keys=True))) if files.paths else ()),
     ]
     with files.explain_failures():
-        job = launch_job(
+        name = launch_job(
             files.root,
             files.wrap(command),
-            options,
-            directories,
+            options.merge({"env": directories}),
             namespace=get_namespace() or "default",
             has_step_image=True,
-            patch=patch.merge(files.patch),
+            pod=patch.merge(files.patch),
         )
     output = files.read_output()
     if output is None:
-        raise ProcessFailedError(f"job {job.name}: succeeded, but worker 0 wrote no outputs")
+        raise ProcessFailedError(f"job {name}: succeeded, but worker 0 wrote no outputs")
     return copy_outputs(function, output, arguments)
 
 

@@ -6,16 +6,15 @@ import contextlib
 import hashlib
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
-from kfp_mindspore.settings import KUBERNETES, PLACEHOLDER_IMAGE, get_backend_name, get_image
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_image
 from kfp_mindspore.steps.handover.job_name import make_job_name
-from kfp_mindspore.steps.handover.pod_patch import PodPatch, patch_template
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, StepPod, read_step_pod
-from kfp_mindspore.steps.launch.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
@@ -25,41 +24,19 @@ STEP_ANNOTATION = "training.kubeflow.org/step"
 SPEC_ANNOTATION = "training.kubeflow.org/spec-digest"
 # More than the lines in a failed job's error.
 _KEPT_LINES = 100
-_POLICIES = (
-    "restart_policy",
-    "backoff_limit",
-    "active_deadline_seconds",
-    "ttl_seconds_after_finished",
-    "clean_pod_policy",
-)
-
-
-@dataclass(frozen=True)
-class LaunchedJob:
-    """A step's job that has succeeded.
-
-    Args:
-        name: Job name.
-        options: Its options, task setters included.
-    """
-
-    name: str
-    options: JobOptions
 
 
 def launch_job(
     root: str,
     command: Sequence[str],
     options: JobOptions,
-    directories: Mapping[str, str],
     *,
     name: str = "",
     namespace: str,
-    image: str = "",
     has_step_image: bool = False,
-    patch: PodPatch | None = None,
-) -> LaunchedJob:
-    """Submit a job, print its log and wait until it has finished; a step retry adopts the job.
+    pod: PodPatch | None = None,
+) -> str:
+    """Submit a job, print its log and wait until it has succeeded; a retry of the step adopts the job.
 
     On a cluster the job has a lease that this process renews, and belongs to the step pod's Workflow. When the run is
     terminated, the job is deleted; when the step's pod is deleted, as when its node is drained, the job is left to the
@@ -68,97 +45,52 @@ def launch_job(
     Args:
         root: The step's output root, which identifies it, see `make_job_name`.
         command: Worker command with all arguments.
-        options: The step's options; those set by task setters take precedence.
-        directories: The training contract's variables; they take precedence over `options.env`.
+        options: The job's options. Without an image the workers have the step's.
         name: Job name; empty for one derived from the output root. A finished job with this name is replaced.
         namespace: Job namespace.
-        image: The workers' image; empty for KFP_MINDSPORE_IMAGE, else for the step's image.
         has_step_image: Whether the workers need the step's image, such as one set by `set_container_image`.
-        patch: Additions to the job pods; the options take precedence.
+        pod: Additions to the job pods; the options take precedence.
 
     Returns:
-        The job, which has succeeded.
+        The job's name.
 
     Raises:
         ValidationError: The job is invalid; the message names the field.
         AlreadyExistsError: A job with this name, which another step or user has submitted, is running.
         ProcessFailedError: The job failed; its last lines have been printed or are in the message.
     """
-    from kfp_mindspore.msjob import MSJobClient
+    from kfp_mindspore.msjob import MSJobClient, build_msjob
     from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 
-    options = options.merge(**vars(JobOptions.from_environment()))
     client = MSJobClient(namespace=namespace)
-    pod = read_step_pod(client.backend.cluster) if isinstance(client.backend, KubernetesBackend) else None
-    step_image = pod.image if pod is not None else ""
-    image = (step_image if has_step_image else "") or get_image(image) or step_image or PLACEHOLDER_IMAGE
-    job = _build_job(
-        name or make_job_name(root), root, command, options, directories, namespace, image, patch or PodPatch(), pod
+    step = read_step_pod(client.backend.cluster) if isinstance(client.backend, KubernetesBackend) else None
+    step_image = step.image if step is not None else ""
+    image = (step_image if has_step_image else "") or get_image(options.image) or step_image
+    job = build_msjob(
+        name or make_job_name(root), command=command, namespace=namespace, options=options, pod=pod, image=image
     )
+    _set_owner(job, root, step)
     try:
-        _run(client, job, pod, is_named=bool(name), start_seconds=options.start_timeout_seconds)
+        _run(client, job, step, is_named=bool(name), start_seconds=options.start_timeout_seconds)
     finally:
         if options.delete_after_done:
             _delete_finished(client, job)
-    return LaunchedJob(job.name, options)
+    return job.name
 
 
-def _build_job(
-    name: str,
-    root: str,
-    command: Sequence[str],
-    options: JobOptions,
-    directories: Mapping[str, str],
-    namespace: str,
-    image: str,
-    patch: PodPatch,
-    pod: StepPod | None,
-) -> MSJob:
-    from kfp_mindspore.msjob import MSJob, build_msjob
-    from kfp_mindspore.msjob.build import build_empty_dirs, to_env_vars
-
-    document = build_msjob(
-        name,
-        command=list(command),
-        image=image,
-        workers=1 if options.workers is None else options.workers,
-        namespace=namespace,
-        **{option: value for option in _POLICIES if (value := getattr(options, option)) is not None},
-    ).to_dict()
-    if options.success_policy is not None:
-        document["spec"]["successPolicy"] = "" if options.success_policy == "Default" else options.success_policy
-    volumes, mounts = build_empty_dirs(options.empty_dirs)
-    additions = patch.merge(
-        PodPatch(
-            volumes=volumes,
-            volume_mounts=mounts,
-            env=to_env_vars({**options.env, **directories}),
-            resources=options.resources,
-            labels=options.pod_labels,
-            annotations=options.pod_annotations,
-            image_pull_secrets=[{"name": name} for name in options.image_pull_secrets or ()],
-            service_account_name=options.service_account or "",
-            security_context=options.security_context,
-        )
-    )
-    for replica in document["spec"]["msReplicaSpecs"].values():
-        replica["template"] = patch_template(replica["template"], additions)
-    metadata = document["metadata"]
-    metadata["labels"] = {**options.labels}
-    metadata["annotations"] = {
-        **options.annotations,
-        STEP_ANNOTATION: _digest(root),
-        SPEC_ANNOTATION: _digest(json.dumps(document["spec"], sort_keys=True)),
-    }
-    if pod is not None and pod.run_id:
-        metadata["labels"][RUN_LABEL] = pod.run_id
+def _set_owner(job: MSJob, root: str, step: StepPod | None) -> None:
+    """Record the step and run that a job belongs to."""
+    spec = json.dumps(job.to_dict()["spec"], sort_keys=True)
+    annotations = {STEP_ANNOTATION: _digest(root), SPEC_ANNOTATION: _digest(spec)}
+    job.metadata["annotations"] = {**job.metadata.get("annotations", {}), **annotations}
+    if step is not None and step.run_id:
+        job.metadata["labels"] = {**job.metadata.get("labels", {}), RUN_LABEL: step.run_id}
     # An owner in another namespace counts as deleted: the garbage collector would delete the job.
-    if pod is not None and pod.workflow is not None and pod.namespace == namespace:
-        metadata["ownerReferences"] = [dict(pod.workflow)]
-    return MSJob.from_dict(document)
+    if step is not None and step.workflow is not None and step.namespace == job.namespace:
+        job.metadata["ownerReferences"] = [dict(step.workflow)]
 
 
-def _run(client: MSJobClient, job: MSJob, pod: StepPod | None, *, is_named: bool, start_seconds: float | None) -> None:
+def _run(client: MSJobClient, job: MSJob, step: StepPod | None, *, is_named: bool, start_seconds: float | None) -> None:
     from kfp_mindspore.local.interrupts import Interrupts
     from kfp_mindspore.msjob.failure import JobFailedError
     from kfp_mindspore.msjob.follow import follow_job
@@ -210,7 +142,7 @@ def _run(client: MSJobClient, job: MSJob, pod: StepPod | None, *, is_named: bool
             # After other errors on a cluster a retry adopts the job, or its lease ends. Kubeflow Pipelines closes
             # stdout when it terminates a step.
             is_terminated = isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError))
-            if not has_lease or (is_terminated and not (pod is not None and pod.is_deleted())):
+            if not has_lease or (is_terminated and not (step is not None and step.is_deleted())):
                 with contextlib.suppress(KfpMindSporeError):
                     client.backend.cancel(submitted)
             raise

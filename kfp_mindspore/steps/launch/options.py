@@ -1,140 +1,75 @@
-"""A step's MSJob options, passed from the task setters to the step in an environment variable on the task.
+"""Job options that task setters have set, in an environment variable on the task.
 
 The compiled task contains the variable, and so does the cache key.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.options import option
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import parse_values, to_text
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.handover.executor_input import read_executor_input
-from kfp_mindspore.steps.launch.arguments import to_argument
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """A step's MSJob options; None or empty for the step's default.
+def merge_task_options(options: JobOptions) -> JobOptions:
+    """Return options with those of the present task's setters, which take precedence.
 
     Args:
-        workers: Worker count.
-        backoff_limit: Restarts after which the job fails.
-        active_deadline_seconds: Seconds after which the job is terminated and fails.
-        start_timeout_seconds: Seconds for which the job's pods may be unable to start.
-        ttl_seconds_after_finished: Seconds after which a finished job is deleted.
-        clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
-        restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
-        success_policy: `AllWorkers`, or `Default` for worker 0.
-        resources: Each worker's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}.
-        env: Each worker's environment variables.
-        labels: Job labels.
-        annotations: Job annotations.
-        pod_labels: Job pod labels.
-        pod_annotations: Job pod annotations.
-        image_pull_secrets: Registry secret names for the job's pods.
-        service_account: Service account for the job's pods.
-        security_context: PodSecurityContext for the job's pods.
-        empty_dirs: Size limits for empty directories in the job's pods by path, such as {"/dev/shm": "8Gi"}.
-        delete_after_done: Whether the step deletes its finished job.
-        storage: How data reach the job's pods: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        options: The component's arguments.
+
+    Raises:
+        UserError: The variable is invalid, or an option refers to an input without a value.
     """
+    values = read_executor_input().get("inputs", {}).get("parameterValues", {})
+    return options.merge(resolve_task_options(os.environ.get(JOB_OPTIONS_VARIABLE, ""), values))
 
-    workers: int | None = option(None, minimum=1)
-    backoff_limit: int | None = option(None, minimum=0)
-    active_deadline_seconds: int | None = option(None, minimum=1)
-    start_timeout_seconds: int | None = option(None, minimum=1)
-    ttl_seconds_after_finished: int | None = option(None, minimum=0)
-    clean_pod_policy: str | None = None
-    restart_policy: str | None = None
-    success_policy: str | None = None
-    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    pod_labels: Mapping[str, str] = field(default_factory=dict)
-    pod_annotations: Mapping[str, str] = field(default_factory=dict)
-    image_pull_secrets: Sequence[str] | None = None
-    service_account: str | None = None
-    security_context: Mapping[str, Any] = field(default_factory=dict)
-    empty_dirs: Mapping[str, str] = field(default_factory=dict)
-    delete_after_done: bool | None = None
-    storage: str | None = None
 
-    @classmethod
-    def from_json(cls, text: str) -> JobOptions:
-        """Parse `to_json` output; an empty text means no options.
+def resolve_task_options(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in the variable with values instead of references to task inputs.
 
-        Raises:
-            UserError: The text is not a JSON object, or has an unknown field.
-        """
-        if not text:
-            return cls()
-        try:
-            raw = json.loads(text)
-        except ValueError as error:
-            raise UserError(f"{JOB_OPTIONS_VARIABLE}: not valid JSON ({error})") from None
-        if not isinstance(raw, dict):
-            raise UserError(f"{JOB_OPTIONS_VARIABLE}: expected a JSON object, got {type(raw).__name__}")
-        unknown = sorted(set(raw) - {entry.name for entry in dataclasses.fields(cls)})
-        if unknown:
-            raise UserError(
-                f"{JOB_OPTIONS_VARIABLE}: unknown field {unknown[0]!r}",
-                hint="Compile the pipeline with the kfp-mindspore version of the image.",
-            )
-        return cls(**raw)
+    Args:
+        text: The variable's value.
+        values: Parameter values of the executor input.
 
-    @classmethod
-    def from_environment(cls) -> JobOptions:
-        """Return the current task's options, with this run's values instead of pipeline channels."""
-        values = read_executor_input().get("inputs", {}).get("parameterValues", {})
-        return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, "")).resolve(values)
+    Raises:
+        UserError: The text is invalid, or a referenced input has no value.
+    """
+    resolved = {name: _resolve(option, values) for name, option in parse_task_options(text).items()}
+    for amounts in resolved.get("resources", {}).values():
+        amounts.update({name: to_text(amount) for name, amount in amounts.items()})
+    return resolved
 
-    def resolve(self, values: Mapping[str, Any]) -> JobOptions:
-        """Return a copy with values instead of references to task inputs.
 
-        Args:
-            values: Parameter values in the executor input.
+def parse_task_options(text: str) -> dict[str, Any]:
+    """Return the options in the variable by field.
 
-        Raises:
-            UserError: A referenced input has no value.
-        """
-        resolved = {entry.name: _resolve(getattr(self, entry.name), values) for entry in dataclasses.fields(self)}
-        for name in ("env", "labels", "annotations", "pod_labels", "pod_annotations", "empty_dirs"):
-            resolved[name] = {key: to_argument(value) for key, value in resolved[name].items()}
-        resolved["resources"] = {
-            kind: {key: to_argument(value) for key, value in amounts.items()}
-            for kind, amounts in resolved["resources"].items()
-        }
-        return JobOptions(**resolved)
+    Raises:
+        UserError: It is not a JSON object, or has an unknown field.
+    """
+    hint = "Compile the pipeline with the kfp-mindspore version of the image."
+    return parse_values(JobOptions, text, source=JOB_OPTIONS_VARIABLE, hint=hint)
 
-    def to_json(self) -> str:
-        """Return the non-default options as JSON with sorted keys."""
-        fields = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        return json.dumps({name: value for name, value in fields.items() if value not in (None, {})}, sort_keys=True)
 
-    def merge(self, **changes: Any) -> JobOptions:
-        """Return a copy with changes: a mapping is merged, None is ignored, any other value replaces."""
-        merged: dict[str, Any] = {}
-        for name, value in changes.items():
-            if isinstance(value, Mapping):
-                merged[name] = {**getattr(self, name), **value}
-            elif value is not None:
-                merged[name] = value
-        return dataclasses.replace(self, **merged)
+def format_task_options(changes: Mapping[str, Any]) -> str:
+    """Return the variable's value.
+
+    Args:
+        changes: Options by field.
+    """
+    return json.dumps(changes, sort_keys=True)
 
 
 def refer_to_input(name: str) -> str:
     """Return the reference to a task input in an option, in KFP's placeholder notation.
 
-    KFP 2.17 replaces no placeholders in environment variables; `JobOptions.resolve` does, in the step.
+    KFP 2.17 replaces no placeholders in environment variables; `merge_task_options` does, in the step.
     """
     return f"{{{{$.inputs.parameters['{name}']}}}}"
 
@@ -160,4 +95,4 @@ def _resolve(option: Any, values: Mapping[str, Any]) -> Any:
 
     if whole := _REFERENCE.fullmatch(option):
         return get(whole[1])
-    return _REFERENCE.sub(lambda match: to_argument(get(match[1])), option)
+    return _REFERENCE.sub(lambda match: to_text(get(match[1])), option)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ProcessFailedError, ValidationError
 from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.options import from_literals, to_text
 from kfp_mindspore.settings import OUTPUT_VARIABLE, get_namespace
-from kfp_mindspore.steps.handover.pod_patch import PodPatch
 from kfp_mindspore.steps.handover.task_config import read_task_config
 from kfp_mindspore.steps.handover.training_files import open_training_files
-from kfp_mindspore.steps.launch.arguments import parse_numbers, to_argument, to_arguments, to_metadata
+from kfp_mindspore.steps.launch.arguments import parse_numbers, to_arguments, to_metadata
 from kfp_mindspore.steps.launch.job import launch_job
-from kfp_mindspore.steps.launch.options import JobOptions
+from kfp_mindspore.steps.launch.options import merge_task_options
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -49,16 +51,16 @@ def train_model(
     metrics: dsl.Metrics,
     dataset: dsl.Dataset | None = None,
     task_config: dsl.TaskConfig | None = None,
-    **options: Any,
+    **arguments: Any,
 ) -> TrainingResult:
     """Run a training job, describe it in the model's metadata and log its metrics.
 
     Args:
         model: Output artifact; its path is the job's output directory.
         metrics: Receives each metric's last value in metrics.jsonl.
-        dataset: The dataset directory; None without a dataset.
+        dataset: The dataset directory; None for none.
         task_config: What the pipeline has set on the task, for the job pods.
-        **options: Further `run_training` arguments.
+        **arguments: Further `run_training` arguments.
     """
     root = model.uri.rstrip("/").rpartition("/")[0]
     result = run_training(
@@ -67,8 +69,8 @@ def train_model(
         output_uri=model.uri,
         dataset_dir=dataset.path if dataset else "",
         dataset_uri=dataset.uri if dataset else "",
-        patch=read_task_config(task_config),
-        **options,
+        pod=read_task_config(task_config),
+        **arguments,
     )
     model.metadata.update(
         framework="mindspore",
@@ -102,16 +104,10 @@ def run_training(
     dataset_dir: str = "",
     dataset_uri: str = "",
     checkpoint_dir: str = "",
-    storage: str = "",
     job_name: str = "",
     namespace: str = "",
-    image: str = "",
-    workers: int = 1,
-    env: Mapping[str, Any] | None = None,
-    restart_policy: str = "ExitCode",
-    backoff_limit: int = 3,
-    active_deadline_seconds: int = 0,
-    patch: PodPatch | None = None,
+    pod: PodPatch | None = None,
+    **options: Any,
 ) -> TrainingResult:
     """Run a command as an MSJob, wait until it has finished and read its output.
 
@@ -126,16 +122,10 @@ def run_training(
         dataset_uri: Dataset URI, which a job's pods on a cluster read.
         checkpoint_dir: Persistent checkpoint directory, on a cluster a URI or a directory in a volume; empty for one
             beside the output that is deleted at the end.
-        storage: Data hand-over on a cluster, see `storage.parse_storage`.
         job_name: Job name; empty for one derived from the output directory.
         namespace: Job namespace; empty for the step's.
-        image: The workers' image; empty for this package's.
-        workers: Worker count.
-        env: The workers' environment variables.
-        restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
-        backoff_limit: Restarts after which the job fails.
-        active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
-        patch: Additions to the job pods; the other arguments take precedence.
+        pod: Additions to the job pods; the other arguments take precedence.
+        **options: Fields of `JobOptions`, as the component's arguments have them.
 
     Returns:
         The job's name, metrics and final checkpoint.
@@ -146,47 +136,38 @@ def run_training(
     """
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
-    options = JobOptions(
-        workers=workers,
-        backoff_limit=backoff_limit,
-        active_deadline_seconds=active_deadline_seconds or None,
-        restart_policy=restart_policy,
-        env={name: to_argument(value) for name, value in (env or {}).items()},
-        storage=storage,
-    ).merge(**vars(JobOptions.from_environment()))
+    given = merge_task_options(from_literals(JobOptions, **options))
     files = open_training_files(
-        options.storage or "",
+        given.storage,
         root=root,
         output_dir=output_dir,
         output_uri=output_uri,
         dataset_dir=dataset_dir,
         dataset_uri=dataset_uri,
         checkpoint_dir=checkpoint_dir,
-        patch=patch,
+        patch=pod,
     )
-    parts = [to_argument(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
+    parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
     namespace = namespace or get_namespace() or "default"
     with files.explain_failures():
-        job = launch_job(
+        name = launch_job(
             root or str(Path(output_dir).absolute()),
             files.wrap(parts),
-            options,
-            files.directories,
+            given.merge({"env": files.directories}),
             name=job_name,
             namespace=namespace,
-            image=image,
-            patch=(patch or PodPatch()).merge(files.patch),
+            pod=(pod or PodPatch()).merge(files.patch),
         )
     collected = files.collect()
     if collected is None:
         raise ProcessFailedError(
-            f"job {job.name}: succeeded, but its output directory is empty",
+            f"job {name}: succeeded, but its output directory is empty",
             hint=f"The command must write its output to the directory in {OUTPUT_VARIABLE}.",
         )
     return TrainingResult(
-        job_name=job.name,
+        job_name=name,
         namespace=namespace,
-        workers=job.options.workers or 1,
+        workers=given.workers,
         command=tuple(parts),
         hyperparameters=parse_numbers(hyperparameters or {}),
         metrics=_read_metrics(collected),

@@ -277,7 +277,7 @@ def test_job_of_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
         (["submit", "--name", "a", "--", "python", "missing.py"], "no such script 'missing.py'"),
         (["submit", "--name", "a"], "command"),
         (["submit", "--name", "A_B", "--", "true"], "metadata.name"),
-        (["submit", "--name", "a", "--workers", "0", "--", "true"], "spec.msReplicaSpecs.Worker.replicas"),
+        (["submit", "--name", "a", "--workers", "0", "--", "true"], "'--workers': 0 is not in the range x>=1"),
         (["submit", "--name", "a", "--dataset", "none", "--", "true"], "--dataset: must be a directory, got none"),
         (["submit", "--name", "a", "--env", "X", "--", "true"], "must be KEY=VALUE, got 'X'"),
         (["submit", "--name", "a", "--backend", "kubernetes", "--", "true"], "no cluster is configured"),

@@ -6,8 +6,9 @@ from kfp import dsl
 
 from kfp_mindspore.dsl import msjob_component
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import from_json
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
-from kfp_mindspore.steps.launch.options import JobOptions
 
 
 @msjob_component
@@ -45,7 +46,7 @@ def test_source_ends_with_launcher() -> None:
     assert "@msjob_component" not in source
     *_, last = source.strip().splitlines()
     assert last.startswith("train = launch_function(train, '{")
-    options = JobOptions.from_json(last.partition(", ")[2].removesuffix(")").strip("'"))
+    options = from_json(JobOptions, last.partition(", ")[2].removesuffix(")").strip("'"), source="options")
     assert options.workers == 3
     assert options.env == {"A": "1"}
     compile(source, "component.py", "exec")
@@ -58,7 +59,10 @@ def test_source_ends_with_launcher() -> None:
         ({"backoff_limit": -1}, "backoff_limit: must be an integer ≥ 0"),
         ({"restart_policy": "Maybe"}, "restart_policy: must be one of Always, OnFailure, Never, ExitCode"),
         ({"success_policy": "All"}, "success_policy: must be one of Default, AllWorkers"),
-        ({"clean_pod_policy": ""}, "clean_pod_policy: must be one of Running, All, None"),
+        ({"clean_pod_policy": ""}, "clean_pod_policy: must be one of All, Running, None"),
+        ({"worker": 2}, "worker: unknown, must be one of workers, image, env"),
+        ({"image": "a"}, "image: must be absent; base_image is the workers' image, too"),
+        ({"storage": "disk"}, "storage: must be artifacts, workspace or claim:NAME/PATH, got 'disk'"),
         ({"active_deadline_seconds": 0}, "active_deadline_seconds: must be an integer ≥ 1"),
     ],
 )

@@ -8,12 +8,13 @@ from kfp_mindspore import dsl as mindspore_dsl
 from kfp_mindspore.components.training.train_msjob import train_msjob
 from kfp_mindspore.dsl.task import get_options
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob.options import JobOptions
 from kfp_mindspore.runs.spec import read_spec
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.launch.options import JobOptions
+from kfp_mindspore.steps.launch.options import resolve_task_options
 
 
-def collect(*setters: Callable[[Any], Any]) -> JobOptions:
+def collect(*setters: Callable[[Any], Any]) -> dict[str, Any]:
     """Apply setters to a task and return the options it then carries."""
     found = []
 
@@ -32,29 +33,29 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
     [
         (
             lambda task: mindspore_dsl.set_run_policy(task, backoff_limit=0, clean_pod_policy="None"),
-            JobOptions(backoff_limit=0, clean_pod_policy="None"),
+            {"backoff_limit": 0, "clean_pod_policy": "None"},
         ),
         (
             lambda task: mindspore_dsl.set_run_policy(task, active_deadline_seconds=9, ttl_seconds_after_finished=0),
-            JobOptions(active_deadline_seconds=9, ttl_seconds_after_finished=0),
+            {"active_deadline_seconds": 9, "ttl_seconds_after_finished": 0},
         ),
         (
             lambda task: mindspore_dsl.set_run_policy(task, start_timeout_seconds=9),
-            JobOptions(start_timeout_seconds=9),
+            {"start_timeout_seconds": 9},
         ),
-        (lambda task: mindspore_dsl.set_restart_policy(task, "ExitCode"), JobOptions(restart_policy="ExitCode")),
-        (lambda task: mindspore_dsl.set_success_policy(task, "AllWorkers"), JobOptions(success_policy="AllWorkers")),
-        (lambda task: mindspore_dsl.set_worker_count(task, 4), JobOptions(workers=4)),
-        (lambda task: mindspore_dsl.add_worker_env(task, "A", ""), JobOptions(env={"A": ""})),
+        (lambda task: mindspore_dsl.set_restart_policy(task, "ExitCode"), {"restart_policy": "ExitCode"}),
+        (lambda task: mindspore_dsl.set_success_policy(task, "AllWorkers"), {"success_policy": "AllWorkers"}),
+        (lambda task: mindspore_dsl.set_worker_count(task, 4), {"workers": 4}),
+        (lambda task: mindspore_dsl.add_worker_env(task, "A", ""), {"env": {"A": ""}}),
         (
             lambda task: mindspore_dsl.set_worker_resources(task, accelerator="huawei.com/Ascend910"),
-            JobOptions(resources={"limits": {"huawei.com/Ascend910": "1"}, "requests": {"huawei.com/Ascend910": "1"}}),
+            {"resources": {"limits": {"huawei.com/Ascend910": "1"}, "requests": {"huawei.com/Ascend910": "1"}}},
         ),
-        (lambda task: mindspore_dsl.add_job_label(task, "team", "a"), JobOptions(labels={"team": "a"})),
-        (lambda task: mindspore_dsl.add_job_annotation(task, "why", "b"), JobOptions(annotations={"why": "b"})),
+        (lambda task: mindspore_dsl.add_job_label(task, "team", "a"), {"labels": {"team": "a"}}),
+        (lambda task: mindspore_dsl.add_job_annotation(task, "why", "b"), {"annotations": {"why": "b"}}),
         (
             lambda task: mindspore_dsl.set_run_policy(task, delete_after_done=True),
-            JobOptions(delete_after_done=True),
+            {"delete_after_done": True},
         ),
         (
             lambda task: mindspore_dsl.set_worker_pod(
@@ -66,18 +67,18 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
                 security_context={"fsGroup": 1000},
                 empty_dirs={"/dev/shm": "8Gi"},
             ),
-            JobOptions(
-                pod_labels={"a": "b"},
-                pod_annotations={"sidecar.istio.io/inject": "false"},
-                image_pull_secrets=["registry"],
-                service_account="trainer",
-                security_context={"fsGroup": 1000},
-                empty_dirs={"/dev/shm": "8Gi"},
-            ),
+            {
+                "pod_labels": {"a": "b"},
+                "pod_annotations": {"sidecar.istio.io/inject": "false"},
+                "image_pull_secrets": ["registry"],
+                "service_account": "trainer",
+                "security_context": {"fsGroup": 1000},
+                "empty_dirs": {"/dev/shm": "8Gi"},
+            },
         ),
     ],
 )
-def test_setter_sets_only_its_field(setter: Callable[[Any], Any], expected: JobOptions) -> None:
+def test_setter_sets_only_its_field(setter: Callable[[Any], Any], expected: dict[str, Any]) -> None:
     assert collect(setter) == expected
 
 
@@ -91,12 +92,12 @@ def test_options_of_setters_are_merged() -> None:
         lambda task: mindspore_dsl.add_worker_env(task, "B", "2"),
     )
     wanted = {"cpu": "1", "memory": "2Gi"}
-    assert options == JobOptions(
-        resources={"limits": wanted, "requests": wanted},
-        backoff_limit=1,
-        active_deadline_seconds=60,
-        env={"A": "1", "B": "2"},
-    )
+    assert options == {
+        "resources": {"limits": wanted, "requests": wanted},
+        "backoff_limit": 1,
+        "active_deadline_seconds": 60,
+        "env": {"A": "1", "B": "2"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_options_of_setters_are_merged() -> None:
         ),
         (
             lambda task: mindspore_dsl.set_run_policy(task, clean_pod_policy="Some"),
-            "clean_pod_policy: must be one of Running, All, None, got 'Some'",
+            "clean_pod_policy: must be one of All, Running, None, got 'Some'",
         ),
         (lambda task: mindspore_dsl.set_restart_policy(task, "Sometimes"), "policy: must be one of Always"),
         (lambda task: mindspore_dsl.set_success_policy(task, ""), "policy: must be one of Default, AllWorkers"),
@@ -146,7 +147,11 @@ def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) ->
             "resources",
             {"limits": {"x/y": "3"}, "requests": {"x/y": "3"}},
         ),
-        (lambda task, value: mindspore_dsl.set_worker_pod(task, service_account=value), "service_account", 3),
+        (
+            lambda task, value: mindspore_dsl.set_worker_pod(task, service_account=f"a-{value}"),
+            "service_account",
+            "a-3",
+        ),
     ],
 )
 @pytest.mark.parametrize("by_task", [False, True])
@@ -169,9 +174,9 @@ def test_pipeline_channel_is_resolved_in_step(
     environment = spec["deploymentSpec"]["executors"]["exec-train-msjob"]["container"]["env"]
     (text,) = [entry["value"] for entry in environment if entry["name"] == JOB_OPTIONS_VARIABLE]
     # The driver turns integers into floats.
-    assert getattr(JobOptions.from_json(text).resolve({name: 3.0}), field) == expected
+    assert getattr(JobOptions().merge(resolve_task_options(text, {name: 3.0})), field) == expected
     with pytest.raises(UserError, match="the step has no input 'msjob-option--"):
-        JobOptions.from_json(text).resolve({})
+        resolve_task_options(text, {})
 
 
 def test_options_are_set_on_their_task_only(tmp_path: Any) -> None:

@@ -21,7 +21,7 @@ def test_least() -> None:
             "msReplicaSpecs": {
                 "Worker": {
                     "replicas": 1,
-                    "restartPolicy": "OnFailure",
+                    "restartPolicy": "ExitCode",
                     "template": {
                         "spec": {
                             "containers": [
@@ -83,12 +83,12 @@ CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
     [
         ({"name": "Digits"}, "metadata.name"),
         ({"namespace": "a/b"}, "metadata.namespace"),
-        ({"workers": 0}, "spec.msReplicaSpecs.Worker.replicas"),
-        ({"restart_policy": "Sometimes"}, "spec.msReplicaSpecs.Worker.restartPolicy"),
-        ({"backoff_limit": -1}, "spec.runPolicy.backoffLimit"),
-        ({"active_deadline_seconds": 0}, "spec.runPolicy.activeDeadlineSeconds"),
-        ({"ttl_seconds_after_finished": -1}, "spec.runPolicy.ttlSecondsAfterFinished"),
-        ({"clean_pod_policy": "all"}, "spec.runPolicy.cleanPodPolicy"),
+        ({"workers": 0}, "workers"),
+        ({"restart_policy": "Sometimes"}, "restart_policy"),
+        ({"backoff_limit": -1}, "backoff_limit"),
+        ({"active_deadline_seconds": 0}, "active_deadline_seconds"),
+        ({"ttl_seconds_after_finished": -1}, "ttl_seconds_after_finished"),
+        ({"clean_pod_policy": "all"}, "clean_pod_policy"),
         ({"command": "python train.py"}, f"{CONTAINER}.command"),
         ({"command": ["python", 3]}, f"{CONTAINER}.command[1]"),
         ({"args": "--epochs 2"}, f"{CONTAINER}.args"),
@@ -97,9 +97,9 @@ CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
         ({"env": [{"name": "A", "value": 1}]}, f"{CONTAINER}.env[0].value"),
     ],
 )
-def test_wrong_argument_is_named_by_field_it_fills(arguments: dict[str, Any], field: str) -> None:
+def test_wrong_option_and_wrong_field_are_named(arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        build_msjob(**{"name": "digits", "command": ["python"], **arguments})
+        validate_msjob(build_msjob(**{"name": "digits", "command": ["python"], **arguments}))
     (error,) = caught.value.errors
     assert error.startswith(f"{field}: ")
 

@@ -19,6 +19,7 @@ from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.commands import build_function_command, build_network_command, build_script_command
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.spec import ElasticPolicy
+from kfp_mindspore.msjob.validation import validate_msjob
 
 # TrainingClient's parameters for other kinds of job and for fine-tuning of language models.
 NOT_OURS = {
@@ -47,7 +48,8 @@ print(json.dumps({name: list(inspect.signature(method).parameters)
         ours = list(signature)
         assert [item for item in parameters if item not in NOT_OURS] == [item for item in ours if item in parameters]
         # A parameter at another position than TrainingClient's is given by name only.
-        positions = [item.name for item in signature.values() if item.kind is not item.KEYWORD_ONLY]
+        by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+        positions = [item.name for item in signature.values() if item.kind not in by_name]
         assert positions == parameters[: len(positions)]
 
 
@@ -185,7 +187,6 @@ def test_function_that_raises_runs_once(desk: Any) -> None:
     assert desk.wait().status.state == "Failed"
     assert [pod.restarts for pod in desk.client.get_job_pods("job")] == [0]
     assert build_function_job("job", "team", "i", fail, None).ms_replica_specs["Worker"].restart_policy == "ExitCode"
-    assert build_function_job("job", "team", "i", None, None).ms_replica_specs["Worker"].restart_policy == "OnFailure"
 
 
 def test_image_without_function_runs_its_entry_point() -> None:
@@ -308,13 +309,13 @@ def test_empty_directories_are_volumes_of_pod() -> None:
 @pytest.mark.parametrize(
     ("empty_dirs", "error"),
     [
-        ({"shm": "1Gi"}, "empty_dirs: must be absolute paths .*, got 'shm'"),
+        ({"shm": "1Gi"}, "empty_dirs: must be absolute paths, got 'shm'"),
         ({"/dev/shm": "8 GB"}, "sizeLimit: must be a"),
     ],
 )
 def test_wrong_empty_directories_are_refused(empty_dirs: dict[str, str], error: str) -> None:
     with pytest.raises(ValidationError, match=error):
-        build_msjob("job", command=["python"], image="a", empty_dirs=empty_dirs)
+        validate_msjob(build_msjob("job", command=["python"], image="a", empty_dirs=empty_dirs))
 
 
 @pytest.mark.parametrize(("env", "count"), [({}, 1), ({"KFP_MINDSPORE_CHECKPOINT_DIR": "/c"}, 0)])

@@ -18,6 +18,7 @@ from kfp_mindspore.kube.resources import EVENTS, PODS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run_job
 from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.options import JobOptions
 from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
 
 NAMESPACE = "team"
@@ -413,7 +414,6 @@ def test_pipeline_step_launches_its_job_on_cluster(
     town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kfp_mindspore.steps.launch.job import launch_job
-    from kfp_mindspore.steps.launch.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
@@ -433,7 +433,7 @@ def test_pipeline_step_launches_its_job_on_cluster(
         town.put_job("Succeeded", uid=job["metadata"]["uid"])
 
     town.later(lambda: town.server.remove(PODS_PATH, "job-worker-0"), play)
-    launch_job("/job", ["python"], JobOptions(), {}, name="job", namespace=NAMESPACE, image="example.com/train:1")
+    launch_job("/job", ["python"], JobOptions(image="example.com/train:1"), name="job", namespace=NAMESPACE)
     assert capsys.readouterr().out.splitlines()[1:] == ["epoch 1", "epoch 2"]
 
 
@@ -450,7 +450,6 @@ def test_sigterm_deletes_job_unless_pod_is_deleted(
     pod: dict[str, Any] | None, methods: list[str], town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.steps.launch.job import launch_job
-    from kfp_mindspore.steps.launch.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
@@ -470,7 +469,7 @@ def test_sigterm_deletes_job_unless_pod_is_deleted(
 
     town.later(terminate)
     with pytest.raises(SystemExit) as raised:
-        launch_job("/job", ["python"], JobOptions(), {}, name="job", namespace=NAMESPACE, image="example.com/train:1")
+        launch_job("/job", ["python"], JobOptions(image="example.com/train:1"), name="job", namespace=NAMESPACE)
     assert raised.value.code == 143
     after = [item for item in town.server.requests[before[0] :] if "watch" not in item.query]
     assert [item.method for item in after] == methods
@@ -518,7 +517,6 @@ def test_image_of_workers(
     image: str, variable: str, has_step_image: bool, expected: str, town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.steps.launch.job import launch_job
-    from kfp_mindspore.steps.launch.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
@@ -538,11 +536,9 @@ def test_image_of_workers(
     launch_job(
         "/job",
         ["python"],
-        JobOptions(),
-        {},
+        JobOptions(image=image),
         name="job",
         namespace=NAMESPACE,
-        image=image,
         has_step_image=has_step_image,
     )
     assert found == [expected]

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps.launch.arguments import parse_numbers, to_argument, to_arguments
+from kfp_mindspore.options import to_text
+from kfp_mindspore.steps.launch.arguments import parse_numbers, to_arguments
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,8 @@ from kfp_mindspore.steps.launch.arguments import parse_numbers, to_argument, to_
         (None, "null"),
     ],
 )
-def test_value_to_argument(value: Any, expected: str) -> None:
-    assert to_argument(value) == expected
+def test_value_to_text(value: Any, expected: str) -> None:
+    assert to_text(value) == expected
 
 
 @pytest.mark.parametrize(

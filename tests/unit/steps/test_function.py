@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.options import to_json
 from kfp_mindspore.steps.launch import function as function_module
 from kfp_mindspore.steps.launch.function import launch_function
-from kfp_mindspore.steps.launch.options import JobOptions
 
 
 def work(value: int) -> int:
@@ -36,7 +37,7 @@ def get_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, retry: int) -> tupl
     monkeypatch.setattr(function_module, "launch_job", launch_job)
     monkeypatch.setattr(sys, "argv", ["step", "--executor_input", json.dumps(executor_input)])
     with pytest.raises(InterruptedError):
-        launch_function(work, JobOptions(workers=2).to_json())(value=3)
+        launch_function(work, to_json(JobOptions(workers=2)))(value=3)
     (job,) = found
     return tuple(job)
 

@@ -1,49 +1,40 @@
 from __future__ import annotations
 
 import json
+import sys
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob.options import JobOptions
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.launch.options import JobOptions
-
-TEXTS = st.dictionaries(st.text(min_size=1), st.text())
-OPTIONS = st.builds(
-    JobOptions,
-    workers=st.none() | st.integers(1, 64),
-    backoff_limit=st.none() | st.integers(0, 9),
-    active_deadline_seconds=st.none() | st.integers(1),
-    ttl_seconds_after_finished=st.none() | st.integers(0),
-    clean_pod_policy=st.sampled_from([None, "Running", "All", "None"]),
-    restart_policy=st.sampled_from([None, "OnFailure", "ExitCode"]),
-    success_policy=st.sampled_from([None, "Default", "AllWorkers"]),
-    resources=st.just({}) | st.just({"limits": {"cpu": "1"}}),
-    env=TEXTS,
-    labels=TEXTS,
-    annotations=TEXTS,
-)
+from kfp_mindspore.steps.launch.options import format_task_options, merge_task_options, parse_task_options
 
 
-@given(OPTIONS)
-def test_options_round_trip_through_json(options: JobOptions) -> None:
-    assert JobOptions.from_json(options.to_json()) == options
+def merge(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], **values: Any) -> JobOptions:
+    executor_input = {"inputs": {"parameterValues": values}}
+    monkeypatch.setattr(sys, "argv", ["step", "--executor_input", json.dumps(executor_input)])
+    monkeypatch.setenv(JOB_OPTIONS_VARIABLE, format_task_options(changes))
+    return merge_task_options(JobOptions(workers=2, backoff_limit=1, env={"A": "1", "B": "1"}))
 
 
-@given(OPTIONS, OPTIONS)
-def test_merge_replaces_values_and_merges_mappings(first: JobOptions, second: JobOptions) -> None:
-    merged = first.merge(**vars(second))
-    assert merged.workers == (first.workers if second.workers is None else second.workers)
-    assert merged.env == {**first.env, **second.env}
-    assert merged.merge(**vars(second)) == merged
-    assert merged.merge(**vars(JobOptions())) == merged
+def test_setters_take_precedence_over_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = merge(monkeypatch, {"workers": 1, "backoff_limit": 0, "env": {"B": "2"}})
+
+    assert merged == JobOptions(workers=1, backoff_limit=0, env={"A": "1", "B": "2"})
 
 
-def test_zero_is_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(JOB_OPTIONS_VARIABLE, JobOptions(backoff_limit=0).to_json())
-    assert JobOptions(backoff_limit=3).merge(**vars(JobOptions.from_environment())).backoff_limit == 0
+def test_defaults_set_by_setters_replace_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert merge(monkeypatch, {"backoff_limit": JobOptions.backoff_limit}).backoff_limit == 3
+
+
+def test_value_of_the_run_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = {"workers": "{{$.inputs.parameters['n']}}"}
+
+    assert merge(monkeypatch, reference, n=3.0).workers == 3
+    with pytest.raises(ValidationError, match="workers: must be an integer ≥ 1, got 0"):
+        merge(monkeypatch, reference, n=0.0)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +47,4 @@ def test_zero_is_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_invalid_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        JobOptions.from_json(text)
+        parse_task_options(text)

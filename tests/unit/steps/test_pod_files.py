@@ -16,12 +16,11 @@ import yaml
 from kfp import dsl
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
+from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.pod_patch import PodPatch
 from kfp_mindspore.settings import BACKEND_VARIABLE
 from kfp_mindspore.steps.handover import storage
-from kfp_mindspore.steps.handover.pod_patch import PodPatch
 from kfp_mindspore.steps.launch import function, train
-from kfp_mindspore.steps.launch.job import LaunchedJob
-from kfp_mindspore.steps.launch.options import JobOptions
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore, start_object_store
 
@@ -80,15 +79,13 @@ def pods(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 f"/api/v1/namespaces/team/{collection}", {"metadata": {"name": name, "namespace": "team"}, "data": data}
             )
 
-        def launch(
-            root: str, command: Sequence[str], options: JobOptions, directories: dict[str, str], **kwargs: Any
-        ) -> LaunchedJob:
-            patch: PodPatch = kwargs["patch"]
-            environment = {**os.environ, **directories}
+        def launch(root: str, command: Sequence[str], options: JobOptions, **kwargs: Any) -> str:
+            patch: PodPatch = kwargs["pod"]
+            environment = {**os.environ, **options.env}
             for entry in patch.env:
                 reference = entry.get("valueFrom", {}).get("secretKeyRef")
                 environment[entry["name"]] = SECRET[reference["key"]] if reference else entry["value"]
-            started.append({"root": root, "patch": patch, "directories": directories})
+            started.append({"root": root, "patch": patch, "directories": options.env})
             done = subprocess.run(
                 [part.replace("$$", "$") for part in command],
                 env=environment,
@@ -98,7 +95,7 @@ def pods(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             )
             if done.returncode:
                 raise ProcessFailedError(f"exit code {done.returncode}", log=done.stderr.splitlines())
-            return LaunchedJob("job", options)
+            return "job"
 
         monkeypatch.setattr(train, "launch_job", launch)
         monkeypatch.setattr(function, "launch_job", launch)

@@ -72,19 +72,19 @@ def test_arguments_become_job_and_outputs_are_described(local_home, lifecycle, t
 def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monkeypatch) -> None:
     """Task setters take precedence over parameters."""
     from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-    from kfp_mindspore.steps.launch.options import JobOptions
+    from kfp_mindspore.steps.launch.options import format_task_options
 
-    options = JobOptions(
-        workers=3,
-        backoff_limit=0,
-        success_policy="AllWorkers",
-        resources={"limits": {"cpu": "1"}},
-        env={"B": "2"},
-        labels={"team": "vision"},
-        annotations={"why": "test"},
-        empty_dirs={"/dev/shm": "8Gi"},
-    )
-    monkeypatch.setenv(JOB_OPTIONS_VARIABLE, options.to_json())
+    options = {
+        "workers": 3,
+        "backoff_limit": 0,
+        "success_policy": "AllWorkers",
+        "resources": {"limits": {"cpu": "1"}},
+        "env": {"B": "2"},
+        "labels": {"team": "vision"},
+        "annotations": {"why": "test"},
+        "empty_dirs": {"/dev/shm": "8Gi"},
+    }
+    monkeypatch.setenv(JOB_OPTIONS_VARIABLE, format_task_options(options))
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "out").touch()
     command = [sys.executable, "-c", COPY, str(tmp_path / "source")]
@@ -117,9 +117,9 @@ def test_empty_output_directory_is_error(local_home, tmp_path) -> None:
     ("arguments", "message"),
     [
         ({"command": []}, "command: must have at least one part"),
-        ({"workers": 0}, "spec.msReplicaSpecs.Worker.replicas: must be"),
-        ({"restart_policy": "Sometimes"}, "restartPolicy: must be"),
-        ({"backoff_limit": -1}, "backoffLimit: must be"),
+        ({"workers": 0}, "workers: must be an integer ≥ 1, got 0"),
+        ({"restart_policy": "Sometimes"}, "restart_policy: must be one of"),
+        ({"backoff_limit": -1}, "backoff_limit: must be an integer ≥ 0, got -1"),
         ({"job_name": "Train_1"}, "metadata.name: must be"),
         ({"namespace": "Vision"}, "namespace: must be"),
     ],

@@ -125,7 +125,9 @@ def _merge_list(mine: Sequence[Object], theirs: Sequence[Object], key: str | Non
     merged = list(mine)
     for item in theirs:
         same = [
-            index for index, other in enumerate(merged) if (other == item if key is None else other[key] == item[key])
+            index
+            for index, other in enumerate(merged)
+            if (other == item if key is None else other.get(key) == item.get(key))
         ]
         if same:
             merged[same[0]] = item

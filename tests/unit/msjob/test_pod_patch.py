@@ -7,7 +7,7 @@ import pytest
 
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.names import WORKER
-from kfp_mindspore.steps.handover.pod_patch import PodPatch, patch_template
+from kfp_mindspore.msjob.pod_patch import PodPatch, patch_template
 
 A, B, A2 = {"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}
 SECRET = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "secret"}}}
