@@ -91,7 +91,7 @@ def run(
 @add_server_options
 @add_json_option
 def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json: bool) -> None:
-    """Show a run: its state, that of its steps, and of failed ones the reason and last lines."""
+    """Show a run: its state, its steps' states, and the reason and last lines of failed steps."""
     client = server.connect()
     if wait or timeout is not None:
         found = client.wait(run_id, timeout=timeout, on_change=_make_printer(as_json), on_obstacle=_print_obstacle)

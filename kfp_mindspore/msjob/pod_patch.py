@@ -1,4 +1,4 @@
-"""Additions to the pod template of a job's replicas, in Kubernetes' shape."""
+"""Additions to a job's pod templates, in Kubernetes' shape."""
 
 from __future__ import annotations
 

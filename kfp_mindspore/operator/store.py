@@ -255,7 +255,7 @@ class Store:
                 yield key, entry.uid, entry.version
 
     def list_children(self, resource: Resource, namespace: str = "") -> Iterator[tuple[Key, str, str, int]]:
-        """Yield job, name, uid and resourceVersion for each object in a resource in a namespace, or in all."""
+        """Yield job, name, uid and resourceVersion for each object of a resource in a namespace, or in all."""
         for key, entry in list(self.entries.items()):
             if namespace in ("", key.namespace):
                 for (found, name), child in list(entry.children.items()):

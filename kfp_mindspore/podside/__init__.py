@@ -1,1 +1,1 @@
-"""Entry points in the pods of jobs: artifacts, functions, foreign launchers, warm spares."""
+"""Entry points in job pods: artifacts, functions, foreign launchers, warm spares."""

@@ -1,4 +1,4 @@
-"""Entrypoint of a job's pods that hand over data by artifacts: `python -m kfp_mindspore.podside.artifacts`.
+"""Entrypoint for job pods that hand over data by artifacts: `python -m kfp_mindspore.podside.artifacts`.
 
 It downloads the inputs, restores the checkpoints, runs the command as a subprocess and uploads its checkpoints and
 outputs. Only worker 0 uploads. The job's image needs kfp_mindspore and fsspec's implementation for the store

@@ -1,4 +1,4 @@
-"""Entrypoint of a worker of an `@msjob_component`: `python -m kfp_mindspore.podside.functions`.
+"""Worker entrypoint for an `@msjob_component`: `python -m kfp_mindspore.podside.functions`.
 
 It imports the step's source and runs the function by kfp's executor, with the step's inputs and outputs.
 """

@@ -1,4 +1,4 @@
-"""Entry point of a worker under another launcher: `python -m kfp_mindspore.podside.launchers -- python train.py`.
+"""A worker's entry point under another launcher: `python -m kfp_mindspore.podside.launchers -- python train.py`.
 
 It reads the rank and world size that the launcher sets, sets MindSpore's MS_* variables and executes the command.
 MindSpore requires the scheduler's IP address, so names are resolved here. Without MS_ROLE, rank 0 also starts the

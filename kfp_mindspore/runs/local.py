@@ -65,8 +65,8 @@ def run_local(
     Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs.
 
     Args:
-        pipeline: A function with `@dsl.pipeline`, a pipeline name in this package, `path.py[:function]`, or a compiled
-            pipeline's path.
+        pipeline: A function with `@dsl.pipeline`, the name of a pipeline in this package, `path.py[:function]`, or a
+            compiled pipeline's path.
         arguments: Pipeline arguments; text is parsed as the parameter's type.
         home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
         keep: Keep the run's jobs and services. Otherwise they are stored in the run's directory, separate from kept

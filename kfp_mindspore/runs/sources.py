@@ -1,4 +1,4 @@
-"""Pipeline sources: a pipeline name in this package, a Python file, or a compiled YAML or JSON file."""
+"""Pipeline sources: the name of a pipeline in this package, a Python file, or a compiled YAML or JSON file."""
 
 from __future__ import annotations
 

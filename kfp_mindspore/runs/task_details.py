@@ -77,8 +77,8 @@ def list_failed_pods(details: Sequence[Any]) -> list[str]:
 def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, list[str]]:
     """Return the names that each step's pods may have, the last attempt first.
 
-    A node's ID ends with its name's FNV-1a hash, its display names' path from the Workflow: paths are extended by each
-    display name, and paths whose ID is another node's child exist.
+    A node's ID ends with the FNV-1a hash of its name, which is the path of display names from the Workflow: paths are
+    extended by each display name, and paths whose ID is another node's child exist.
 
     Args:
         details: The run's task details.

@@ -102,7 +102,7 @@ class UriStore(DirectoryStore):
 
     Args:
         uri: A URI that fsspec writes: s3://, gs://.
-        keep: Number of newest checkpoints to keep.
+        keep: How many of the newest checkpoints to keep.
 
     Raises:
         UserError: fsspec has no implementation for the URI, or needs another package.

@@ -49,7 +49,7 @@ class ArtifactMirror:
 
         Args:
             final: Also upload files that may be incomplete, because no process writes them any more.
-            only: Append-only files' relative names to upload at any length; nothing else is uploaded or deleted.
+            only: Relative names of append-only files to upload at any length; nothing else is uploaded or deleted.
 
         Raises:
             StoreError: The store cannot be reached or denies the request. The next call continues.

@@ -49,7 +49,7 @@ class Transform:
     """Preprocessing for requests and postprocessing for the graph's outputs.
 
     Override what is needed. Arrays are batches: the first axis holds one request's rows, at least one. Several threads
-    call the methods concurrently and must keep no state between calls.
+    call the methods concurrently, so the methods must keep no state between calls.
 
     `inputs` and `outputs` are the request and response specs, with first dimension -1; None means the graph's own. A
     `TensorSpec` with dtype `bytes` is an array of `bytes` objects: texts (UTF-8) or encoded images.

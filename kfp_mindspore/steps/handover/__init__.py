@@ -1,1 +1,1 @@
-"""Hand-over of data between a launcher step and the pods of its job."""
+"""Data hand-over between a launcher step and its job's pods."""
