@@ -1,17 +1,27 @@
-"""Exponential backoff with jitter and a total timeout."""
+"""Exponential backoff in loops that start again after a success, such as watches."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
-import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from kfp_mindspore.kube.errors import UnreachableError
+from kfp_mindspore.retries import wait_with_jitter
+
+if TYPE_CHECKING:
+    from tenacity import AttemptManager
+
+
+class _FailedError(Exception):
+    def __init__(self, retry_after: float | None) -> None:
+        super().__init__()
+        self.retry_after = retry_after
 
 
 class Backoff:
-    """Delays between retries; each about twice as long as the one before.
+    """Delays between retries by tenacity; `reset` starts again.
 
     Args:
         retry_timeout: Seconds after the first failure at which retrying ends.
@@ -27,28 +37,32 @@ class Backoff:
 
     def reset(self) -> None:
         """Start again, after a success."""
-        self._next = self._first
-        self._failing_since: float | None = None
-
-    def next_delay(self) -> float:
-        """Return the next delay in seconds, with jitter so that clients do not retry in step."""
-        delay = self._next * random.uniform(0.5, 1.0)
-        self._next = min(self._next * 2, self._longest)
-        return delay
+        self._attempts: AsyncIterator[AttemptManager] | None = None
 
     async def wait(self, reason: str, retry_after: float | None = None) -> None:
         """Sleep before the next try.
 
         Args:
             reason: What failed, for the error message.
-            retry_after: Seconds that the server demands instead of the next delay.
+            retry_after: Seconds that the server demands.
 
         Raises:
             UnreachableError: The retry timeout would be exceeded.
         """
-        now = time.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        delay = self.next_delay() if retry_after is None else retry_after + random.uniform(0, 0.1)
-        if now + delay - self._failing_since > self.retry_timeout:
-            raise UnreachableError(f"{reason} (for {self.retry_timeout:g} s)")
-        await asyncio.sleep(delay)
+        from tenacity import AsyncRetrying, RetryError, stop_before_delay
+
+        if self._attempts is None:
+            # Its clock starts at the first failure: a request may have taken longer than the timeout.
+            retrying = AsyncRetrying(
+                sleep=asyncio.sleep,
+                stop=stop_before_delay(self.retry_timeout),
+                wait=wait_with_jitter(self._first, self._longest),
+            )
+            self._attempts = aiter(retrying)
+            self._attempt = await anext(self._attempts)
+        failure = _FailedError(retry_after)
+        self._attempt.retry_state.set_exception((_FailedError, failure, None))
+        try:
+            self._attempt = await anext(self._attempts)
+        except RetryError:
+            raise UnreachableError(f"{reason} (for {self.retry_timeout:g} s)") from None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import random
-import time
 from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
@@ -19,6 +17,7 @@ from kfp_mindspore.images.reference import DEFAULT_HOST, Reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.credentials import Credentials, get_credentials
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError, explain_failure, explain_response
+from kfp_mindspore.retries import wait_with_jitter
 
 _HUB_HOST = "registry-1.docker.io"
 _MAX_BACKOFF_SECONDS = 15.0
@@ -35,18 +34,22 @@ def retry(config: RegistryConfig, operation: Callable[[], Result]) -> Result:
     Raises:
         TransientError: The last attempt failed too.
     """
-    backoff = config.backoff_seconds
-    for attempt in range(1, config.attempts + 1):
-        try:
-            return operation()
-        except TransientError as error:
-            if attempt == config.attempts:
-                if attempt == 1:
-                    raise
-                raise TransientError(f"{error.message}; tried {attempt} times", hint=error.hint) from error
-            time.sleep(max(backoff * random.uniform(0.75, 1.25), error.retry_after))
-            backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
-    raise AssertionError("attempts is at least 1")
+    from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+    def explain(state: RetryCallState) -> Result:
+        assert state.outcome is not None
+        if state.attempt_number > 1 and isinstance(error := state.outcome.exception(), TransientError):
+            raise TransientError(f"{error.message}; tried {state.attempt_number} times", hint=error.hint) from error
+        result: Result = state.outcome.result()
+        return result
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(TransientError),
+        retry_error_callback=explain,
+        stop=stop_after_attempt(config.attempts),
+        wait=wait_with_jitter(config.backoff_seconds, _MAX_BACKOFF_SECONDS),
+    )
+    return retrying(operation)
 
 
 class Session:

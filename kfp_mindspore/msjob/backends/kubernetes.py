@@ -25,6 +25,7 @@ from kfp_mindspore.msjob.progress import format_line
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
+from kfp_mindspore.retries import wait_with_jitter
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
 _MANAGER = "kfp-mindspore"
@@ -160,18 +161,20 @@ class KubernetesBackend(JobBackend):
             patch["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVER_FIELDS}
         if isinstance(spec := patch.get("spec"), Mapping) and isinstance(spec.get("msReplicaSpecs"), Mapping):
             patch["spec"] = {**spec, "msReplicaSpecs": self._use_stored_keys(name, namespace, spec["msReplicaSpecs"])}
-        for tries in range(_CONFLICTS + 1):
-            try:
-                return _read_job(self.cluster.patch(MSJOBS, name, namespace, patch))
-            except ConflictError:
-                if tries == _CONFLICTS:
-                    raise
-                time.sleep(0.02 * 2 ** min(tries, 5))
-            except NotFoundError:
-                self._raise_not_found(name, namespace)
-            except ValidationError as error:
-                raise ValidationError(error.errors, subject=f"Update of MSJob {name}", hint=error.hint) from None
-        raise AssertionError("unreachable")
+        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+        retrying = Retrying(
+            reraise=True,
+            retry=retry_if_exception_type(ConflictError),
+            stop=stop_after_attempt(_CONFLICTS + 1),
+            wait=wait_with_jitter(0.02, 0.64),
+        )
+        try:
+            return _read_job(retrying(self.cluster.patch, MSJOBS, name, namespace, patch))
+        except NotFoundError:
+            self._raise_not_found(name, namespace)
+        except ValidationError as error:
+            raise ValidationError(error.errors, subject=f"Update of MSJob {name}", hint=error.hint) from None
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
         """Delete a job, its pods before it, and return when all are gone; see `JobBackend.delete`.

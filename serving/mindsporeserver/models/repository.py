@@ -207,15 +207,12 @@ class Repository:
         await asyncio.gather(*(model.close() for versions in self._versions.values() for model in versions.values()))
 
     async def _load(self, name: str) -> None:
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+
         try:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    models = await self._open(name)
-                except BundleReplacedError:
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-                else:
-                    break
+            models: dict[str, MindSporeModel] = await AsyncRetrying(
+                reraise=True, retry=retry_if_exception_type(BundleReplacedError), stop=stop_after_attempt(_ATTEMPTS)
+            )(self._open, name)
         except KfpMindSporeError as error:
             # A name that only a client has sent is neither stored nor used as a label.
             if not isinstance(error, NotFoundError) or name in self._versions or name in self.sources.models:
