@@ -8,11 +8,15 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
 # In order of collection, which has the slow files first.
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Tests that need neither root nor the data of workloads.
+ANYWHERE := not workload and not cluster and not docker
+DURATIONS := build/durations
+RUNS ?= 5
 # One worker has a cluster with a node, the other API servers without nodes.
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-workloads test-endurance test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load durations test-workloads test-endurance test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,9 +33,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Train, export, gate, serve and query LeNet on digits, on this machine
 	$(BIN)/kfp-mindspore demo
 
-test: $(STAMP) ## Everything CI checks without root: lint, types and contracts beside the unit and lifecycle tests
+test: $(STAMP) ## What a contributor waits for: lint, types, contracts, unit tests, one lifecycle, one notebook
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory --jobs 2 suite types contracts
+	@$(MAKE) --no-print-directory --jobs 2 types contracts
+	@$(MAKE) --no-print-directory unit
+
+test-slow: $(STAMP) ## The tests marked slow: faults, load, fuzz, the other lifecycles and notebooks, wheel, documentation
+	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test-slow.xml -m 'slow and $(ANYWHERE)'
+
+test-load: $(STAMP) ## The tests of `make test`, RUNS times beside 8 busy processes
+	@.ci/test-load $(RUNS)
+
+durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md
+	$(BIN)/python -m tests.support.durations $(DURATIONS)
 
 test-pythons: ## `make test` on each Python 3.10, 3.11 and 3.12 of this machine, in .venv-3.10 and so on
 	@.ci/test-pythons
@@ -50,14 +64,8 @@ types: $(STAMP) ## Strict type check
 contracts: $(STAMP) ## Import contracts
 	$(BIN)/lint-imports
 
-unit: $(STAMP) ## Fast tests: unit, golden
-	$(PYTEST) $(PARALLEL) -m 'not lifecycle and not workload and not wheel and not cluster and not docker'
-
-local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
-	$(PYTEST) $(PARALLEL) -m 'lifecycle or wheel'
-
-suite: $(STAMP)
-	$(PYTEST) $(PARALLEL) --durations 10 -m 'not workload and not cluster and not docker'
+unit: $(STAMP) ## The tests of `make test` alone
+	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test.xml -m 'not slow and $(ANYWHERE)'
 
 test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served
 	$(PYTEST) $(PARALLEL) --durations 10 -m workload tests/workloads

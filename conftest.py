@@ -23,6 +23,14 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what injects faults into processes or loads and fuzzes servers as slow."""
+    folders = [Path(__file__).parent / "tests" / name for name in ("faults", "fuzz")]
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in folders):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """Return a directory with `dataset`, `checkpoint` and model bundles, made once per session; copy before damaging.

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve"]
 
@@ -110,6 +110,7 @@ def test_run_leaves_no_process(home: Path, first: dict[str, Any]) -> None:
     assert not (home / "services").exists()
 
 
+@pytest.mark.slow
 def test_rerun_is_cached_and_unmet_gate_keeps_deployed_service(home: Path, first: dict[str, Any]) -> None:
     again = run_json(home, "run", "digits_lifecycle", "--keep")
     try:
@@ -139,6 +140,7 @@ def test_rerun_is_cached_and_unmet_gate_keeps_deployed_service(home: Path, first
     assert get_readiness(again["url"]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_run_terminated_in_training_leaves_no_process(home: Path, first: dict[str, Any], number: int) -> None:
     earlier = set(home.glob("runs/*"))

@@ -85,9 +85,14 @@ def test_notebook_has_no_outputs(path: Path) -> None:
     assert not kept, f"{path.name}: outputs in {kept}; clear them before committing"
 
 
-@pytest.mark.lifecycle
 @pytest.mark.timeout(2 * CELL_SECONDS)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if number else [])
+        for number, path in enumerate(NOTEBOOKS)
+    ],
+)
 def test_notebook_runs(path: Path, servers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # The kernel `python3` of a virtual environment is its own interpreter.
     for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):

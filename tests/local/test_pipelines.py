@@ -14,7 +14,7 @@ from kfp_mindspore.testing import Lifecycle
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_retraining_deploys_better_model(local_home: Path, lifecycle: Lifecycle) -> None:

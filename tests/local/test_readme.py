@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.lifecycle
+@pytest.mark.slow
 def test_ten_lines_print_class_names(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text().partition("## Python in ten lines")[2]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL)

@@ -18,7 +18,7 @@ import pytest
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.runs.spec import read_spec
 
-pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")

@@ -92,6 +92,7 @@ def test_jobs_of_page_are_valid(page) -> None:
                 assert list_errors(document) == []
 
 
+@pytest.mark.slow
 def test_site_has_no_broken_link_and_reference_of_every_public_name(tmp_path) -> None:
     config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))  # strict: a warning fails the build
     build(config)

@@ -79,7 +79,7 @@ def test_constraints_are_checkouts_or_installed_versions(monkeypatch) -> None:
     assert not any(line.startswith("kfp-mindspore==") for line in lines)
 
 
-@pytest.mark.wheel
+@pytest.mark.slow
 def test_wheel_does_not_depend_on_umask() -> None:
     wheels = set()
     for mask in (0o022, 0o077):

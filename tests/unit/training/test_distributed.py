@@ -28,6 +28,7 @@ def finish(started: list[MindSporeProcess]) -> tuple[list[int], str]:
     return [code for code, _ in results], "---\n".join(output for _, output in results)
 
 
+@pytest.mark.slow
 @pytest.mark.mindspore
 def test_three_workers_resume_in_middle_of_epoch_of_two(
     mindspore_processes: MindSporeProcesses, digits_dataset: Path, tmp_path: Path

@@ -14,7 +14,7 @@ import pytest
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses, start_gang
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 SCRIPT = Path(__file__).with_name("gang_script.py")
 NAMES = ("lenet", "uneven", "float16", "own_step", "batch_norm")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.mindspore_processes import MindSporeProcesses
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
 EXACT = pytest.approx(0, abs=1e-6)
 
