@@ -59,6 +59,7 @@ MOVED = {
 OPTIONS = {
     "Jobs": ("kfp_mindspore.msjob.options", "JobOptions"),
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
+    "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),
 }
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -14,9 +15,11 @@ import click
 
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.dataclass_options import dataclass_options
+from kfp_mindspore.cli.output import add_json_option, print_json, print_table
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
+from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 
 
@@ -52,24 +55,11 @@ class _Batch(click.ParamType[Any]):
     type=click.Path(path_type=Path),
     help="Dataset directory; samples of its test split verify the graph.",
 )
-@click.option("--network", help="Factory as module:factory. [default: from the checkpoint]")
-@click.option("--network-arguments", help="Arguments of the factory as a JSON object.")
-@click.option("--batch", type=_Batch(), default="free", show_default=True, help="Batch size of the graph.")
-@click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
-@click.option("--metadata", type=PairType(), multiple=True, help="Metadata of the bundle; repeatable.")
-@click.option(
-    "--transform",
-    help="Python file or registered name, instead of the dataset's preprocessing; `none` for the graph alone.",
-)
-@click.option(
-    "--dimensions",
-    type=click.Path(path_type=Path),
-    help="JSON file with free dimensions other than the batch and the sizes to pad them to.",
-)
-@click.option(
-    "--strategy",
-    type=click.Path(path_type=Path),
-    help="Strategy file of a sharded checkpoint, or directory of those of all stages. [default: CHECKPOINT/strategy]",
+@dataclass_options(
+    ExportOptions,
+    without=("tolerance",),
+    names={"sample_count": "--samples"},
+    types={"batch": _Batch(), **dict.fromkeys(("dimensions", "strategy"), click.Path(path_type=Path))},
 )
 @_add_key_option("File with the key to encrypt the model (AES-GCM)")
 @add_json_option
@@ -77,14 +67,7 @@ def export(
     checkpoint: Path,
     output: Path,
     dataset: Path,
-    network: str | None,
-    network_arguments: str | None,
-    batch: str | int,
-    samples: int,
-    metadata: tuple[tuple[str, str], ...],
-    transform: str | None,
-    dimensions: Path | None,
-    strategy: Path | None,
+    options: ExportOptions,
     key_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -93,25 +76,20 @@ def export(
     A sharded checkpoint, a directory with the slices of each rank in rank_N/, is merged by its strategy files.
 
     The exported graph is reloaded and compared with the network; the bundle is written only if the outputs agree. It
-    is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY.
+    is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY. --dimensions takes a JSON file.
     """
     # MindSpore logs call stacks as errors for a network that does not compile; its message is in the exception.
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
     from kfp_mindspore.mindir import export_mindir
 
+    if options.dimensions is not None:
+        options = dataclasses.replace(options, dimensions=_read_object(Path(str(options.dimensions))))
     bundle = export_mindir(
         checkpoint,
         output,
+        options,
         dataset_dir=dataset,
-        network=network,
-        network_arguments=_parse_object(network_arguments),
-        batch=batch,
-        sample_count=samples,
-        metadata=dict(metadata),
-        transform=transform,
-        dimensions=None if dimensions is None else _read_object(dimensions),
         key=_read_key(key_file),
-        strategy=strategy,
     )
     if as_json:
         print_json(_describe(bundle))
@@ -294,16 +272,4 @@ def _read_object(file: Path) -> dict[str, Any]:
     value = files.read_json(file)
     if not isinstance(value, dict):
         raise UserError(f"{file}: must contain a JSON object of dimensions by name, got {type(value).__name__}")
-    return value
-
-
-def _parse_object(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"--network-arguments: not valid JSON ({error}): {text}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"--network-arguments: must be a JSON object, got {text}")
     return value

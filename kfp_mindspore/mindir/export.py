@@ -31,6 +31,7 @@ from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, u
 from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving, load_export_samples
 from kfp_mindspore.mindir.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir, read_proto
+from kfp_mindspore.mindir.options import FREE, ExportOptions
 from kfp_mindspore.mindir.padding import (
     check_inputs,
     check_padding,
@@ -40,7 +41,7 @@ from kfp_mindspore.mindir.padding import (
     shorten_error,
 )
 from kfp_mindspore.mindir.shards import is_sharded, merge_shards, open_sharded
-from kfp_mindspore.mindir.verify import TOLERANCE, compare_raw, run_and_compare
+from kfp_mindspore.mindir.verify import compare_raw, run_and_compare
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform, read_transform_source
 
@@ -54,28 +55,18 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-FREE = "free"
 NO_TRANSFORM = "none"
-# Metadata that `export_mindir` writes from validated arguments.
-_OWN_METADATA = ("dimensions", "encryption", "transform")
 
 
 def export_mindir(
     checkpoint_dir: Path | str,
     output_dir: Path | str,
+    options: ExportOptions | None = None,
     *,
     dataset_dir: Path | str | None = None,
     samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None = None,
-    batch: str | int = FREE,
-    network: str | nn.Cell | None = None,
-    network_arguments: Mapping[str, Any] | None = None,
-    metadata: Mapping[str, str] | None = None,
-    sample_count: int = 64,
-    tolerance: float = TOLERANCE,
-    transform: Path | str | None = None,
-    dimensions: Mapping[str, Any] | None = None,
     key: bytes | None = None,
-    strategy: Path | str | None = None,
+    **changes: Any,
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 
@@ -86,26 +77,15 @@ def export_mindir(
         checkpoint_dir: A checkpoint directory, or a sharded checkpoint's directory: the slices in `rank_<N>/`
             (`kfp_mindspore.mindir.shards`).
         output_dir: The bundle directory to write; replaced when it exists.
+        options: The options, see `kfp_mindspore.mindir.options`; default all defaults.
         dataset_dir: A dataset directory; its test split's first samples are compared, its task, labels and
             preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several network
             inputs are matched by name.
         samples: Real inputs to compare, instead of a dataset: an array with shape (N, …), or arrays by parameter name.
             Raw ones, by request names, if the checkpoint records a preprocessing.
-        batch: `free`, or the graph's fixed row count.
-        network: `module:factory`, or the network itself; default as recorded by the checkpoint.
-        network_arguments: The factory's keyword arguments; default as recorded by the checkpoint.
-        metadata: Texts to keep in the signature.
-        sample_count: How many dataset samples to compare and to keep in the bundle.
-        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
-        transform: A file that defines a transform, which is validated and copied into the bundle; or the name under
-            which an installed package registers one. It replaces the declared preprocessing and a classification's
-            label; `none` replaces them by nothing, so that the server runs the graph alone.
-        dimensions: Free dimensions other than the batch by name (`formats.model_options.parse_dimensions`); the graph
-            is compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
-        strategy: A sharded checkpoint's strategy file, or a directory with all pipeline stages' files; by default
-            `strategy/` in the checkpoint.
+        changes: Fields of `ExportOptions` that differ from `options`: export_mindir(…, batch=8).
 
     Returns:
         The bundle, opened.
@@ -115,12 +95,11 @@ def export_mindir(
         KfpMindSporeError: MindSpore cannot export the network, or the exported graph's outputs differ.
         MissingExtraError: MindSpore is not installed.
     """
-    if batch != FREE and (isinstance(batch, str) or batch < 1):
-        raise UserError(f"batch: must be 'free' or a number of at least 1, got {batch!r}")
-    if reserved := [name for name in _OWN_METADATA if name in (metadata or {})]:
-        raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=f"Give {reserved[0]} instead.")
+    options = dataclasses.replace(options or ExportOptions(), **changes)
+    options.check()
     if key is not None:
         check_key(key)
+    transform, dimensions = options.transform, options.dimensions
     declared = transform is None
     if transform == NO_TRANSFORM:
         transform = None
@@ -128,20 +107,20 @@ def export_mindir(
         # A misspelt name must not cost a whole export's time.
         read_transform_source(transform)
     sharded = is_sharded(checkpoint_dir)
-    if strategy is not None and not sharded:
+    if options.strategy is not None and not sharded:
         raise UserError(f"strategy: {checkpoint_dir} is no sharded checkpoint: it has no directories rank_<N>")
     checkpoint = open_sharded(checkpoint_dir) if sharded else Checkpoint.open(checkpoint_dir)
-    loaded = load_export_samples(checkpoint, dataset_dir, samples, sample_count, declared=declared)
+    loaded = load_export_samples(checkpoint, dataset_dir, samples, options.sample_count, declared=declared)
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
     from kfp_mindspore.mindir.network import load_parameters, scratch_directory
 
     with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
-        cell = _get_network(checkpoint, network, network_arguments)
-        load_parameters(cell, checkpoint, merge_shards(checkpoint.path, scratch, strategy) if sharded else None)
+        cell = _get_network(checkpoint, options.network, options.network_arguments)
+        load_parameters(cell, checkpoint, merge_shards(checkpoint.path, scratch, options.strategy) if sharded else None)
         cell.set_train(False)
-        fixed = None if batch == FREE else int(batch)
+        fixed = None if options.batch == FREE else int(options.batch)
         inputs = _order_inputs(cell, loaded.inputs, named=isinstance(samples, Mapping) and not loaded.declaration)
         axes = get_free_axes(dimensions, "inputs")
         if dimensions is not None:
@@ -155,7 +134,7 @@ def export_mindir(
         outputs = _run_network(cell, list(named.values()), fixed)
         kept = VerifiedSamples(named, outputs, loaded.target, weight=loaded.weight, groups=loaded.groups)
         signature = _describe_tensors(kept, fixed, dimensions, mindspore.__version__)
-        described = _describe(checkpoint, loaded, metadata)
+        described = _describe(checkpoint, loaded, options.metadata)
         if key is not None:
             described["encryption"] = ENCRYPTION
         signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
@@ -166,7 +145,7 @@ def export_mindir(
             declaration = declare_serving(loaded, names, signature.outputs)
             if declaration.get("pre"):
                 kept = dataclasses.replace(kept, raw=loaded.raw)
-        tolerance = kept.scale_tolerance(tolerance)
+        tolerance = kept.scale_tolerance(options.tolerance)
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
             writer.write_verified(kept)

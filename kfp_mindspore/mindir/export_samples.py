@@ -94,8 +94,6 @@ def load_export_samples(
             "export needs real inputs to compare the exported graph with the network",
             hint="Give a dataset directory (--dataset, dataset_dir=…) or arrays (samples=…).",
         )
-    if count < 1:
-        raise UserError(f"sample_count: must be at least 1, got {count}")
     dataset = Dataset.open(dataset_dir)
     held_out = read_samples(dataset, _SPLIT, count=count, preprocessing=declaration or None)
     if declared and not declaration:

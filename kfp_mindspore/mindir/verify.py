@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, ModelBundle, VerifiedSamples
+from kfp_mindspore.mindir.options import TOLERANCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)

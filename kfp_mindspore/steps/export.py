@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.steps.launch.arguments import to_metadata
@@ -18,9 +17,7 @@ def export_model(
     *,
     batch: int = 0,
     samples: int = 64,
-    network: str = "",
-    network_arguments: Mapping[str, Any] | None = None,
-    transform: str = "",
+    **options: Any,
 ) -> float:
     """Export a model's checkpoint to a verified bundle and describe it in the bundle's metadata.
 
@@ -30,9 +27,7 @@ def export_model(
         bundle: Output artifact; the bundle is written to its path.
         batch: The graph's batch size; 0 for a free one.
         samples: Held-out samples to compare and keep.
-        network: The network's factory as `module:callable`; empty for the checkpoint's.
-        network_arguments: The factory's keyword arguments; empty for the checkpoint's.
-        transform: The transform's Python file or name; empty for the checkpoint's.
+        options: Other fields of `ExportOptions`; empty for their defaults.
 
     Returns:
         Largest absolute difference between the exported graph's and the network's outputs.
@@ -46,9 +41,7 @@ def export_model(
         dataset_dir=dataset.path if dataset else f"{model.path}/dataset",
         batch=batch or "free",
         sample_count=samples,
-        network=network or None,
-        network_arguments=network_arguments or None,
-        transform=transform or None,
+        **{name: value or None for name, value in options.items()},
     ).signature
     difference = float(signature.verified["max_abs_diff"])
     bundle.metadata.update(

@@ -83,6 +83,9 @@ class Signature:
         expected = inspect.Parameter.empty if entry.is_required else entry.default
         if self.form == COMPONENT and not entry.is_required:
             expected = entry.literal_default
+            if entry.kind is object and entry.default is None:
+                # The empty value of the argument's type stands for None.
+                expected = type(default)()
         # A setter of one option has no default; a client leaves the default by None.
         allowed = {SETTER: (None, inspect.Parameter.empty), CLIENT: (expected, None)}.get(self.form, (expected,))
         if not any(default is item or default == item for item in allowed):

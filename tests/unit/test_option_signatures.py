@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.components import deploy_kserve, load_dataset, train_msjob
+from kfp_mindspore.components import deploy_kserve, export_mindir, load_dataset, train_msjob
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import (
     set_restart_policy,
@@ -22,6 +22,7 @@ from kfp_mindspore.dsl import (
     set_worker_pod,
 )
 from kfp_mindspore.inference import Service
+from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.options import JobOptions
 from kfp_mindspore.options import option
@@ -30,6 +31,16 @@ from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 _OF_SETTERS = "a setter sets it"
 SIGNATURES = [
     Signature(DatasetOptions, load_dataset, COMPONENT),
+    Signature(
+        ExportOptions,
+        export_mindir,
+        COMPONENT,
+        names={"sample_count": "samples"},
+        without={
+            "batch": "a parameter has one type, in which 0 is `free`",
+            **dict.fromkeys(("metadata", "tolerance", "dimensions", "strategy"), "no argument yet"),
+        },
+    ),
     Signature(
         Service,
         deploy_kserve,

@@ -32,7 +32,7 @@ def export_mindir(
         samples: Held-out samples to compare and keep, at least 32.
         network: The network's factory as `module:callable`; default the checkpoint's.
         network_arguments: The factory's keyword arguments; default the checkpoint's.
-        transform: The served model's transform: a Python file in the step's image, or a registered name.
+        transform: The served model's transform: a Python file, or a registered name, in the step's image.
 
     Returns:
         max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.

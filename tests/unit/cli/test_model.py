@@ -93,8 +93,11 @@ def test_export(
         (["export", "empty", "--dataset", "empty", "-o", "out"], "checkpoint.json is missing"),
         (["export", "x", "--dataset", "x", "-o", "out", "--batch", "some"], "must be 'free' or a number"),
         (["export", "x", "--dataset", "x", "-o", "out", "--metadata", "author"], "must be KEY=VALUE, got 'author'"),
-        (["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "{"], "not valid JSON"),
-        (["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "[]"], "must be a JSON object, got []"),
+        (["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "{"], "must be JSON, got '{'"),
+        (
+            ["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "[]"],
+            "network_arguments: must be a dict, got []",
+        ),
         (["export", "x", "-o", "out"], "Missing option '--dataset'"),
     ],
 )

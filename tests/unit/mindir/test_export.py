@@ -179,7 +179,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         ({"network": "small_networks:Pair", "network_arguments": {}}, UserError, "no value for scale"),
         ({"batch": 0}, UserError, "batch: must be 'free' or a number of at least 1, got 0"),
         ({"batch": "some"}, UserError, "batch: must be 'free' or a number of at least 1, got 'some'"),
-        ({"sample_count": 0}, UserError, "sample_count: must be at least 1, got 0"),
+        ({"sample_count": 0}, UserError, "sample_count: must be an integer ≥ 1, got 0"),
         ({"dataset_dir": None}, UserError, "needs real inputs"),
         ({"dataset_dir": "nowhere"}, NotFoundError, "nowhere: no such dataset directory"),
         ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "takes image, got picture"),

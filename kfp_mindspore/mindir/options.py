@@ -1,0 +1,59 @@
+"""Options for export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.options import check_options, option
+
+FREE = "free"
+TOLERANCE = 1e-5
+# Metadata that `export_mindir` writes from validated arguments.
+_OWN_METADATA = ("dimensions", "encryption", "transform")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options for export.
+
+    Args:
+        batch: The exported graph's batch size; `free`, or a number of at least 1. The graph has this row count.
+        sample_count: Held-out samples to compare and keep. They are the first of the dataset's test split.
+        network: The network's factory as `module:callable`; default the checkpoint's. In Python also the network.
+        network_arguments: The factory's keyword arguments; default the checkpoint's.
+        metadata: Texts to keep in the signature.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
+        transform: The served model's transform: a Python file, or a registered name. It is validated, and a file is
+            copied into the bundle. It replaces the declared preprocessing and a classification's label; `none` replaces
+            them by nothing, so that the server runs the graph alone.
+        dimensions: Free dimensions other than the batch by name, and the sizes to pad them to. See
+            `formats.model_options.parse_dimensions`; the graph is compared with the network at every size that the
+            samples can be padded to.
+        strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default its `strategy/`.
+    """
+
+    batch: str | int = FREE
+    sample_count: int = option(64, minimum=1)
+    network: Any = None
+    network_arguments: Mapping[str, Any] | None = None
+    metadata: Mapping[str, str] | None = None
+    tolerance: float = TOLERANCE
+    transform: Path | str | None = None
+    dimensions: Mapping[str, Any] | None = None
+    strategy: Path | str | None = None
+
+    def check(self) -> None:
+        """Refuse options that no checkpoint fits.
+
+        Raises:
+            UserError: The message names the option.
+        """
+        check_options(self, subject="export_mindir")
+        if self.batch != FREE and (isinstance(self.batch, str) or self.batch < 1):
+            raise UserError(f"batch: must be 'free' or a number of at least 1, got {self.batch!r}")
+        if reserved := [name for name in _OWN_METADATA if name in (self.metadata or {})]:
+            raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=f"Give {reserved[0]} instead.")
