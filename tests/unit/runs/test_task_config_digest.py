@@ -7,7 +7,8 @@ from kfp import compiler, dsl, kubernetes
 
 from kfp_mindspore.components.evaluation.evaluate_mindir import evaluate_mindir
 from kfp_mindspore.components.training.train_msjob import train_msjob
-from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.runs import compile_text
+from kfp_mindspore.runs.spec import parse_spec
 from kfp_mindspore.runs.task_config_digest import add_task_config_digests
 from kfp_mindspore.settings import TASK_CONFIG_DIGEST_VARIABLE
 
@@ -23,7 +24,7 @@ def get_digests(tmp_path: Path, *setters: Callable[[Any], Any]) -> list[str]:
 
     file = tmp_path / "digest.yaml"
     compiler.Compiler().compile(pipeline, str(file))
-    executors = read_spec(file)["deploymentSpec"]["executors"]
+    executors = parse_spec(compile_text(str(file)))["deploymentSpec"]["executors"]
     environment = [entry for executor in executors.values() for entry in executor["container"].get("env", [])]
     return [entry["value"] for entry in environment if entry["name"] == TASK_CONFIG_DIGEST_VARIABLE]
 
