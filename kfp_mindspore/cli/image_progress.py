@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, TextIO
 
-from kfp_mindspore.images.progress import Progress, ProgressPrinter
+from kfp_mindspore.images.progress import BuildProgress, ProgressPrinter
 
 
 class BuildDisplay(ProgressPrinter):
@@ -46,7 +46,7 @@ class BuildDisplay(ProgressPrinter):
             self._bars.stop()
             self._bars = None
 
-    def show_layer(self, progress: Progress) -> None:
+    def show_layer(self, progress: BuildProgress) -> None:
         """Update a layer's bar, or print the layer once it is finished."""
         name = progress.layer_name
         if self._bars is None or not (progress.total_bytes or name in self._tasks):

@@ -33,7 +33,7 @@ from kfp_mindspore.cli.job_report import (
     warn_of_missing_operator,
 )
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_json_list
-from kfp_mindspore.cli.target import Target, add_target_options
+from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.missing_operator import report_missing_operator
 from kfp_mindspore.msjob.options import JobOptions
@@ -97,7 +97,7 @@ def submit(
     dry_run: bool,
     image: str | None,
     kind: str,
-    target: Target,
+    target: BackendOptions,
     as_json: bool,
 ) -> None:
     """Submit a job: the MSJob in FILE (YAML), or one that runs COMMAND in each worker.
@@ -177,7 +177,7 @@ def submit(
 @click.argument("name", shell_complete=complete_jobs)
 @add_target_options
 @add_json_option
-def get(name: str, target: Target, as_json: bool) -> None:
+def get(name: str, target: BackendOptions, as_json: bool) -> None:
     """Show a job: state, conditions, reason of waiting, first failure and processes."""
     client = target.make_client()
     found = client.get_job(name)
@@ -190,7 +190,7 @@ def get(name: str, target: Target, as_json: bool) -> None:
 @job.command("list", epilog="Example: kfp-mindspore job list --json")
 @add_target_options
 @add_json_option
-def list_command(target: Target, as_json: bool) -> None:
+def list_command(target: BackendOptions, as_json: bool) -> None:
     """List jobs."""
     jobs = target.make_client().list_jobs()
     if as_json:
@@ -214,7 +214,7 @@ def logs(
     index: int | None,
     everything: bool,
     tail: int | None,
-    target: Target,
+    target: BackendOptions,
 ) -> None:
     """Print the logs of a job's processes; -f follows them across restarts."""
     client = target.make_client()
@@ -261,7 +261,7 @@ def logs(
 )
 @add_target_options
 @add_json_option
-def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target, as_json: bool) -> None:
+def wait(name: str, timeout: float, conditions: tuple[str, ...], target: BackendOptions, as_json: bool) -> None:
     """Wait for a condition of a job; exit with 1 on failure or timeout."""
     client = target.make_client()
     with (
@@ -281,7 +281,7 @@ def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target,
 @click.argument("name", shell_complete=complete_jobs)
 @add_target_options
 @add_json_option
-def suspend(name: str, target: Target, as_json: bool) -> None:
+def suspend(name: str, target: BackendOptions, as_json: bool) -> None:
     """Terminate a job's processes with a grace period, and keep the job."""
     _update(name, {"spec": {"runPolicy": {"suspend": True}}}, "is being suspended", target, as_json)
 
@@ -290,7 +290,7 @@ def suspend(name: str, target: Target, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_jobs)
 @add_target_options
 @add_json_option
-def resume(name: str, target: Target, as_json: bool) -> None:
+def resume(name: str, target: BackendOptions, as_json: bool) -> None:
     """Resume a suspended job from its last checkpoint."""
     _update(name, {"spec": {"runPolicy": {"suspend": False}}}, "is being resumed", target, as_json)
 
@@ -300,7 +300,7 @@ def resume(name: str, target: Target, as_json: bool) -> None:
 @click.option("--workers", type=click.IntRange(min=1), required=True, help="Number of workers.")
 @add_target_options
 @add_json_option
-def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
+def scale(name: str, workers: int, target: BackendOptions, as_json: bool) -> None:
     """Change a job's number of workers: it restarts from the last checkpoint."""
     patch = {"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}
     _update(name, patch, f"is being scaled to {workers} workers", target, as_json)
@@ -315,7 +315,7 @@ def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
 )
 @add_target_options
 @add_json_option
-def delete(name: str, grace_seconds: float | None, target: Target, as_json: bool) -> None:
+def delete(name: str, grace_seconds: float | None, target: BackendOptions, as_json: bool) -> None:
     """Delete a job and its processes."""
     client = target.make_client()
     client.backend.delete(name, client.namespace, grace_seconds=grace_seconds)
@@ -328,7 +328,7 @@ def delete(name: str, grace_seconds: float | None, target: Target, as_json: bool
 job.add_command(convert)
 
 
-def _update(name: str, patch: dict[str, Any], what: str, target: Target, as_json: bool) -> None:
+def _update(name: str, patch: dict[str, Any], what: str, target: BackendOptions, as_json: bool) -> None:
     client = target.make_client()
     changed = client.backend.update(name, client.namespace, patch)
     if as_json:

@@ -87,7 +87,7 @@ def run(
 ) -> None:
     """Run the operator in the foreground until Ctrl-C or SIGTERM."""
     from kfp_mindspore.operator.logs import start_log
-    from kfp_mindspore.operator.options import Options
+    from kfp_mindspore.operator.options import OperatorOptions
     from kfp_mindspore.operator.runtime import Settings, run_operator
 
     errors = list_namespace_errors("--namespace", *namespaces)
@@ -105,7 +105,7 @@ def run(
             kubeconfig=kubeconfig,
             context=context,
             namespaces=tuple(dict.fromkeys(namespaces)),
-            options=Options(
+            options=OperatorOptions(
                 istio_sidecar=istio_sidecar,
                 gang_scheduler=gang_scheduler,
                 scheduler_name=scheduler_name,

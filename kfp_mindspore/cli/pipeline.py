@@ -10,7 +10,7 @@ import click
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
-from kfp_mindspore.cli.pipeline_options import Server, add_server_options, add_source
+from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, add_server_options, add_source
 from kfp_mindspore.cli.pipeline_runs import get, run, schedule, terminate
 from kfp_mindspore.errors import UserError
 
@@ -89,7 +89,9 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
 @click.option("--description", default="", help="Description on the server.")
 @add_server_options
 @add_json_option
-def upload(source: str, image: str, name: str, version: str, description: str, server: Server, as_json: bool) -> None:
+def upload(
+    source: str, image: str, name: str, version: str, description: str, server: PipelineServerOptions, as_json: bool
+) -> None:
     """Upload a pipeline to Kubeflow Pipelines, as a new version if it exists."""
     client, text = server.prepare(source, image)
     uploaded = client.upload(text, name=name, version=version, description=description)

@@ -25,7 +25,7 @@ _CLUSTER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Server:
+class PipelineServerOptions:
     """Server option values.
 
     Args:
@@ -112,7 +112,9 @@ def add_server_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> Any:
-        server = Server(**{name: options.pop(name) for name in Server.__dataclass_fields__})
+        server = PipelineServerOptions(
+            **{name: options.pop(name) for name in PipelineServerOptions.__dataclass_fields__}
+        )
         return command(*arguments, server=server, **options)
 
     for option in reversed(

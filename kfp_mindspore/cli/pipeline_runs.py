@@ -10,7 +10,7 @@ import click
 
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json, print_table
-from kfp_mindspore.cli.pipeline_options import Server, add_run_options, add_server_options, add_source
+from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, add_run_options, add_server_options, add_source
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs.records import RemoteRun
@@ -58,7 +58,7 @@ def run(
     no_cache: bool,
     wait: bool,
     timeout: float | None,
-    server: Server,
+    server: PipelineServerOptions,
     as_json: bool,
 ) -> None:
     """Start a run on Kubeflow Pipelines (`kfp-mindspore run` runs locally)."""
@@ -90,7 +90,7 @@ def run(
 @_TIMEOUT
 @add_server_options
 @add_json_option
-def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json: bool) -> None:
+def get(run_id: str, wait: bool, timeout: float | None, server: PipelineServerOptions, as_json: bool) -> None:
     """Show a run: its state, its steps' states, and the reason and last lines of failed steps."""
     client = server.connect()
     if wait or timeout is not None:
@@ -121,7 +121,7 @@ def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json:
 @click.argument("run_id")
 @add_server_options
 @add_json_option
-def terminate(run_id: str, server: Server, as_json: bool) -> None:
+def terminate(run_id: str, server: PipelineServerOptions, as_json: bool) -> None:
     """Terminate a run; Kubeflow Pipelines reports it as FAILED."""
     server.connect().terminate(run_id)
     if as_json:
@@ -161,7 +161,7 @@ def schedule(
     every: int | None,
     max_concurrency: int,
     catch_up: bool,
-    server: Server,
+    server: PipelineServerOptions,
     as_json: bool,
 ) -> None:
     """Run a pipeline at fixed times, by a recurring run of Kubeflow Pipelines."""

@@ -17,7 +17,7 @@ from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
 from kfp_mindspore.files import get_home
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.inference.service import LOOPBACK, ServiceState, ServiceStatus, suggest_name
 from kfp_mindspore.local.lease import Lease
 
@@ -99,7 +99,7 @@ def serve(
     flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
     service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
     service.validate()
-    client = InferenceClient(LocalServing())
+    client = InferenceClient(LocalServingBackend())
     _check_absent(client, name)
     with _terminate_as_interrupt() as signals, Lease.hold(get_home() / "leases" / f"serve-{os.getpid()}") as lease:
         status = client.deploy(service, wait_seconds=wait, lease=lease)

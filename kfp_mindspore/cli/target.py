@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Target:
+class BackendOptions:
     """`--backend`, `--namespace`, `--context` and `--kubeconfig` values.
 
     Attributes:
@@ -79,7 +79,7 @@ def add_target_options(command: Command) -> Command:
         kubeconfig: Path | None,
         **options: Any,
     ) -> Any:
-        return command(*arguments, target=Target(backend, namespace, context, kubeconfig), **options)
+        return command(*arguments, target=BackendOptions(backend, namespace, context, kubeconfig), **options)
 
     file = click.Path(path_type=Path)
     for add in (

@@ -29,7 +29,7 @@ from kfp_mindspore.data.report import (
 )
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_fields, resolve_roles
 from kfp_mindspore.data.sources import sklearn_sets
-from kfp_mindspore.data.sources.base import TARGETS, Request, Source
+from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
 from kfp_mindspore.data.sources.formats import read_path
 from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import parse_mode, split_samples
@@ -86,7 +86,7 @@ def load_dataset(
     kind, field = parse_mode(options.split) if options.split else ("", "")
     exact = list_exact_fields(list(options.target), options.weight, options.ids, field, options.inputs)
     size = options.image_size
-    request = Request(
+    request = SourceRequest(
         list_fields(exact, options.features, options.inputs),
         guess_target=not options.target,
         exact=exact,
@@ -114,7 +114,7 @@ def load_dataset(
         return _write(Path(output_dir), read, roles, options, name=_get_name(source), kind=kind)
 
 
-def _read(source: str | Mapping[str, str], request: Request, kind: str, stack: ExitStack) -> Source | Dataset:
+def _read(source: str | Mapping[str, str], request: SourceRequest, kind: str, stack: ExitStack) -> Source | Dataset:
     """Read a source; its downloads are kept until the stack is closed."""
     if not isinstance(source, str):
         return _concatenate({split: _read_part(split, uri, request, kind, stack) for split, uri in source.items()})
@@ -129,7 +129,7 @@ def _read(source: str | Mapping[str, str], request: Request, kind: str, stack: E
     return read_path(path, request, kind)
 
 
-def _read_part(split: str, uri: str, request: Request, kind: str, stack: ExitStack) -> Source:
+def _read_part(split: str, uri: str, request: SourceRequest, kind: str, stack: ExitStack) -> Source:
     if split not in SPLITS:
         raise ValidationError([f"source: splits are {', '.join(SPLITS)}, got {split!r}"], subject="load_dataset")
     return read_path(stack.enter_context(fetch_source(uri, hint=_HINT)), request, kind)

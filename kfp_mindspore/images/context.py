@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import BinaryIO
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.layer import Layer
 
 
@@ -27,13 +27,13 @@ class BuildContext:
 
     def __init__(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[ContextEntry],
         *,
         requirements: Iterable[str] = (),
         command: Iterable[str] = (),
         notes: Iterable[str] = (),
     ) -> None:
-        self.entries: tuple[Entry, ...] = tuple(sorted(entries, key=lambda entry: entry.path.encode()))
+        self.entries: tuple[ContextEntry, ...] = tuple(sorted(entries, key=lambda entry: entry.path.encode()))
         self.requirements = tuple(requirements)
         self.command = tuple(command)
         self.notes = tuple(notes)
@@ -49,7 +49,7 @@ class BuildContext:
         """Return the tar of the sources below a folder; its digest is computed once."""
         return self._layers(prefix)
 
-    def write_tar(self, file: BinaryIO, *, prefix: str, extra: Iterable[Entry] = ()) -> None:
+    def write_tar(self, file: BinaryIO, *, prefix: str, extra: Iterable[ContextEntry] = ()) -> None:
         """Write a tar in constant memory.
 
         Args:
@@ -62,7 +62,7 @@ class BuildContext:
             file.write(chunk)
 
 
-def _refuse_conflicts(entries: tuple[Entry, ...]) -> None:
+def _refuse_conflicts(entries: tuple[ContextEntry, ...]) -> None:
     paths: set[str] = set()
     for entry in entries:
         if entry.path in paths:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import EXECUTABLE_MODE, FILE_MODE, Entry
+from kfp_mindspore.images.entry import EXECUTABLE_MODE, FILE_MODE, ContextEntry
 from kfp_mindspore.images.ignore import IGNORE_FILE, IgnoreRules, make_secret_rules, read_ignore_rules
 
 _MAX_LISTED = 20
@@ -60,7 +60,7 @@ def collect_folder(root: Path | str, *, command: Sequence[str] = (), include: Se
     return BuildContext(entries, command=command, notes=notes)
 
 
-def make_entry(root: Path, path: str) -> Entry:
+def make_entry(root: Path, path: str) -> ContextEntry:
     """Return the entry of one file or link.
 
     Args:
@@ -76,7 +76,7 @@ def make_entry(root: Path, path: str) -> Entry:
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from error
     if stat.S_ISLNK(status.st_mode):
-        return Entry(path, 0, link=_read_link(root, path))
+        return ContextEntry(path, 0, link=_read_link(root, path))
     for matches, kind in _UNSUPPORTED_TYPES:
         if matches(status.st_mode):
             raise UserError(f"{file}: is {kind}, which an image cannot hold", hint="Leave it out by .dockerignore.")
@@ -86,7 +86,7 @@ def make_entry(root: Path, path: str) -> Entry:
             hint="Replace it by a copy, or leave it out by .dockerignore.",
         )
     mode = EXECUTABLE_MODE if status.st_mode & stat.S_IXUSR else FILE_MODE
-    return Entry(path, status.st_size, mode, file)
+    return ContextEntry(path, status.st_size, mode, file)
 
 
 def _list_files(root: Path, folder: str, rules: IgnoreRules) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from kfp_mindspore.images.entry import CHUNK_BYTES, Entry
+from kfp_mindspore.images.entry import CHUNK_BYTES, ContextEntry
 
 _BLOCK = tarfile.BLOCKSIZE
 _FOLDER_MODE = 0o755
@@ -26,9 +26,9 @@ class Layer:
         prefix: The entries' absolute folder; empty for the tar's root.
     """
 
-    def __init__(self, entries: Sequence[Entry], prefix: str = "") -> None:
+    def __init__(self, entries: Sequence[ContextEntry], prefix: str = "") -> None:
         root = PurePosixPath(prefix.strip("/"))
-        members: dict[str, Entry | None] = {}
+        members: dict[str, ContextEntry | None] = {}
         # Folders are explicit: extractors create missing parents with their own modes.
         for path in (root, *root.parents):
             members[str(path)] = None
@@ -79,7 +79,7 @@ def _pad(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _make_header(name: str, entry: Entry | None) -> bytes:
+def _make_header(name: str, entry: ContextEntry | None) -> bytes:
     info = tarfile.TarInfo(name)
     if entry is None:
         info.type, info.mode = tarfile.DIRTYPE, _FOLDER_MODE

@@ -10,7 +10,7 @@ from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.folder import make_entry
 from kfp_mindspore.images.local_imports import resolve_source_imports
 from kfp_mindspore.images.notebook_cell import convert_cell
@@ -54,7 +54,7 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
     imports = resolve_source_imports(text, root, name=f"the cells of {file.name}")
     # Cells of `%%writefile` alone leave no code for the module.
     written = {name: text.encode(), **files} if text.strip() else files
-    entries = [Entry.from_bytes(path, content) for path, content in written.items()]
+    entries = [ContextEntry.from_bytes(path, content) for path, content in written.items()]
     entries += [make_entry(root, path) for path in imports.files if path not in written]
     imports.external -= {path.partition("/")[0].removesuffix(".py") for path in files}
     return BuildContext(

@@ -21,7 +21,7 @@ from kfp_mindspore.images.containerfile import (
     generate_containerfile,
 )
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 
 ALL_PLATFORMS = "all"
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
@@ -196,10 +196,10 @@ class ImagePlan:
 
         It needs constant memory; the same plan gives the same bytes.
         """
-        extra = [Entry.from_bytes(CONTAINERFILE_FILE, self.containerfile.encode())]
+        extra = [ContextEntry.from_bytes(CONTAINERFILE_FILE, self.containerfile.encode())]
         if self.options.requirements:
             lines = "".join(f"{line}\n" for line in self.options.requirements)
-            extra.append(Entry.from_bytes(REQUIREMENTS_FILE, lines.encode()))
+            extra.append(ContextEntry.from_bytes(REQUIREMENTS_FILE, lines.encode()))
         self.context.write_tar(file, prefix=SOURCES_FOLDER, extra=extra)
 
 

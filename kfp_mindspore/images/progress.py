@@ -12,7 +12,7 @@ _DIGEST_LENGTH = 19
 
 
 @dataclass(frozen=True)
-class Progress:
+class BuildProgress:
     """One progress event.
 
     Args:
@@ -35,10 +35,10 @@ class Progress:
         return f"{self.step} {self.item.removeprefix('sha256:')[:_DIGEST_LENGTH]}"
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[BuildProgress], None]
 
 
-def ignore_progress(_: Progress) -> None:
+def ignore_progress(_: BuildProgress) -> None:
     """Ignore an event."""
 
 
@@ -54,7 +54,7 @@ class ProgressPrinter:
         self._step = ""
         self._finished: set[str] = set()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: BuildProgress) -> None:
         """Print an event."""
         if progress.item:
             self.show_layer(progress)
@@ -65,7 +65,7 @@ class ProgressPrinter:
         if progress.text:
             self.print(f"  {progress.text}")
 
-    def show_layer(self, progress: Progress) -> None:
+    def show_layer(self, progress: BuildProgress) -> None:
         """Print a layer once it is finished."""
         name = progress.layer_name
         if name in self._finished:

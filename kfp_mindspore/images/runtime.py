@@ -9,7 +9,7 @@ from kfp_mindspore import __version__
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.containerfile import SOURCES_FOLDER
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
 
@@ -48,7 +48,7 @@ def make_runtime_context(wheel: Path | None = None, constraints: Path | None = N
     name, content = read_wheel(wheel)
     pinned = read_constraints(constraints)
     return BuildContext(
-        [Entry.from_bytes(name, content), Entry.from_bytes(CONSTRAINTS_FILE, pinned.encode())],
+        [ContextEntry.from_bytes(name, content), ContextEntry.from_bytes(CONSTRAINTS_FILE, pinned.encode())],
     )
 
 

@@ -1,5 +1,5 @@
 from .backends.kserve import KServeBackend as KServeBackend
-from .backends.local import LocalServing as LocalServing
+from .backends.local import LocalServingBackend as LocalServingBackend
 from .client import InferenceClient as InferenceClient
 from .manifest import build_inference_service as build_inference_service
 from .runtime import build_serving_runtime as build_serving_runtime

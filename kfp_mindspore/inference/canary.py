@@ -78,7 +78,7 @@ def run_canary_test(
         # An empty request reaches a server, which refuses it: 400 instead of the splitter's 5xx.
         try:
             rest.request_json("POST", status.canary.traffic_url, {kind: []}, timeout=timeout)
-        except rest.RequestError as error:
+        except rest.ServiceRequestError as error:
             if error.status != 400:
                 raise ProcessFailedError(f"traffic splitter of service {status.name}: {error.message}") from error
     try:
@@ -87,7 +87,7 @@ def run_canary_test(
             verified.inputs,
             get_max_rows(bundle),
         )
-    except rest.RequestError as error:
+    except rest.ServiceRequestError as error:
         if not 400 <= error.status < 500 and error.status != 200:
             raise ProcessFailedError(f"service {status.name}: {error.message}") from error
         return CanaryReport(smoke)

@@ -30,14 +30,15 @@ class InferenceClient:
     """A client for services.
 
     Args:
-        backend: Where they run: `local`, `kubernetes` or a backend's configuration, such as `LocalServing()`; default
-            `KFP_MINDSPORE_BACKEND`, else `kubernetes` in a pod and `local` anywhere else.
+        backend: Where they run: `local`, `kubernetes` or a backend's configuration, such as
+            `LocalServingBackend()`; default `KFP_MINDSPORE_BACKEND`, else
+            `kubernetes` in a pod and `local` anywhere else.
         namespace: Default namespace for calls; default the backend's: on a cluster the kubeconfig context's or the
             pod's.
     """
 
     def __init__(self, backend: ServingBackend | str | None = None, namespace: str | None = None) -> None:
-        self.backend = backend if isinstance(backend, ServingBackend) else create_backend(backend)
+        self.backend = backend if isinstance(backend, ServingBackend) else create_serving_backend(backend)
         self._namespace = namespace
 
     @property
@@ -285,7 +286,7 @@ class InferenceClient:
         return name, namespace
 
 
-def create_backend(name: str | None = None) -> ServingBackend:
+def create_serving_backend(name: str | None = None) -> ServingBackend:
     """Return the named backend.
 
     Args:
@@ -297,9 +298,9 @@ def create_backend(name: str | None = None) -> ServingBackend:
     """
     name = name or get_backend_name()
     if name == LOCAL:
-        from kfp_mindspore.inference.backends.local import LocalServing
+        from kfp_mindspore.inference.backends.local import LocalServingBackend
 
-        return LocalServing()
+        return LocalServingBackend()
     if name in (KUBERNETES, KSERVE):
         from kfp_mindspore.inference.backends.kserve import KServeBackend
 

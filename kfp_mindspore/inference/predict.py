@@ -67,7 +67,7 @@ def predict(
     model = rest.request_json("GET", f"{url}/v2/models/{name}", timeout=timeout)
     specs, outputs = (_read_specs(model.get(kind, ())) for kind in ("inputs", "outputs"))
     if not specs or not outputs:
-        raise rest.RequestError(f"{url}: model {name} describes no inputs or outputs")
+        raise rest.ServiceRequestError(f"{url}: model {name} describes no inputs or outputs")
     arrays = _convert_inputs(inputs, specs, name)
     address = target.rstrip("/") or url
     answers = predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout), arrays, rows)
@@ -108,7 +108,7 @@ def predict_v2(
     answered = rest.infer_v2(url, name, tensors, timeout=timeout)
     missing = [spec.name for spec in outputs if spec.name not in answered]
     if missing:
-        raise rest.RequestError(f"outputs: {', '.join(missing)} missing, got {', '.join(answered) or 'none'}")
+        raise rest.ServiceRequestError(f"outputs: {', '.join(missing)} missing, got {', '.join(answered) or 'none'}")
     arrays = {}
     for spec in outputs:
         tensor = answered[spec.name]
@@ -117,7 +117,9 @@ def predict_v2(
         try:
             arrays[spec.name] = values.reshape(shape)
         except (TypeError, ValueError):
-            raise rest.RequestError(f"output {spec.name}: {values.size} values do not fill shape {shape}") from None
+            raise rest.ServiceRequestError(
+                f"output {spec.name}: {values.size} values do not fill shape {shape}"
+            ) from None
     return arrays
 
 
@@ -146,7 +148,7 @@ def to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
             return texts
         return np.asarray(values, dtype=np.dtype(spec.dtype))
     except (TypeError, ValueError) as error:
-        raise rest.RequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
+        raise rest.ServiceRequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
 
 
 def _decode(value: bytes) -> str | bytes:

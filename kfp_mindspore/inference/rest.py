@@ -14,7 +14,7 @@ from kfp_mindspore.settings import SERVICE_TOKEN_VARIABLE
 _SHOWN_CHARACTERS = 500
 
 
-class RequestError(KfpMindSporeError):
+class ServiceRequestError(KfpMindSporeError):
     """A request failed, or its response was not 200 with JSON.
 
     Args:
@@ -60,16 +60,20 @@ def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60
         response = connection.getresponse()
         answer = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise RequestError(f"{method} {url}: no answer ({error or type(error).__name__})") from error
+        raise ServiceRequestError(f"{method} {url}: no answer ({error or type(error).__name__})") from error
     finally:
         connection.close()
     text = answer.decode(errors="replace")
     if response.status != 200:
-        raise RequestError(f"{method} {url}: answered {response.status}: {_shorten(text)}", status=response.status)
+        raise ServiceRequestError(
+            f"{method} {url}: answered {response.status}: {_shorten(text)}", status=response.status
+        )
     try:
         return json.loads(text)
     except ValueError:
-        raise RequestError(f"{method} {url}: answered no JSON: {_shorten(text)}", status=response.status) from None
+        raise ServiceRequestError(
+            f"{method} {url}: answered no JSON: {_shorten(text)}", status=response.status
+        ) from None
 
 
 def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:
@@ -82,7 +86,7 @@ def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:
     """
     try:
         answer = request_json("GET", f"{url}/v2/models/{name}/ready", timeout=timeout)
-    except RequestError:
+    except ServiceRequestError:
         return False
     return isinstance(answer, dict) and answer.get("ready", False) is True
 
@@ -97,7 +101,7 @@ def predict_v1(url: str, name: str, instances: list[Any], *, timeout: float = 60
     answer = request_json("POST", address, {"instances": instances}, timeout=timeout)
     predictions = answer.get("predictions") if isinstance(answer, dict) else None
     if not isinstance(predictions, list):
-        raise RequestError(f"POST {address}: answered no list of predictions: {_shorten(json.dumps(answer))}")
+        raise ServiceRequestError(f"POST {address}: answered no list of predictions: {_shorten(json.dumps(answer))}")
     return predictions
 
 
@@ -111,7 +115,7 @@ def infer_v2(url: str, name: str, inputs: list[dict[str, Any]], *, timeout: floa
     answer = request_json("POST", address, {"inputs": inputs}, timeout=timeout)
     outputs = answer.get("outputs") if isinstance(answer, dict) else None
     if not isinstance(outputs, list) or not all(isinstance(output, dict) and "name" in output for output in outputs):
-        raise RequestError(f"POST {address}: answered no list of outputs: {_shorten(json.dumps(answer))}")
+        raise ServiceRequestError(f"POST {address}: answered no list of outputs: {_shorten(json.dumps(answer))}")
     return {str(output["name"]): output for output in outputs}
 
 

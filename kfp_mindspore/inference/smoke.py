@@ -120,7 +120,7 @@ def run_smoke_test(
         for protocol, predict in protocols.items():
             try:
                 answers = predict_parts(predict, inputs, rows)
-            except rest.RequestError as error:
+            except rest.ServiceRequestError as error:
                 raise ProcessFailedError(
                     f"smoke test of {model_name} by {protocol}: {error.message}",
                     hint="Read the server's log: kfp-mindspore service logs NAME",
@@ -201,7 +201,7 @@ def _predict_v1(
         spec.name for spec in outputs if any(not isinstance(row, dict) or spec.name not in row for row in predictions)
     ]
     if missing:
-        raise rest.RequestError(f"predictions: no values of {', '.join(missing)}")
+        raise rest.ServiceRequestError(f"predictions: no values of {', '.join(missing)}")
     return {spec.name: to_array([row[spec.name] for row in predictions], spec) for spec in outputs}
 
 

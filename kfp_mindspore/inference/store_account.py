@@ -42,7 +42,7 @@ def build_secret(name: str, namespace: str, credentials: tuple[str, str], *, end
     return document
 
 
-def find_secret(cluster: Cluster, account: str, namespace: str) -> str:
+def get_secret_name(cluster: Cluster, account: str, namespace: str) -> str:
     """Return the account's Secret name with S3 credentials; empty without one.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.kube.errors import ExpiredError, NotInstalledError, Request
+from kfp_mindspore.kube.errors import ApiRequest, ExpiredError, NotInstalledError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.transport import Transport
 
@@ -54,7 +54,7 @@ class AsyncClient(Transport):
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> Document:
         """Return an object."""
-        request = Request("get", _join(resource.full_name, subresource), name, namespace)
+        request = ApiRequest("get", _join(resource.full_name, subresource), name, namespace)
         document: Document = await self.request(request, "GET", resource.get_path(namespace, name, subresource))
         return document
 
@@ -83,7 +83,7 @@ class AsyncClient(Transport):
         Raises:
             ExpiredError: The list's version expired between two pages.
         """
-        request = Request("list", resource.full_name, namespace=namespace)
+        request = ApiRequest("list", resource.full_name, namespace=namespace)
         query: dict[str, Any] = {"labelSelector": labels, "fieldSelector": fields, "limit": limit or None}
         while True:
             page = await self.request(request, "GET", resource.get_path(namespace), query)
@@ -120,7 +120,7 @@ class AsyncClient(Transport):
             "fieldValidation": "Strict" if strict else "Ignore",
             "dryRun": "All" if dry_run else None,
         }
-        request = Request("create", _join(resource.full_name, subresource), name, namespace)
+        request = ApiRequest("create", _join(resource.full_name, subresource), name, namespace)
         path = resource.get_path(namespace, name if subresource else "", subresource)
         created: Document = await self.request(request, "POST", path, query, document)
         return created
@@ -129,7 +129,7 @@ class AsyncClient(Transport):
         """Replace an object, if its resourceVersion still equals the document's; ConflictError otherwise."""
         metadata = document["metadata"]
         namespace = metadata.get("namespace") or ""
-        request = Request("update", _join(resource.full_name, subresource), metadata["name"], namespace)
+        request = ApiRequest("update", _join(resource.full_name, subresource), metadata["name"], namespace)
         path = resource.get_path(namespace, metadata["name"], subresource)
         updated: Document = await self.request(request, "PUT", path, {"fieldManager": self._field_manager}, document)
         return updated
@@ -146,7 +146,7 @@ class AsyncClient(Transport):
             patch: The patch.
             subresource: Such as `status`.
         """
-        request = Request("patch", _join(resource.full_name, subresource), name, namespace)
+        request = ApiRequest("patch", _join(resource.full_name, subresource), name, namespace)
         query = {"fieldManager": self._field_manager, "fieldValidation": "Strict"}
         path = resource.get_path(namespace, name, subresource)
         patched: Document = await self.request(request, "PATCH", path, query, patch, MERGE_PATCH)
@@ -174,7 +174,7 @@ class AsyncClient(Transport):
             "fieldValidation": "Strict",
             "dryRun": "All" if dry_run else None,
         }
-        request = Request("patch", resource.full_name, metadata["name"], namespace)
+        request = ApiRequest("patch", resource.full_name, metadata["name"], namespace)
         path = resource.get_path(namespace, metadata["name"])
         applied: Document = await self.request(request, "PATCH", path, query, document, APPLY_PATCH)
         return applied
@@ -205,7 +205,7 @@ class AsyncClient(Transport):
             options["gracePeriodSeconds"] = grace_seconds
         if uid:
             options["preconditions"] = {"uid": uid}
-        request = Request("delete", resource.full_name, name, namespace)
+        request = ApiRequest("delete", resource.full_name, name, namespace)
         deleted: Document = await self.request(request, "DELETE", resource.get_path(namespace, name), None, options)
         return deleted
 
@@ -220,7 +220,7 @@ class AsyncClient(Transport):
             path = f"/apis/{api_version}" if group else f"/api/{api_version}"
             found: Document = {}
             with contextlib.suppress(NotFoundError, NotInstalledError):
-                found = await self.request(Request("get", f"the kinds of {api_version}"), "GET", path)
+                found = await self.request(ApiRequest("get", f"the kinds of {api_version}"), "GET", path)
             for item in found.get("resources") or []:
                 if "/" not in item["name"]:
                     resource = Resource(group, version, item["name"], item["kind"], item["namespaced"])

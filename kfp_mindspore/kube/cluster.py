@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Future, TimeoutError
 from typing import Any, Generic, TypeVar
 
 from kfp_mindspore.kube.client import AsyncClient, Document, Documents
-from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.logs import follow_log, read_log
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_collection
@@ -181,7 +181,7 @@ class Cluster:
         return self._run(self._client.resolve_resource(api_version, kind))
 
     def request(
-        self, request: Request, method: str, path: str, query: Mapping[str, Any] | None = None, body: Any = None
+        self, request: ApiRequest, method: str, path: str, query: Mapping[str, Any] | None = None, body: Any = None
     ) -> Any:
         """Send any other request."""
         return self._run(self._client.request(request, method, path, query, body))

@@ -86,7 +86,7 @@ class ExpiredError(ApiError):
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     """A request, in RBAC rule terms.
 
     Attributes:
@@ -118,7 +118,7 @@ def read_status(body: bytes) -> dict[str, Any]:
     return {"message": body[:_SHOWN].decode(errors="replace").strip()}
 
 
-def explain_response(request: Request, http_status: int, status: Mapping[str, Any]) -> KfpMindSporeError:
+def explain_response(request: ApiRequest, http_status: int, status: Mapping[str, Any]) -> KfpMindSporeError:
     """Return the error for a response.
 
     Args:
@@ -149,7 +149,7 @@ def explain_response(request: Request, http_status: int, status: Mapping[str, An
     return ApiError(f"cannot {request}: {message}", status=http_status, reason=reason)
 
 
-def _explain_forbidden(request: Request, message: str) -> ForbiddenError:
+def _explain_forbidden(request: ApiRequest, message: str) -> ForbiddenError:
     # Quotas and admission policies respond with the same status, where no role would help.
     if "cannot " not in message or " resource " not in message:
         cause: RefusalCause = next((cause for cause, pattern in _CAUSES if pattern.search(message)), "policy")
@@ -163,7 +163,7 @@ def _explain_forbidden(request: Request, message: str) -> ForbiddenError:
     )
 
 
-def _explain_missing(request: Request, status: Mapping[str, Any], message: str) -> KfpMindSporeError:
+def _explain_missing(request: ApiRequest, status: Mapping[str, Any], message: str) -> KfpMindSporeError:
     kind = (status.get("details") or {}).get("kind")
     if kind is None:
         # No Status: the group or resource does not exist.

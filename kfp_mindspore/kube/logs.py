@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.kube.errors import ApiError, Request
+from kfp_mindspore.kube.errors import ApiError, ApiRequest
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.kube.transport import transport_errors
@@ -41,7 +41,7 @@ async def read_log(
         NotFoundError: There is no such pod.
     """
     query = {"container": container, "tailLines": last, "previous": "true" if previous else None}
-    request = Request("get", "pods/log", pod, namespace)
+    request = ApiRequest("get", "pods/log", pod, namespace)
     try:
         return str(await client.request(request, "GET", PODS.get_path(namespace, pod, "log"), query))
     except ApiError as error:
@@ -64,7 +64,7 @@ async def follow_log(
     """
     backoff = Backoff(client.retry_timeout)
     position = _LogPosition()
-    request = Request("get", "pods/log", pod, namespace)
+    request = ApiRequest("get", "pods/log", pod, namespace)
     path = PODS.get_path(namespace, pod, "log")
     while True:
         query = {"container": container, "follow": "true", "timestamps": "true", "sinceTime": position.since}

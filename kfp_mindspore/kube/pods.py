@@ -11,7 +11,7 @@ KILLED = 137
 
 
 @dataclass(frozen=True, slots=True)
-class Termination:
+class ContainerTermination:
     """A terminated container.
 
     Attributes:
@@ -53,8 +53,8 @@ class ContainerState:
     start_time: str | None = None
     waiting_reason: str = ""
     waiting_message: str = ""
-    termination: Termination | None = None
-    last_termination: Termination | None = None
+    termination: ContainerTermination | None = None
+    last_termination: ContainerTermination | None = None
     restarts: int = 0
 
     @property
@@ -236,11 +236,11 @@ def _read_container(item: Mapping[str, Any], is_init: bool) -> ContainerState:
     )
 
 
-def _read_termination(state: Mapping[str, Any]) -> Termination | None:
+def _read_termination(state: Mapping[str, Any]) -> ContainerTermination | None:
     ended = state.get("terminated")
     if not ended:
         return None
-    return Termination(
+    return ContainerTermination(
         exit_code=int(ended.get("exitCode", KILLED)),
         reason=ended.get("reason") or "",
         message=ended.get("message") or "",

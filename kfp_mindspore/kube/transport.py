@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.config import ClusterConfig, load_config
-from kfp_mindspore.kube.errors import Request, UncertainError, UnreachableError, explain_response, read_status
+from kfp_mindspore.kube.errors import ApiRequest, UncertainError, UnreachableError, explain_response, read_status
 
 if TYPE_CHECKING:
     import aiohttp
@@ -92,7 +92,7 @@ class Transport:
 
     async def request(
         self,
-        request: Request,
+        request: ApiRequest,
         method: str,
         path: str,
         query: Mapping[str, Any] | None = None,
@@ -119,7 +119,7 @@ class Transport:
     @contextlib.asynccontextmanager
     async def stream(
         self,
-        request: Request,
+        request: ApiRequest,
         path: str,
         query: Mapping[str, Any] | None = None,
         *,
@@ -146,7 +146,7 @@ class Transport:
 
     async def _send(
         self,
-        request: Request,
+        request: ApiRequest,
         method: str,
         path: str,
         query: Mapping[str, Any] | None,
@@ -233,7 +233,7 @@ class Transport:
             self._has_responded = False
             raise
 
-    def _count(self, request: Request, status: int) -> None:
+    def _count(self, request: ApiRequest, status: int) -> None:
         if self._count_response is not None:
             self._count_response(request.verb, status)
 

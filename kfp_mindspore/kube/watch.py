@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.client import AsyncClient, Document
-from kfp_mindspore.kube.errors import ExpiredError, Request
+from kfp_mindspore.kube.errors import ApiRequest, ExpiredError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.transport import transport_errors
 
@@ -125,7 +125,7 @@ async def _read_events(
         "labelSelector": labels,
         "fieldSelector": fields,
     }
-    request = Request("watch", resource.full_name, namespace=namespace)
+    request = ApiRequest("watch", resource.full_name, namespace=namespace)
     path = resource.get_path(namespace)
     async with client.stream(request, path, query, read_timeout=_SILENCE_SECONDS) as batches:
         yield "OPENED", {}

@@ -12,7 +12,7 @@ from kfp_mindspore.errors import ValidationError, WaitTimeoutError
 from kfp_mindspore.msjob import names
 from kfp_mindspore.msjob.arguments import build_function_job, check_job_kind, check_processes, check_types, read_job
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
-from kfp_mindspore.msjob.backends.default_backend import create_backend
+from kfp_mindspore.msjob.backends.default_backend import create_job_backend
 from kfp_mindspore.msjob.backends.foreign import create_as_kind
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 from kfp_mindspore.msjob.build import build_msjob, to_env_vars
@@ -67,7 +67,7 @@ class MSJobClient:
             raise ValidationError(["config_file, context: must be absent when backend is given"])
         if config_file or context:
             backend = KubernetesBackend(namespace, context, config_file)
-        self.backend: JobBackend = create_backend(namespace) if backend is None else backend
+        self.backend: JobBackend = create_job_backend(namespace) if backend is None else backend
         self._namespace = namespace
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
 from kfp_mindspore.msjob.first_generation import convert_first_generation, name_job, show
-from kfp_mindspore.msjob.kinds import KINDS, export_job, find_kind, read_job
+from kfp_mindspore.msjob.kinds import KINDS, export_job, read_job, resolve_kind
 from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.yaml_document import parse_yaml_documents
@@ -61,7 +61,7 @@ def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | No
         return Conversion(MSJob.from_dict(document), ())
     if names == (FIRST_API_VERSION, KIND):
         converted, changes = convert_first_generation(document)
-    elif find_kind(document) is not None:
+    elif resolve_kind(document) is not None:
         converted, changes = read_job(dict(document), [] if others is None else others)
     else:
         known = ", ".join(dict.fromkeys(f"{kind.kind} of {kind.api_version}" for kind in KINDS.values()))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kfp_mindspore.msjob.manifest import deserialize
-from kfp_mindspore.msjob.status import Metric, Progress
+from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
 from kfp_mindspore.settings import PROGRESS_PREFIX
 
 _MAXIMUM_METRICS = 50
@@ -16,7 +16,7 @@ _MAXIMUM_TEXT = 100
 _MAXIMUM_NUMBER = 2**53
 
 
-def read_last_progress(lines: Iterable[str]) -> Progress | None:
+def read_last_progress(lines: Iterable[str]) -> TrainingProgress | None:
     """Return the newest valid report among a log's lines, or None."""
     found = None
     for line in lines:
@@ -33,7 +33,7 @@ def format_line(line: str) -> str:
     return line if progress is None else f"progress: {describe_progress(progress)}"
 
 
-def describe_progress(progress: Progress) -> str:
+def describe_progress(progress: TrainingProgress) -> str:
     """Return a progress report as text: `45 %, epoch 5/10, step 450/1000, 2:00:00 left, loss 0.31`."""
     parts = [] if progress.percentage is None else [f"{progress.percentage} %"]
     for name, done, total in (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps)):
@@ -44,15 +44,15 @@ def describe_progress(progress: Progress) -> str:
     return ", ".join([*parts, *(f"{metric.name} {metric.value}" for metric in progress.metrics)])
 
 
-def parse_progress(text: str | bytes) -> Progress | None:
-    """Parse a report, a JSON object with `Progress` fields; None for an invalid one.
+def parse_progress(text: str | bytes) -> TrainingProgress | None:
+    """Parse a report, a JSON object with `TrainingProgress` fields; None for an invalid one.
 
     A report comes from a job's own process: the API server must accept the status to which it is added.
     """
     try:
         document = json.loads(text)
-        fields: dict[str, Any] = deserialize(Progress, document)
-        metrics = [Metric(item["name"], item["value"]) for item in fields.pop("metrics", ())]
+        fields: dict[str, Any] = deserialize(TrainingProgress, document)
+        metrics = [ProgressMetric(item["name"], item["value"]) for item in fields.pop("metrics", ())]
     except (TypeError, ValueError, KeyError):
         return None
     if not isinstance(document, Mapping) or len(metrics) > _MAXIMUM_METRICS:
@@ -62,7 +62,7 @@ def parse_progress(text: str | bytes) -> Progress | None:
     fields = {name: value for name, value in fields.items() if value is not None}
     if not all(type(value) is int and 0 <= value <= _MAXIMUM_NUMBER for value in fields.values()):
         return None
-    progress = Progress(**fields, metrics=metrics)
+    progress = TrainingProgress(**fields, metrics=metrics)
     return None if (progress.percentage or 0) > 100 else progress
 
 

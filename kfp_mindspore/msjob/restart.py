@@ -45,7 +45,7 @@ Action = Literal["continue", "succeed", "restart", "fail"]
 
 
 @dataclass(frozen=True)
-class ContainerTermination:
+class MemberTermination:
     """One member's state.
 
     Attributes:
@@ -81,7 +81,7 @@ class Decision:
     reason: str = ""
     message: str = ""
     counted: bool = True
-    termination: ContainerTermination | None = None
+    termination: MemberTermination | None = None
 
 
 def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
@@ -104,7 +104,7 @@ def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Ver
 
 
 def decide_job_phase(
-    members: Iterable[tuple[ContainerTermination, str]], *, success_policy: str, restarts: int, backoff_limit: int
+    members: Iterable[tuple[MemberTermination, str]], *, success_policy: str, restarts: int, backoff_limit: int
 ) -> Decision:
     """Decide a job's next phase.
 
@@ -151,7 +151,7 @@ def compute_restart_delay(restarts: int) -> float:
     return 0.0 if restarts <= 1 else min(_MAXIMUM_BACKOFF_SECONDS, 2.0 ** min(restarts - 2, 5))
 
 
-def describe(termination: ContainerTermination) -> str:
+def describe(termination: MemberTermination) -> str:
     """Return a sentence about a member's termination."""
     if termination.reason == START_ERROR:
         return f"{termination.name} could not be started: {termination.message}"

@@ -179,7 +179,7 @@ class Failure:
 
 
 @dataclass
-class Metric:
+class ProgressMetric:
     """One metric, as in a TrainJob's status.
 
     Attributes:
@@ -192,7 +192,7 @@ class Metric:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """Training progress, as reported by worker 0; all fields but metrics are None when they are unknown.
 
     Attributes:
@@ -211,10 +211,10 @@ class Progress:
     step: int | None = field(default=None, metadata={"format": "int64"})
     steps: int | None = field(default=None, metadata={"format": "int64"})
     estimated_remaining_seconds: int | None = field(default=None, metadata={"minimum": 0, "format": "int64"})
-    metrics: list[Metric] = field(default_factory=list)
+    metrics: list[ProgressMetric] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.metrics = [_parse(Metric, item) for item in self.metrics or []]
+        self.metrics = [_parse(ProgressMetric, item) for item in self.metrics or []]
 
 
 @dataclass
@@ -239,7 +239,7 @@ class StatusSummary:
     restarts: int | None = None
     attempt: int | None = None
     failure: Failure | None = None
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     warm_spares: str | None = None
     waiting: str | None = None
     waiting_reason: str | None = field(default=None, metadata={"enum": list(WAITING_REASONS)})
@@ -255,7 +255,7 @@ class DetailedStatus(JobStatus, StatusSummary):
         if self.failure is not None:
             self.failure = _parse(Failure, self.failure)
         if self.progress is not None:
-            self.progress = _parse(Progress, self.progress)
+            self.progress = _parse(TrainingProgress, self.progress)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest, with the state."""

@@ -74,10 +74,10 @@ def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
         document: The document.
         source: Its file's name.
     """
-    from kfp_mindspore.msjob.kinds import find_kind
+    from kfp_mindspore.msjob.kinds import resolve_kind
 
     is_first = (document.get("apiVersion"), document.get("kind")) == (FIRST_API_VERSION, KIND)
-    if not is_first and find_kind(document) is None:
+    if not is_first and resolve_kind(document) is None:
         return ""
     what = "of the first generation" if is_first else f"a job of {document['apiVersion']}"
     return f"It is {what}; convert it with: kfp-mindspore job convert {source or 'FILE'}"

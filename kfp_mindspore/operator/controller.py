@@ -17,12 +17,12 @@ from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.waiting import FORBIDDEN, QUOTA_EXCEEDED, QUOTA_TOO_SMALL, REJECTED
 from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.observed import Refusal
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 from kfp_mindspore.operator.workqueue import WorkQueue
 
 # PodGroup, Service, pods, and one to spare; a job that needs more is queued again.
@@ -49,11 +49,11 @@ class Controller:
     def __init__(
         self,
         client: AsyncClient,
-        store: Store,
+        store: JobCache,
         queue: WorkQueue,
         recorder: Recorder,
-        metrics: Metrics,
-        options: Options,
+        metrics: OperatorMetrics,
+        options: OperatorOptions,
     ) -> None:
         self._client = client
         self._store = store

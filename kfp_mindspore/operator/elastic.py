@@ -26,7 +26,7 @@ from kfp_mindspore.msjob.names import REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import PROBE, PodView
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.pods import build_pod, list_members
 
 # Multiple of graceSeconds that a gang runs before it probes for capacity.
@@ -140,7 +140,7 @@ def name_probe(job: MSJob, member: Member) -> str:
     return f"{job.name}-{PROBE}-{member.replica_type.lower()}-{member.index}"
 
 
-def build_probe(job: MSJob, member: Member, *, attempt: int, restarts: int, options: Options) -> dict[str, Any]:
+def build_probe(job: MSJob, member: Member, *, attempt: int, restarts: int, options: OperatorOptions) -> dict[str, Any]:
     """Return a probe's manifest: a pod that a node is chosen for as for a member, and that ends at once.
 
     Args:

@@ -15,7 +15,7 @@ _STATES = ("Pending", CREATED, RUNNING, RESTARTING, SUSPENDED, SUCCEEDED, FAILED
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Metrics:
+class OperatorMetrics:
     """The operator's metrics, in their own registry."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.msjob.status import TrainingProgress
 from kfp_mindspore.msjob.waiting import NO_NODE_FITS, REJECTED, UNBOUND_VOLUME, UNSCHEDULABLE, Waiting
 
 LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
@@ -52,7 +52,7 @@ class PodView(ObjectView):
         workers: Its job's worker count when it was created; None without the annotation.
         host: The scheduler's address that it was created with; empty for none.
         exit_code: Its training container's exit code; None before it has terminated.
-        reason: As in `kfp_mindspore.msjob.restart.ContainerTermination`; set before its end when the pod is
+        reason: As in `kfp_mindspore.msjob.restart.MemberTermination`; set before its end when the pod is
             being disrupted.
         message: The reason's details.
         finish_time: When it was terminated or disrupted.
@@ -156,7 +156,7 @@ class Observed:
     pod_group: PodGroupView | None = None
     refusal: Refusal | None = None
     connected_at: datetime.datetime | None = LONG_AGO
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
 
 
 def view_service(service: Mapping[str, Any]) -> ServiceView:

@@ -18,7 +18,7 @@ MANAGER = "mindspore.gitee.com/msjob-controller"
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """The operator's options, the same for all jobs.
 
     Attributes:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kfp_mindspore.kube.pods import KILLED, PodState, Termination, read_pod
+from kfp_mindspore.kube.pods import KILLED, ContainerTermination, PodState, read_pod
 from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import (
     ATTEMPT_LABEL,
@@ -121,7 +121,7 @@ def _get_end(state: PodState) -> _End | None:
     return _End(KILLED, _KUBELET_REASONS.get(reason, reason), state.message)
 
 
-def _read_termination(ended: Termination, where: str = "") -> _End:
+def _read_termination(ended: ContainerTermination, where: str = "") -> _End:
     reason = ended.reason or ("Completed" if ended.exit_code == 0 else "Error")
     text, time = ended.message.strip(), parse_time(ended.finish_time)
     if reason in _CANNOT_START:

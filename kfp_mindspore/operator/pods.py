@@ -14,7 +14,7 @@ from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, 
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.quantities import max_resources, sum_resources
 from kfp_mindspore.operator.security import restrict_pod
 from kfp_mindspore.settings import PROGRESS_VARIABLE
@@ -30,7 +30,7 @@ _LOST_NODE_SECONDS = 30
 
 
 def build_pod(
-    job: MSJob, member: Member, *, workers: int, host: str, attempt: int, restarts: int, options: Options
+    job: MSJob, member: Member, *, workers: int, host: str, attempt: int, restarts: int, options: OperatorOptions
 ) -> dict[str, Any]:
     """Return the manifest for a member's pod.
 
@@ -221,7 +221,7 @@ def _add_to_pod_group(
     spec: dict[str, Any],
     labels: dict[str, str],
     annotations: dict[str, str],
-    options: Options,
+    options: OperatorOptions,
 ) -> None:
     if options.gang_scheduler == "none":
         return

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.kube.errors import ForbiddenError, Request
+from kfp_mindspore.kube.errors import ApiRequest, ForbiddenError
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import CONTAINER_NAME, RUNNING
 from kfp_mindspore.msjob.progress import read_last_progress
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 
 # Between two reads of one job's log. `fit` reports every 10 seconds.
 _INTERVAL_SECONDS = 15.0
@@ -33,7 +33,7 @@ class ProgressReader:
         enqueue: Called with the job key when a job's progress has changed.
     """
 
-    def __init__(self, client: AsyncClient, store: Store, enqueue: Callable[[Key], None]):
+    def __init__(self, client: AsyncClient, store: JobCache, enqueue: Callable[[Key], None]):
         self._client = client
         self._store = store
         self._enqueue = enqueue
@@ -55,7 +55,7 @@ class ProgressReader:
     async def read(self, key: Key) -> None:
         """Read one job's progress; a log that cannot be read changes nothing."""
         pod = self._store.get_pod_name(key, f"{key.name}-worker-0")
-        request = Request("get", "pods/log", pod, key.namespace)
+        request = ApiRequest("get", "pods/log", pod, key.namespace)
         try:
             text = await asyncio.wait_for(
                 self._client.request(request, "GET", PODS.get_path(key.namespace, pod, "log"), _QUERY), _TIMEOUT_SECONDS

@@ -48,7 +48,7 @@ from kfp_mindspore.operator.elastic import (
 from kfp_mindspore.operator.gang import Gang, form_gang, get_current
 from kfp_mindspore.operator.launch import SCALED_DOWN, launch
 from kfp_mindspore.operator.observed import Observed, PodView
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.pods import get_memory_limit, list_replaced_env
 from kfp_mindspore.operator.reconcile_state import ReconcileState, read_policy
 from kfp_mindspore.operator.status import count_replicas, describe_failure, set_condition, write_status
@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
     status: dict[str, Any] | None
 
 
-def reconcile(observed: Observed, now: datetime.datetime, options: Options | None = None) -> Outcome:
+def reconcile(observed: Observed, now: datetime.datetime, options: OperatorOptions | None = None) -> Outcome:
     """Return the actions and status that a job needs.
 
     Args:
@@ -76,7 +76,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: Options | Non
         now: The present time, with its zone.
         options: The operator's options.
     """
-    options = options or Options()
+    options = options or OperatorOptions()
     job = observed.job
     if job is None or job["metadata"].get("deletionTimestamp") or not is_managed(job, options):
         return Outcome((), None)
@@ -95,7 +95,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: Options | Non
     return Outcome(tuple(state.actions), write_status(state.status))
 
 
-def is_managed(job: Mapping[str, Any], options: Options) -> bool:
+def is_managed(job: Mapping[str, Any], options: OperatorOptions) -> bool:
     """Return whether `runPolicy.managedBy` names this operator, or is not set."""
     return (read_policy(job).get("managedBy") or options.manager) == options.manager
 

@@ -19,7 +19,7 @@ from kfp_mindspore.kube.resources import EVENTS
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import API_VERSION, KIND
 from kfp_mindspore.operator.actions import EmitEvent
-from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.store import Key
 
 COMPONENT = "msjob-controller"
@@ -45,7 +45,7 @@ class Recorder:
         metrics: Counts lost events.
     """
 
-    def __init__(self, client: AsyncClient, metrics: Metrics):
+    def __init__(self, client: AsyncClient, metrics: OperatorMetrics):
         self._client = client
         self._metrics = metrics
         self._queue: asyncio.Queue[tuple[Key, str, EmitEvent, datetime.datetime]] = asyncio.Queue(_QUEUED)

@@ -20,12 +20,12 @@ from kfp_mindspore.msjob.names import MSJOBS, OPERATOR_LABEL
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.leader import Leader
-from kfp_mindspore.operator.metrics import Metrics
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.metrics import OperatorMetrics
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.progress import ProgressReader
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.resources import get_pod_groups
-from kfp_mindspore.operator.store import Store
+from kfp_mindspore.operator.store import JobCache
 from kfp_mindspore.operator.watch import Watcher
 from kfp_mindspore.operator.workqueue import WorkQueue
 
@@ -56,7 +56,7 @@ class Settings:
     kubeconfig: str = ""
     context: str = ""
     namespaces: tuple[str, ...] = ()
-    options: Options = field(default_factory=Options)
+    options: OperatorOptions = field(default_factory=OperatorOptions)
     workers: int = DEFAULT_WORKERS
     host: str = "0.0.0.0"
     port: int = DEFAULT_PORT
@@ -74,8 +74,8 @@ class Operator:
 
     def __init__(self, settings: Settings, started: Callable[[int], None] | None = None):
         self.settings = settings
-        self.metrics = Metrics()
-        self.store = Store()
+        self.metrics = OperatorMetrics()
+        self.store = JobCache()
         self.queue = WorkQueue()
         self._started = started or (lambda port: None)
         self._watchers: list[Watcher] = []

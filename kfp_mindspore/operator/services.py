@@ -13,7 +13,7 @@ from kfp_mindspore.msjob.spec import SchedulingPolicy
 from kfp_mindspore.msjob.topology import Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import EndpointSliceView, PodGroupView, PodView
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.pods import get_requests, make_owner_reference
 from kfp_mindspore.operator.quantities import sum_resources
 from kfp_mindspore.operator.resources import get_pod_groups
@@ -110,7 +110,7 @@ def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int
     }
 
 
-def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
+def build_pod_group(job: MSJob, members: Sequence[Member], options: OperatorOptions) -> dict[str, Any]:
     """Return a job's PodGroup manifest.
 
     Args:
@@ -147,7 +147,7 @@ def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> 
     }
 
 
-def _compute_min_resources(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
+def _compute_min_resources(job: MSJob, members: Sequence[Member], options: OperatorOptions) -> dict[str, Any]:
     """Return the members' total requests; empty for scheduler-plugins."""
     if options.gang_scheduler == "scheduler-plugins":
         # coscheduling 0.32: pods refused by minResources are retried only when the unschedulable queue is next flushed
@@ -165,7 +165,7 @@ def get_min_members(job: MSJob, members: int) -> int:
     return min(_get_scheduling_policy(job).min_available or max(1, members - optional), members)
 
 
-def is_admitted(group: PodGroupView, options: Options) -> bool:
+def is_admitted(group: PodGroupView, options: OperatorOptions) -> bool:
     """Return whether pods may be created: Volcano refuses pods in groups that it has not put in a queue."""
     return options.gang_scheduler != "volcano" or group.phase not in ("", "Pending")
 

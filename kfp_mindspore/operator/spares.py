@@ -19,7 +19,7 @@ from kfp_mindspore.msjob.topology import VARIABLES, Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.actions import Assign
 from kfp_mindspore.operator.observed import SPARE, PodView
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.pods import (
     OWN_ADDRESS,
     build_pod,
@@ -44,7 +44,7 @@ def name_spare(job: MSJob, attempt: int, number: int) -> str:
     return f"{job.name}-{SPARE}-{attempt}-{number}"
 
 
-def explain_no_spares(job: MSJob, options: Options) -> str:
+def explain_no_spares(job: MSJob, options: OperatorOptions) -> str:
     """Return why a job cannot have warm spares; empty if it can.
 
     Args:
@@ -88,7 +88,7 @@ def describe_spares(pods: Iterable[PodView], wanted: int) -> str:
 
 
 def build_spare(
-    job: MSJob, worker: Member, number: int, *, attempt: int, restarts: int, options: Options
+    job: MSJob, worker: Member, number: int, *, attempt: int, restarts: int, options: OperatorOptions
 ) -> dict[str, Any]:
     """Return a spare's manifest: a worker's pod that waits for its assignment.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.manifest import parse_lease
 from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
-from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.msjob.status import TrainingProgress
 from kfp_mindspore.operator.observed import (
     LONG_AGO,
     EndpointSliceView,
@@ -57,7 +57,7 @@ class Child(NamedTuple):
     version: int
 
 
-class Entry:
+class JobEntry:
     """One job's observed state.
 
     Attributes:
@@ -86,18 +86,18 @@ class Entry:
         self.children: dict[tuple[Resource, str], Child] = {}
         self.foreign: dict[tuple[Resource, str], View] = {}
         self.refusal: Refusal | None = None
-        self.progress: Progress | None = None
+        self.progress: TrainingProgress | None = None
 
 
 @dataclass
-class Store:
+class JobCache:
     """Jobs by key; no object is ever replaced by an older version.
 
     The response to a write is stored at once, so that the operator's own writes are known before the watch reports
     them; an event with the same resourceVersion then changes nothing.
     """
 
-    entries: dict[Key, Entry] = field(default_factory=dict)
+    entries: dict[Key, JobEntry] = field(default_factory=dict)
     connected_at: datetime.datetime | None = LONG_AGO
     states: Counter[str] = field(default_factory=Counter)
     _deleted_uids: OrderedDict[str, None] = field(default_factory=OrderedDict)
@@ -113,7 +113,7 @@ class Store:
         entry = self.entries.get(key)
         if uid in self._deleted_uids or (entry is not None and entry.job and version <= entry.version):
             return None
-        entry = entry or self.entries.setdefault(key, Entry())
+        entry = entry or self.entries.setdefault(key, JobEntry())
         generation = metadata.get("generation")
         if (uid, generation) != (entry.uid, entry.generation):
             entry.refusal = None
@@ -143,7 +143,7 @@ class Store:
         key = self.resolve_job(resource, document)
         if key is None or metadata.get("uid", "") in self._deleted_uids:
             return None
-        entry = self.entries.get(key) or self.entries.setdefault(key, Entry())
+        entry = self.entries.get(key) or self.entries.setdefault(key, JobEntry())
         name, version = metadata["name"], int(metadata.get("resourceVersion") or 0)
         before = entry.children.get((resource, name))
         if before is not None and version <= before.version:
@@ -209,7 +209,7 @@ class Store:
         entry.refusal = refusal
         return is_news
 
-    def set_progress(self, key: Key, progress: Progress) -> bool:
+    def set_progress(self, key: Key, progress: TrainingProgress) -> bool:
         """Store the progress read from a job's log; return whether it has changed."""
         entry = self.entries.get(key)
         if entry is None or entry.progress == progress:
@@ -262,14 +262,14 @@ class Store:
                     if found == resource:
                         yield key, name, child.view.uid, child.version
 
-    def _count(self, entry: Entry, state: str) -> None:
+    def _count(self, entry: JobEntry, state: str) -> None:
         if entry.state:
             self.states[entry.state] -= 1
         if state:
             self.states[state] += 1
         entry.state = sys.intern(state)
 
-    def _remove_if_empty(self, key: Key, entry: Entry) -> None:
+    def _remove_if_empty(self, key: Key, entry: JobEntry) -> None:
         if not entry.job and not entry.children:
             del self.entries[key]
 

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from kfp_mindspore.kube.pods import KILLED
-from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
+from kfp_mindspore.msjob.restart import START_ERROR, MemberTermination
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.pod_view import NODE_LOST
@@ -18,7 +18,7 @@ _LATEST = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 
 def list_terminations(
     members: Sequence[Member], pods: Mapping[str, PodView], *, launched: bool, host: str
-) -> list[ContainerTermination]:
+) -> list[MemberTermination]:
     """Return the members' terminations; among several failures only the first counts, the others as running.
 
     A lost peer (exit code 75) is never the first while there is another failure. One failure causes the others, whose
@@ -55,9 +55,9 @@ def list_terminations(
     ]
 
 
-def _get_termination(member: Member, pod: PodView | None, *, launched: bool, host: str) -> ContainerTermination:
-    def end(code: int | None, reason: str = "", message: str = "") -> ContainerTermination:
-        return ContainerTermination(member.name, member.replica_type, member.index, code, reason, message)
+def _get_termination(member: Member, pod: PodView | None, *, launched: bool, host: str) -> MemberTermination:
+    def end(code: int | None, reason: str = "", message: str = "") -> MemberTermination:
+        return MemberTermination(member.name, member.replica_type, member.index, code, reason, message)
 
     if pod is None:
         return end(KILLED, "Deleted", "its pod was deleted") if launched else end(None)

@@ -15,7 +15,7 @@ from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_events
 from kfp_mindspore.msjob.names import MSJOBS
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 
 _LONGEST_DELAY_SECONDS = 10.0
 
@@ -37,7 +37,7 @@ class Watcher:
     """
 
     client: AsyncClient
-    store: Store
+    store: JobCache
     resource: Resource
     namespace: str
     selector: str

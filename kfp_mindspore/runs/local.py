@@ -268,9 +268,9 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
 def _terminate_services_and_jobs(home: Path) -> None:
     """Terminate the services and jobs in a run's own home; their logs are kept."""
     if (home / "services").is_dir():
-        from kfp_mindspore.inference import InferenceClient, LocalServing
+        from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 
-        services = InferenceClient(LocalServing(home))
+        services = InferenceClient(LocalServingBackend(home))
         for service in services.list(all_namespaces=True):
             with contextlib.suppress(KfpMindSporeError):
                 services.stop(service.name, service.namespace)

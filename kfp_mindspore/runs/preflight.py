@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.inference.manifest import MODEL_FORMAT
-from kfp_mindspore.inference.store_account import ACCOUNTS, find_secret
+from kfp_mindspore.inference.store_account import ACCOUNTS, get_secret_name
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import CONFIG_MAPS, Resource
 from kfp_mindspore.msjob.names import API_VERSION, KIND
@@ -322,7 +322,7 @@ def _check_model_store(
 ) -> CheckResult:
     name, place = destination.model_account or "default", destination.account.namespace
     try:
-        if secret := find_secret(cluster, name, namespace):
+        if secret := get_secret_name(cluster, name, namespace):
             return CheckResult(
                 "model store", "passed", f"service account {name} in namespace {namespace} has the Secret {secret}"
             )

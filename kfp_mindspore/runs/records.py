@@ -66,7 +66,7 @@ class RemoteRun:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RecurringRun:
     """A recurring run on a server.
 
     Args:
@@ -114,12 +114,12 @@ def describe_run(host: str, run: Any) -> RemoteRun:
     )
 
 
-def describe_schedule(host: str, item: Any) -> Schedule:
+def describe_schedule(host: str, item: Any) -> RecurringRun:
     """Return a kfp_server_api recurring run."""
     trigger = item.trigger
     cron = trigger.cron_schedule.cron if trigger and trigger.cron_schedule else ""
     period = trigger.periodic_schedule.interval_second if trigger and trigger.periodic_schedule else None
-    return Schedule(
+    return RecurringRun(
         schedule_id=item.recurring_run_id,
         name=item.display_name or item.recurring_run_id,
         when=cron or (f"every {period} s" if period else ""),

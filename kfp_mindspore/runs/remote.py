@@ -13,8 +13,8 @@ from kfp_mindspore.compat.lazy_kfp import import_kfp
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.package import check_package, disable_caching, write_package
 from kfp_mindspore.runs.records import (
+    RecurringRun,
     RemoteRun,
-    Schedule,
     UploadedPipeline,
     describe_pipeline,
     describe_run,
@@ -25,7 +25,7 @@ from kfp_mindspore.runs.records import (
 )
 from kfp_mindspore.runs.remote_result import build_result, get_spec
 from kfp_mindspore.runs.result import RunResult
-from kfp_mindspore.runs.server import Credentials, check_host, check_server, explain_errors, read_pod_log
+from kfp_mindspore.runs.server import ServerCredentials, check_host, check_server, explain_errors, read_pod_log
 from kfp_mindspore.runs.spec import convert_arguments, get_pipeline_name
 from kfp_mindspore.runs.task_details import (
     count_cached,
@@ -78,7 +78,7 @@ class RemoteClient:
     ) -> None:
         self.host = check_host(host)
         self.namespace = namespace
-        self._credentials = Credentials(token=token, token_file=token_file, cookie=cookie, ca_file=ca_file)
+        self._credentials = ServerCredentials(token=token, token_file=token_file, cookie=cookie, ca_file=ca_file)
         self._cluster = cluster
         import_kfp()
         from kfp.client import Client
@@ -194,7 +194,7 @@ class RemoteClient:
         service_account: str = "",
         max_concurrency: int = 1,
         catch_up: bool = False,
-    ) -> Schedule:
+    ) -> RecurringRun:
         """Create a recurring run for a compiled pipeline.
 
         Args:

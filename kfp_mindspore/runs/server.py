@@ -24,7 +24,7 @@ _LOG_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Credentials:
+class ServerCredentials:
     """Credentials for a Kubeflow Pipelines server; the token takes precedence over the token file.
 
     Args:
@@ -78,7 +78,7 @@ def check_host(host: str) -> str:
     return host.rstrip("/")
 
 
-def check_server(host: str, credentials: Credentials, seconds: float) -> None:
+def check_server(host: str, credentials: ServerCredentials, seconds: float) -> None:
     """Check that a URL is served by Kubeflow Pipelines.
 
     kfp.Client would retry five times at five-second intervals and log a stack trace each time.
@@ -116,7 +116,7 @@ def check_server(host: str, credentials: Credentials, seconds: float) -> None:
         ) from None
 
 
-def read_pod_log(host: str, credentials: Credentials, run_id: str, pod: str) -> list[str]:
+def read_pod_log(host: str, credentials: ServerCredentials, run_id: str, pod: str) -> list[str]:
     """Return a step pod's log from the server's log API, empty if it is not available.
 
     The API returns status 200 with an error as JSON for a missing pod, and gateways may serve a page in its place.
@@ -140,7 +140,7 @@ def read_pod_log(host: str, credentials: Credentials, run_id: str, pod: str) -> 
     return lines if is_log and not text.lstrip().lower().startswith("<!doctype") else []
 
 
-def _get(url: str, credentials: Credentials, seconds: float) -> BaseHTTPResponse:
+def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPResponse:
     import urllib3
 
     headers = {"Accept": "application/json", **credentials.build_headers()}

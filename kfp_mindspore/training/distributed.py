@@ -249,7 +249,7 @@ def check_agreement(worker: WorkerInfo, subject: str, value: str) -> None:
         )
 
 
-def find_straggler(seconds: Sequence[float], factor: float = 1.5, least: float = 0.005) -> int | None:
+def compute_straggler(seconds: Sequence[float], factor: float = 1.5, least: float = 0.005) -> int | None:
     """Return the slowest rank if it exceeds the others' median, else None.
 
     Args:

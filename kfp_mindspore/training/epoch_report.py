@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.training.data import Source
-from kfp_mindspore.training.distributed import find_straggler
+from kfp_mindspore.training.distributed import compute_straggler
 from kfp_mindspore.training.state import TrainingState
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def build_record(
 def warn_about_straggler(record: Mapping[str, Any]) -> None:
     """Log a warning that names an epoch's slow worker, if there is one."""
     seconds = record.get("rank_seconds", [])
-    if seconds and (slow := find_straggler(seconds)) is not None:
+    if seconds and (slow := compute_straggler(seconds)) is not None:
         _logger.warning(
             "epoch %d: worker %d is slow: %.4f s a step without waiting, the median of the others is %.4f s",
             record["epoch"],

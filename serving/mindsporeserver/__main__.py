@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 from mindsporeserver.observability.logs import configure_logging
-from mindsporeserver.options import Options, build_parser, read_options
+from mindsporeserver.options import ServerFlags, build_parser, read_options
 from mindsporeserver.workers import WorkerLink, run_workers
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run_workers(argv: Sequence[str], options: Options) -> int:
+def _run_workers(argv: Sequence[str], options: ServerFlags) -> int:
     if options.reload_interval > 0:
         logging.getLogger("mindsporeserver").warning(
             "--reload_interval is 0 with --workers: every process serves the models of its start"

@@ -23,7 +23,7 @@ from mindsporeserver.errors import (
     ShuttingDownError,
     UnsupportedError,
 )
-from mindsporeserver.events import Event, is_event
+from mindsporeserver.events import RequestEvent, is_event
 from mindsporeserver.protocols import v1, v2
 from mindsporeserver.state import ServerState, read_deadline
 
@@ -203,7 +203,7 @@ class Application:
         record: RequestRecord,
         reply: Headers,
     ) -> bytes:
-        event = Event(all_headers, body) if is_event(headers) else None
+        event = RequestEvent(all_headers, body) if is_event(headers) else None
         if event is not None:
             inputs = v1.decode(event.payload, model.readers)
         elif len(body) <= _LARGE:

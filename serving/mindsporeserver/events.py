@@ -23,7 +23,7 @@ def is_event(headers: Mapping[bytes, bytes]) -> bool:
     return b"ce-id" in headers or headers.get(b"content-type", b"").startswith(STRUCTURED.encode())
 
 
-class Event:
+class RequestEvent:
     """A request's event.
 
     Args:

@@ -19,8 +19,8 @@ from mindsporeserver.models.repository import Repository, Sources
 from mindsporeserver.models.storage import resolve_model
 from mindsporeserver.models.transform_executor import TransformExecutor
 from mindsporeserver.observability.logs import RequestLog
-from mindsporeserver.observability.metrics import Metrics
-from mindsporeserver.options import Options
+from mindsporeserver.observability.metrics import ServerMetrics
+from mindsporeserver.options import ServerFlags
 from mindsporeserver.ports import bind_port, check_port
 from mindsporeserver.server import Server, ServerOptions
 from mindsporeserver.state import ServerState
@@ -33,7 +33,7 @@ _SWITCH_SECONDS = 1e-4
 _CACHE = "mindsporeserver-models"
 
 
-def run_server(options: Options, link: WorkerLink | None) -> None:
+def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     """Serve until a signal arrives.
 
     Args:
@@ -58,7 +58,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
     # The event loop and the graph thread switch for every batch: with Python's 5 ms the graph waited for the loop
     # longer than it computed.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    metrics, graphs = Metrics(), InferenceExecutor()
+    metrics, graphs = ServerMetrics(), InferenceExecutor()
     # As many transforms at once as there are cores: each may decode hundreds of megabytes.
     code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
 
@@ -77,7 +77,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
     Server(ServerState(repository, graphs, metrics, telemetry, is_fixed=link is not None), server_options, link).serve()
 
 
-def _list_sources(options: Options) -> Sources:
+def _list_sources(options: ServerFlags) -> Sources:
     cache = Path(tempfile.gettempdir()) / _CACHE
     models = {name: resolve_model(value, cache) for name, value in options.model_dirs.items()}
     sources = Sources(models, options.model_repository, all_versions=options.model_versions == "all")
@@ -89,7 +89,7 @@ def _list_sources(options: Options) -> Sources:
     return sources
 
 
-def _build_options(options: Options, link: WorkerLink | None) -> ServerOptions:
+def _build_options(options: ServerFlags, link: WorkerLink | None) -> ServerOptions:
     http_tls = check_certificates(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs)
     grpc_tls = check_certificates(
         options.grpc_ssl_certfile, options.grpc_ssl_keyfile, options.grpc_ssl_ca_certs, prefix="grpc_ssl"

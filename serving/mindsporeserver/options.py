@@ -42,7 +42,7 @@ _REFUSED = {
 
 
 @dataclass(frozen=True)
-class Options:
+class ServerFlags:
     """Validated command line; each flag's help describes it.
 
     Args:
@@ -224,7 +224,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grace_period", default=30, type=int, help="Seconds for accepted requests to finish after SIGTERM.")
 
 
-def read_options(arguments: argparse.Namespace) -> Options:
+def read_options(arguments: argparse.Namespace) -> ServerFlags:
     """Validate the command line.
 
     Raises:
@@ -270,10 +270,10 @@ def read_options(arguments: argparse.Namespace) -> Options:
     paths: dict[str, Any] = {
         name: Path(found[name]) if found[name] else None for name in ("model_key_file", "token_file")
     }
-    return Options(
+    return ServerFlags(
         **{
             name: found[name]
-            for name in Options.__dataclass_fields__
+            for name in ServerFlags.__dataclass_fields__
             if name not in ("model_dirs", "model_repository", *paths)
         },
         model_dirs=_read_model_dirs(directories, found["model_name"]),

@@ -10,7 +10,7 @@ from mindsporeserver.errors import FixedModelsError
 if TYPE_CHECKING:
     from mindsporeserver.models.inference_executor import InferenceExecutor
     from mindsporeserver.models.repository import Repository
-    from mindsporeserver.observability.metrics import Metrics
+    from mindsporeserver.observability.metrics import ServerMetrics
     from mindsporeserver.telemetry import Telemetry
 
 NAME = "mindsporeserver"
@@ -33,7 +33,7 @@ class ServerState:
         self,
         repository: Repository,
         graphs: InferenceExecutor,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         telemetry: Telemetry,
         *,
         is_fixed: bool = False,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mindsporeserver.models.batcher import Ticket
     from mindsporeserver.models.model import MindSporeModel
     from mindsporeserver.observability.logs import RequestLog
-    from mindsporeserver.observability.metrics import Metrics
+    from mindsporeserver.observability.metrics import ServerMetrics
     from mindsporeserver.observability.tracing import Tracing
 
 
@@ -26,7 +26,7 @@ class Telemetry:
         tracing: Adds spans, or None.
     """
 
-    def __init__(self, log: RequestLog, metrics: Metrics, tracing: Tracing | None = None) -> None:
+    def __init__(self, log: RequestLog, metrics: ServerMetrics, tracing: Tracing | None = None) -> None:
         self.log = log
         self.metrics = metrics
         self.tracing = tracing

@@ -21,7 +21,7 @@ from kfp_mindspore.images.builders.cluster import JOBS, ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings
 from kfp_mindspore.images.builders.context_store import PvcContextStore, S3ContextStore, StoredContext
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
@@ -55,7 +55,7 @@ class Environment:
     config: RegistryConfig
 
     def build(self, builder, namespace, *, main="echo built", destination="team/out", extra=(), **options):
-        context = BuildContext([Entry.from_bytes("main.sh", f"{main}\n".encode()), *extra])
+        context = BuildContext([ContextEntry.from_bytes("main.sh", f"{main}\n".encode()), *extra])
         given = {"base": self.base, "command": ("sh", "main.sh"), **options}
         plan = make_plan(context, ImageOptions(**given), builder)
         seen = []
@@ -320,7 +320,7 @@ def test_large_context_is_read_from_claim(environment, namespace) -> None:
     api.create_namespaced_persistent_volume_claim(
         namespace, {"metadata": {"name": "contexts"}, "spec": {**claim, "volumeName": f"pv-{namespace}"}}
     )
-    large = Entry.from_bytes("weights.bin", os.urandom(3_000_000))
+    large = ContextEntry.from_bytes("weights.bin", os.urandom(3_000_000))
     containerfile = f'FROM {environment.base}\nCOPY sources/ /app/\nCMD ["sh", "-c", "ls -l /app/weights.bin"]\n'
     builder = environment.make_builder(namespace, context_store=PvcContextStore("contexts", volume))
     try:
@@ -334,7 +334,7 @@ def test_large_context_is_read_from_claim(environment, namespace) -> None:
 
 
 def test_manifest_is_accepted_by_api_server(api_server, api_namespace) -> None:
-    context = BuildContext([Entry.from_bytes("main.sh", b"true\n")])
+    context = BuildContext([ContextEntry.from_bytes("main.sh", b"true\n")])
     plan = ImagePlan(context, ImageOptions("registry.test/base:1"), f"sha256:{'d' * 64}")
     registry = RegistryConfig(push_secret="push", pull_secrets=("pull",))
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}

@@ -11,7 +11,7 @@ import pytest
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.crd import build_crd
@@ -122,7 +122,7 @@ def test_scale_subresource(cluster: Cluster, namespace: str) -> None:
     cluster.patch(MSJOBS, "scale", namespace, status, subresource="status")
     cluster.patch(MSJOBS, "scale", namespace, {"spec": {"replicas": 3}}, subresource="scale")
     path = MSJOBS.get_path(namespace, "scale", "scale")
-    scale = cluster.request(Request("get", "msjobs/scale", "scale", namespace), "GET", path)
+    scale = cluster.request(ApiRequest("get", "msjobs/scale", "scale", namespace), "GET", path)
     assert (scale["spec"]["replicas"], scale["status"]) == (3, {"replicas": 1, "selector": selector})
     stored = cluster.get(MSJOBS, "scale", namespace)
     assert stored["spec"]["msReplicaSpecs"]["Worker"]["replicas"] == 3
@@ -173,7 +173,7 @@ def test_updates_are_validated(cluster: Cluster, namespace: str, case: Update, w
     if sent:
         # Only writes of the status subresource change the status; others are validated without it.
         after["status"] = {"state": sent}
-    request = Request("update", MSJOBS.full_name, name, namespace)
+    request = ApiRequest("update", MSJOBS.full_name, name, namespace)
     path = MSJOBS.get_path(namespace, name)
     if not case.server:
         changed = cluster.request(request, "PUT", path, None, after)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.resources import NAMESPACES, PODS
 from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.apply import apply_objects
@@ -48,7 +48,7 @@ class Reviewer:
             "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes},
         }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        answer = self._cluster.request(Request("create", "subjectaccessreviews"), "POST", path, None, review)
+        answer = self._cluster.request(ApiRequest("create", "subjectaccessreviews"), "POST", path, None, review)
         return bool(answer["status"]["allowed"])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION, MSJOBS
@@ -94,7 +94,7 @@ def test_endpoint_follows_scheduler_of_current_gang(jobs: Jobs, operator: Operat
     jobs.wait_endpoint("led", scheduler["status"]["podIP"])
     # Bursts of jobs are not limited by the endpoint controllers: only the operator writes their endpoints.
     endpoints = jobs.cluster.request(
-        Request("list", "endpoints"), "GET", f"/api/v1/namespaces/{jobs.namespace}/endpoints"
+        ApiRequest("list", "endpoints"), "GET", f"/api/v1/namespaces/{jobs.namespace}/endpoints"
     )
     assert [item["metadata"]["name"] for item in endpoints["items"]] == []
     jobs.delete("led")

@@ -14,7 +14,7 @@ from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
 from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
 from tests.support import registries
@@ -57,7 +57,7 @@ class DockerEnvironment:
         self, builder: DockerBuilder, repository: str, main: str = "echo built", **options: Any
     ) -> tuple[Any, list[Any]]:
         """Build sources of one script and return the result with its progress."""
-        context = BuildContext([Entry.from_bytes("main.sh", f"{main}\n".encode())])
+        context = BuildContext([ContextEntry.from_bytes("main.sh", f"{main}\n".encode())])
         given = {"base": self.base, "command": ("sh", "main.sh"), **options}
         plan = make_plan(context, ImageOptions(**given), builder)
         seen: list[Any] = []

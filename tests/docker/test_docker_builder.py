@@ -19,7 +19,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
 from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from tests.docker.conftest import make_environment
 from tests.support import registries
 
@@ -111,7 +111,7 @@ def test_killed_daemon_is_reported_and_second_build_succeeds(start_daemon, tmp_p
     with registries.start_registry(tmp_path / "registry") as registry:
         environment = make_environment(daemon, registry)
         builder = environment.make_builder()
-        context = BuildContext([Entry.from_bytes("main.sh", b"echo alive\n")])
+        context = BuildContext([ContextEntry.from_bytes("main.sh", b"echo alive\n")])
         options = {"base": environment.base, "command": ("sh", "main.sh")}
 
         def make(step: str):
@@ -196,7 +196,7 @@ def test_login_is_used_and_missing_one_is_reported(environment, tmp_path, backen
     with registries.start_registry(tmp_path / "registry", htpasswd=True) as closed:
         logins = registries.write_login(tmp_path / "config.json", closed.host)
         allowed = RegistryConfig(insecure=(environment.registry.host, closed.host), docker_config=logins)
-        context = BuildContext([Entry.from_bytes("main.sh", b"echo in\n")])
+        context = BuildContext([ContextEntry.from_bytes("main.sh", b"echo in\n")])
         options = ImageOptions(base=environment.base, command=("sh", "main.sh"))
         builder = environment.make_builder(registry=allowed)
         result = builder.build(make_plan(context, options, builder), f"{closed.host}/team/in")

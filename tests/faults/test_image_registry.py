@@ -17,7 +17,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, collect_folder, make_plan
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError
 from kfp_mindspore.images.result import BuildResult
@@ -76,7 +76,9 @@ def environment(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def make_context(size: int) -> BuildContext:
     """Return sources of a size whose bytes differ from those of any other test."""
     block = os.urandom(1 << 16)
-    return BuildContext([Entry.from_bytes("data", block * (size >> 16)), Entry.from_bytes("train.py", b"print(1)\n")])
+    return BuildContext(
+        [ContextEntry.from_bytes("data", block * (size >> 16)), ContextEntry.from_bytes("train.py", b"print(1)\n")]
+    )
 
 
 UPLOADS = "/blobs/uploads/"

@@ -23,7 +23,7 @@ from kfp_mindspore.errors import (
     ProcessFailedError,
     UserError,
 )
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.inference.service import ServiceStatus
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.local.process import ProcessIdentity
@@ -58,7 +58,7 @@ def test_server_that_crashes_at_its_first_start_is_not_restarted(shop: Any) -> N
 
 
 def test_command_that_is_missing(shop: Any) -> None:
-    client = InferenceClient(LocalServing(shop.home, command=["/nowhere/server"]))
+    client = InferenceClient(LocalServingBackend(shop.home, command=["/nowhere/server"]))
     with pytest.raises(ProcessFailedError, match="could not be started: /nowhere/server") as caught:
         client.deploy(Service("digits", shop.make_bundle()))
     assert caught.value.log == ("/nowhere/server: No such file or directory",)
@@ -211,10 +211,10 @@ def deploy_elsewhere(shop: Any, *flags: str, lease: Path | None = None) -> subpr
     code = """
 import contextlib, sys, time
 from pathlib import Path
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.local.lease import Lease
 root, lease, *command = sys.argv[1:]
-client = InferenceClient(LocalServing(Path(root, "home"), command=command))
+client = InferenceClient(LocalServingBackend(Path(root, "home"), command=command))
 with Lease.hold(Path(lease)) if lease else contextlib.nullcontext() as held:
     print("deploying", flush=True)
     client.deploy(Service("digits", Path(root, "bundle")), lease=held)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_retraining_deploys_better_model(local_home: Path, lifecycle: Lifecycle) -> None:
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     client.deploy(Service("retrained", lifecycle.bundle))
     try:
         # Every accuracy is better by a negative margin.

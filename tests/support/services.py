@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.service import ServiceStatus
 
@@ -61,7 +61,7 @@ class ServiceFixture:
     def connect(self, *flags: str, **options: Any) -> InferenceClient:
         """Return a client whose services are tiny servers that get these flags."""
         command = [sys.executable, str(TINY_SERVER), *flags]
-        return InferenceClient(LocalServing(self.home, command=command, **{"grace_seconds": 2.0, **options}))
+        return InferenceClient(LocalServingBackend(self.home, command=command, **{"grace_seconds": 2.0, **options}))
 
     def deploy(self, *flags: str, name: str = "digits", wait_seconds: float = 20, **options: Any) -> ServiceStatus:
         """Deploy the bundle as a tiny server."""

@@ -11,10 +11,10 @@ from typing import Any
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.msjob.names import MSJOBS
-from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.msjob.status import TrainingProgress
 from kfp_mindspore.operator import (
     Observed,
-    Options,
+    OperatorOptions,
     Outcome,
     reconcile,
     view_endpoint_slice,
@@ -58,16 +58,16 @@ class Cluster:
         options: The operator's choices.
     """
 
-    def __init__(self, job: dict[str, Any], options: Options | None = None) -> None:
+    def __init__(self, job: dict[str, Any], options: OperatorOptions | None = None) -> None:
         self.job: dict[str, Any] | None = copy.deepcopy(job)
-        self.options = options or Options()
+        self.options = options or OperatorOptions()
         self.pods: dict[str, dict[str, Any]] = {}
         self.services: dict[str, dict[str, Any]] = {}
         self.endpoint_slices: dict[str, dict[str, Any]] = {}
         self.pod_group: dict[str, Any] | None = None
         self.now = START
         self.connected_at: datetime.datetime | None = LONG_AGO
-        self.progress: Progress | None = None
+        self.progress: TrainingProgress | None = None
         self.created: list[dict[str, Any]] = []
         self.events: list[EmitEvent] = []
         self.status_writes = 0

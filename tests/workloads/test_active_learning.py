@@ -11,7 +11,7 @@ import pytest
 
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 
 pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(600)]
@@ -34,7 +34,7 @@ def test_selection_beats_random_selection_with_as_many_labels(tmp_path: Path) ->
 def test_pipeline_serves_model_of_last_round(local_home: Path) -> None:
     arguments = {"service_name": "few-labels"}
     result = run_local("active_learning", arguments, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.state == "succeeded"
         rounds = [name for name in result.steps if name.startswith("select-samples")]

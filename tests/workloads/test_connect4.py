@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.workloads.connect4.game import Positions
 from kfp_mindspore.workloads.connect4.players import one_ply_player, play_match
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(9
 
 def test_pipeline_serves_player_that_beats_one_ply_player(local_home: Path) -> None:
     result = run_local("connect4", {"service_name": "four"}, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.state == "succeeded"
         arena = result.steps["evaluate-function"].outputs

@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 
 pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(600)]
@@ -47,7 +47,7 @@ def test_pipeline_beats_bigram_model_and_serves_next_character(
     local_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_local("language_model", {"service_name": SERVICE}, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.state == "succeeded"
         artifacts = {name: artifact["uri"] for _, name, artifact in result.list_artifacts()}

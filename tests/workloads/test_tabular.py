@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 from sklearn.metrics import log_loss, root_mean_squared_error
 
 from kfp_mindspore.data import load_dataset, read_samples
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir
 from kfp_mindspore.runs import run_local
 
@@ -78,7 +78,7 @@ def test_pipeline_serves_raw_rows(case: str, local_home: Path, tmp_path: Path) -
         dataset = str(tmp_path / "patients.csv")
         frame.rename(columns={"target": "progression"}).rename_axis("patient").to_csv(dataset)
     result = run_local("tabular", {"dataset": dataset, **arguments}, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.check().gates[0].passed
         data = next(path.parent for path in result.directory.rglob("dataset.json"))

@@ -19,7 +19,7 @@ from nbclient import NotebookClient
 from kfp_mindspore.cli.init import TEMPLATES, write_project
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.data.sources import fashion_mnist
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.inference.predict import to_json
 from kfp_mindspore.runs import run_local
 
@@ -69,7 +69,7 @@ def test_project_of_template(template: str, local_home: Path, tmp_path: Path, mo
 
     # Of the steps only the deployment runs again.
     result = run_local(project / "pipeline.py", arguments, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.check().gates[0].passed
         assert {step.state for step in result.steps.values() if step.name != "deploy-kserve"} == {"cached"}

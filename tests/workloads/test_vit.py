@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.data.sources.fashion_mnist import DIRECTORY
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 
 pytestmark = [
@@ -36,7 +36,7 @@ def compute_baseline(dataset: Dataset) -> float:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_pipeline_beats_logistic_regression_and_serves_raw_images(local_home: Path) -> None:
     result = run_local("vit", {"service_name": "clothes"}, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.state == "succeeded"
         dataset = Dataset.open(next(path.parent for path in result.directory.rglob("dataset.json")))

@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.data.samples import Samples
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 
 pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(600)]
@@ -55,7 +55,7 @@ def post(url: str, instance: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 def test_pipeline_beats_baselines_and_serves_raw_ids(local_home: Path) -> None:
     result = run_local("wide_deep", {"service_name": SERVICE}, home=local_home, keep=True)
-    client = InferenceClient(LocalServing(local_home))
+    client = InferenceClient(LocalServingBackend(local_home))
     try:
         assert result.state == "succeeded"
         dataset = Dataset.open(next(path.parent for path in result.directory.rglob("dataset.json")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.data.sources.base import Request, Source, guess_target, select_fields, to_objects
+from kfp_mindspore.data.sources.base import Source, SourceRequest, guess_target, select_fields, to_objects
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats import npz
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def read_npz(path: Path, request: Request) -> Source:
+def read_npz(path: Path, request: SourceRequest) -> Source:
     """Read an .npz file with plain arrays; `labels` (or `target`, `label`, `class`) is the target by default.
 
     Raises:
@@ -22,7 +22,7 @@ def read_npz(path: Path, request: Request) -> Source:
     return _to_source("NPZ", f"{path.name} (NPZ)", npz.read_arrays(path), request)
 
 
-def read_npy(path: Path, request: Request) -> Source:
+def read_npy(path: Path, request: SourceRequest) -> Source:
     """Read an .npy file: one array is the field `features`; a structured array has its own fields.
 
     Raises:
@@ -38,7 +38,7 @@ def read_npy(path: Path, request: Request) -> Source:
     return _to_source("NPY", f"{path.name} (NPY)", columns, request)
 
 
-def _to_source(kind: str, where: str, columns: dict[str, NDArray[Any]], request: Request) -> Source:
+def _to_source(kind: str, where: str, columns: dict[str, NDArray[Any]], request: SourceRequest) -> Source:
     names = select_fields(where, request, list(columns))
     columns = {name: convert_array(f"{where}: {name}", columns[name]) for name in names}
     counts = {name: len(array) for name, array in columns.items()}

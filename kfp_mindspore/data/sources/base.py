@@ -19,7 +19,7 @@ TARGETS = ("target", "label", "labels", "class")
 
 
 @dataclass(frozen=True)
-class Request:
+class SourceRequest:
     """The fields needed from a source.
 
     Args:
@@ -83,7 +83,7 @@ def guess_target(names: Sequence[str]) -> tuple[str, ...]:
     return found if len(found) == 1 else ()
 
 
-def select_fields(where: str, request: Request, found: Sequence[str]) -> list[str]:
+def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> list[str]:
     """Return the fields that are needed, in source order.
 
     Args:

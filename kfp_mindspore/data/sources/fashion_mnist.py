@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.base import Source, SourceRequest
 from kfp_mindspore.data.sources.idx import read_idx
 from kfp_mindspore.errors import UserError
 
@@ -16,7 +16,7 @@ LABELS = (
 )  # fmt: skip
 
 
-def read_set(request: Request) -> Source:
+def read_set(request: SourceRequest) -> Source:
     """Read 60,000 training and 10,000 test images.
 
     The field `image` has pixels from 0 to 255, uint8 with shape (1, 28, 28), with a declared scaling to 0..1; `label`

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kfp_mindspore.data.sources.arrays import read_npy, read_npz
-from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.base import Source, SourceRequest
 from kfp_mindspore.data.sources.idx import is_idx, read_idx
 from kfp_mindspore.data.sources.images import is_image_folder, read_images
 from kfp_mindspore.data.sources.mindrecord import read_mindrecord
@@ -14,7 +14,7 @@ from kfp_mindspore.data.sources.tables import read_csv, read_json_lines, read_pa
 from kfp_mindspore.data.sources.text import read_text
 from kfp_mindspore.errors import UserError, ValidationError
 
-READERS: Mapping[str, Callable[[Path, Request], Source]] = {
+READERS: Mapping[str, Callable[[Path, SourceRequest], Source]] = {
     "csv": read_csv,
     "parquet": read_parquet,
     "jsonl": read_json_lines,
@@ -34,7 +34,7 @@ _SUFFIXES = {
 _MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "npz", b"\x93NUMPY": "npy"}
 
 
-def read_path(path: Path, request: Request, kind: str = "") -> Source:
+def read_path(path: Path, request: SourceRequest, kind: str = "") -> Source:
     """Read a file or directory.
 
     Args:

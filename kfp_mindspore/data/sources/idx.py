@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.data.sources.base import Request, Source, select_fields
+from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import SPLITS
 
@@ -28,7 +28,7 @@ def is_idx(path: Path) -> bool:
     return re.search(r"[-.]idx\d", path.name) is not None
 
 
-def read_idx(path: Path, request: Request) -> Source:
+def read_idx(path: Path, request: SourceRequest) -> Source:
     """Read a directory with train-images…, train-labels…, t10k-images… and t10k-labels…, or one image file.
 
     An image file's labels are in the file with the same name and `labels` instead of `images`. Pixels are the field

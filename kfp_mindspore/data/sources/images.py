@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from kfp_mindspore.data.sources.base import Request, Source, select_fields, to_objects
+from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields, to_objects
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.dataset import SPLITS
 
@@ -27,7 +27,7 @@ def is_image_folder(path: Path) -> bool:
     return any(list_images(folder) for folder in folders)
 
 
-def read_images(path: Path, request: Request) -> Source:
+def read_images(path: Path, request: SourceRequest) -> Source:
     """Read DIRECTORY/CLASS/FILE, or DIRECTORY/SPLIT/CLASS/FILE with splits named train, validation and test.
 
     The files are the field `image`, bytes as they are; decoding and resizing are declared as preprocessing.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kfp_mindspore.data.sources.arrays import convert_array
-from kfp_mindspore.data.sources.base import Request, Source, guess_target, select_fields
+from kfp_mindspore.data.sources.base import Source, SourceRequest, guess_target, select_fields
 from kfp_mindspore.formats import mindrecord
 
 
-def read_mindrecord(path: Path, request: Request) -> Source:
+def read_mindrecord(path: Path, request: SourceRequest) -> Source:
     """Read a .mindrecord file.
 
     Raises:

@@ -11,7 +11,7 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.data.sources.base import Request, Source, select_fields, to_objects
+from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields, to_objects
 from kfp_mindspore.errors import MissingExtraError, UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FrameUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def read_movielens(request: Request) -> Source:
+def read_movielens(request: SourceRequest) -> Source:
     """Read the ratings: 100,004 ratings by 671 users on 9,066 movies, 1995 to 2016.
 
     Fields: `user` and `movie` (int32 ids), `genres` (texts such as `Comedy Sci-Fi`), the default target `liked` (`yes`

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kfp_mindspore.data.sources import fashion_mnist, movielens, new_testament, sklearn_sets
-from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.base import Source, SourceRequest
 
-READERS: Mapping[str, Callable[[Request], Source]] = {
+READERS: Mapping[str, Callable[[SourceRequest], Source]] = {
     **{name: partial(sklearn_sets.read_set, name) for name in sklearn_sets.NAMES},
     "fashion_mnist": fashion_mnist.read_set,
     movielens.NAME: movielens.read_movielens,

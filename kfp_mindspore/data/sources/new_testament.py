@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.base import Source, SourceRequest
 from kfp_mindspore.data.sources.text import build_windows
 from kfp_mindspore.errors import MissingExtraError, UserError
 
@@ -24,7 +24,7 @@ _VERSES = """
 """
 
 
-def read_new_testament(request: Request) -> Source:
+def read_new_testament(request: SourceRequest) -> Source:
     """Read the books as one text of a million characters: a book's name, and a line for each passage.
 
     The package's code is not imported.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from kfp_mindspore.data.sources.base import Request, Source, select_fields
+from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields
 from kfp_mindspore.errors import MissingExtraError
 
 NAMES = ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine")
@@ -25,7 +25,7 @@ def import_datasets() -> Any:
     return datasets
 
 
-def read_set(name: str, request: Request) -> Source:
+def read_set(name: str, request: SourceRequest) -> Source:
     """Read a set by its name in `NAMES`.
 
     `digits` has the field `image`, pixels from 0 to 16, float32 with shape (1, 8, 8), with a declared scaling; the

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.data.sources.base import Request, Source, guess_target, import_pyarrow, select_fields, to_objects
+from kfp_mindspore.data.sources.base import (
+    Source,
+    SourceRequest,
+    guess_target,
+    import_pyarrow,
+    select_fields,
+    to_objects,
+)
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ _BLOCK_BYTES = 4 << 20
 _TAB_SUFFIXES = (".tsv", ".tsv.gz", ".tab")
 
 
-def read_csv(path: Path, request: Request) -> Source:
+def read_csv(path: Path, request: SourceRequest) -> Source:
     """Read a CSV file with a header, tab-separated when its name ends with .tsv; compressed files too.
 
     Numbers that are no exact fields are parsed as float32, which halves the table's memory.
@@ -62,7 +69,7 @@ def read_csv(path: Path, request: Request) -> Source:
     return _to_source("CSV", where, table.schema, table.to_batches(), exact, integers)
 
 
-def read_parquet(path: Path, request: Request) -> Source:
+def read_parquet(path: Path, request: SourceRequest) -> Source:
     """Read a Parquet file, or a directory with such files.
 
     Raises:
@@ -85,7 +92,7 @@ def read_parquet(path: Path, request: Request) -> Source:
     return _to_source("Parquet", where, table.schema, batches, request.exact | set(guess_target(names)))
 
 
-def read_json_lines(path: Path, request: Request) -> Source:
+def read_json_lines(path: Path, request: SourceRequest) -> Source:
     """Read a file with one JSON object per line; lists with equal lengths become arrays.
 
     Raises:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kfp_mindspore.data.sources.base import Request, Source, to_objects
+from kfp_mindspore.data.sources.base import Source, SourceRequest, to_objects
 from kfp_mindspore.errors import UserError
 
 
-def read_text(path: Path, request: Request) -> Source:
+def read_text(path: Path, request: SourceRequest) -> Source:
     """Read a UTF-8 file as windows or lines, see `build_windows`.
 
     Raises:
@@ -22,7 +22,7 @@ def read_text(path: Path, request: Request) -> Source:
     return build_windows(text, where, request)
 
 
-def build_windows(text: str, where: str, request: Request) -> Source:
+def build_windows(text: str, where: str, request: SourceRequest) -> Source:
     """Return a text's windows or lines.
 
     As windows, the field `text` has `length` characters and `next` the same number, from one character later on; the

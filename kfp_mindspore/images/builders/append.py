@@ -9,7 +9,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.builders.base import Builder
 from kfp_mindspore.images.layer import Layer
 from kfp_mindspore.images.plan import ImagePlan
-from kfp_mindspore.images.progress import OnProgress, Progress
+from kfp_mindspore.images.progress import BuildProgress, OnProgress
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.blob import (
     Blob,
@@ -175,7 +175,7 @@ class _Append:
         head = blob.digest.partition(":")[2][:12]
 
         def report(done: int) -> None:
-            self._on_progress(Progress(step, head, done, blob.size_bytes))
+            self._on_progress(BuildProgress(step, head, done, blob.size_bytes))
 
         push_blob(self._destination, blob, report)
         self.layers_sent += 1

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError
 from kfp_mindspore.images.builders.docker_messages import KEPT_LINES
 from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE
-from kfp_mindspore.images.progress import OnProgress, Progress
+from kfp_mindspore.images.progress import BuildProgress, OnProgress
 
 _LINE = re.compile(r"#(\d+) (.*)")
 _OUTPUT = re.compile(r"\d+\.\d+ ?(.*)")
@@ -113,16 +113,16 @@ def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> Proces
         if number not in names:
             names[number] = text
             outputs[number] = deque(maxlen=KEPT_LINES)
-            on_progress(Progress(text))
+            on_progress(BuildProgress(text))
         elif text.startswith("ERROR"):
             if failure is None:
                 reason = text.partition(" ")[2]
                 failure = ProcessFailedError(f"{names[number]}: {reason}", log=list(outputs[number]))
         elif output := _OUTPUT.fullmatch(text):
             outputs[number].append(output[1])
-            on_progress(Progress(names[number], text=output[1]))
+            on_progress(BuildProgress(names[number], text=output[1]))
         elif text != names[number] and not _STATE.match(text):
-            on_progress(Progress(names[number], text=text))
+            on_progress(BuildProgress(names[number], text=text))
     if failure is None and other:
         return ProcessFailedError(f"build: {other[-1].removeprefix('ERROR: ')}", log=list(other)[:-1])
     return failure

@@ -17,13 +17,13 @@ from kfp_mindspore.images.builders.cluster_job import CONTAINER, JobSettings, ch
 from kfp_mindspore.images.builders.cluster_pods import wait_for_end, wait_for_start
 from kfp_mindspore.images.builders.context_store import ContextStore, StoredContext, upload_context
 from kfp_mindspore.images.plan import ALL_PLATFORMS, ImagePlan
-from kfp_mindspore.images.progress import OnProgress, Progress
+from kfp_mindspore.images.progress import BuildProgress, OnProgress
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.images import inspect_image
 from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.pods import PodState, Termination
+from kfp_mindspore.kube.pods import ContainerTermination, PodState
 from kfp_mindspore.kube.resources import Resource
 
 BUILDKIT_IMAGE = "docker.io/moby/buildkit:v0.29.0-rootless"
@@ -158,7 +158,7 @@ class ClusterBuilder(Builder):
         pod: PodState | None = None
         for update in wait_for_start(self._cluster, namespace, labels, self.start_seconds):
             if isinstance(update, str):
-                on_progress(Progress("Wait for the pod", text=update))
+                on_progress(BuildProgress("Wait for the pod", text=update))
             else:
                 pod = update
         assert pod is not None
@@ -167,7 +167,7 @@ class ClusterBuilder(Builder):
         redacted = (_SIGNATURE.sub("?…", line) for line in lines)
         step = "build"
 
-        def track_step(progress: Progress) -> None:
+        def track_step(progress: BuildProgress) -> None:
             nonlocal step
             step = progress.step
             on_progress(progress)
@@ -211,7 +211,7 @@ class ClusterBuilder(Builder):
         return replace(result, layers_sent=len(sent), layers_reused=len(pushed) - len(sent), sent_bytes=sum(sent))
 
 
-def _make_error(termination: Termination, failure: ProcessFailedError) -> ProcessFailedError:
+def _make_error(termination: ContainerTermination, failure: ProcessFailedError) -> ProcessFailedError:
     if termination.reason in ("Error", "Completed", ""):
         return ProcessFailedError(f"{failure.message} (exit code {termination.exit_code})", log=failure.log)
     text = f"{failure.message}: the pod was terminated: {termination.reason} {termination.message}".rstrip()

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.pods import KILLED, PodState, Termination, read_pod
+from kfp_mindspore.kube.pods import KILLED, ContainerTermination, PodState, read_pod
 from kfp_mindspore.kube.resources import EVENTS, PODS
 
 Document = Mapping[str, Any]
@@ -26,12 +26,12 @@ _STUCK_REASONS = {
 }
 
 
-def get_termination(pod: PodState) -> Termination | None:
+def get_termination(pod: PodState) -> ContainerTermination | None:
     """Return how a pod's container ended, or None before its end."""
     for item in pod.containers:
         if item.termination is not None:
             return item.termination
-    return Termination(KILLED, pod.reason or "Failed", pod.message) if pod.phase == "Failed" else None
+    return ContainerTermination(KILLED, pod.reason or "Failed", pod.message) if pod.phase == "Failed" else None
 
 
 def get_start_error(pod: PodState) -> KfpMindSporeError | None:
@@ -94,7 +94,7 @@ def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float
     raise WaitTimeoutError(f"the build's pod did not start within {timeout:g} s: {reason or 'no pod was created'}")
 
 
-def wait_for_end(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Termination:
+def wait_for_end(cluster: Cluster, namespace: str, labels: str, timeout: float) -> ContainerTermination:
     """Wait until a pod's container has ended.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.images.progress import OnProgress, Progress
+from kfp_mindspore.images.progress import BuildProgress, OnProgress
 
 KEPT_LINES = 20
 _STEP = re.compile(r"Step (\d+/\d+) : (.*)", re.DOTALL)
@@ -58,10 +58,10 @@ def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -
             if matched := _STEP.match(line.strip()):
                 step = f"Step {matched[1]} ({matched[2].strip()})"
                 lines.clear()
-                on_progress(Progress(step))
+                on_progress(BuildProgress(step))
             elif line.strip():
                 lines.append(line.rstrip())
-                on_progress(Progress(step, text=line.rstrip()))
+                on_progress(BuildProgress(step, text=line.rstrip()))
     if not image:
         raise KfpMindSporeError(f"{step or 'build'}: the Docker daemon ended the build without an image")
     return image
@@ -119,10 +119,10 @@ def _explain_registry_error(text: str) -> KfpMindSporeError:
     return KfpMindSporeError(text)
 
 
-def _read_transfer(message: Mapping[str, Any], verb: str) -> Progress:
+def _read_transfer(message: Mapping[str, Any], verb: str) -> BuildProgress:
     detail = message.get("progressDetail") or {}
     done, total = int(detail.get("current") or 0), int(detail.get("total") or 0)
-    return Progress(
+    return BuildProgress(
         f"{verb} layer" if message.get("id") else verb,
         item=str(message.get("id", "")),
         done_bytes=done,

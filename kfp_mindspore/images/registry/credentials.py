@@ -14,7 +14,7 @@ from kfp_mindspore.images.registry.configuration import RegistryConfig
 
 
 @dataclass(frozen=True)
-class Credentials:
+class RegistryCredentials:
     """A registry login.
 
     Args:
@@ -28,7 +28,7 @@ class Credentials:
     identity_token: str = field(default="", repr=False)
 
 
-def get_credentials(host: str, config: RegistryConfig) -> Credentials | None:
+def get_credentials(host: str, config: RegistryConfig) -> RegistryCredentials | None:
     """Return the login for a registry, or None without one.
 
     Raises:
@@ -70,7 +70,7 @@ def get_credentials(host: str, config: RegistryConfig) -> Credentials | None:
     # Logins in the file and logins from a helper differ in their keys' case.
     values = {key.lower(): str(value) for key, value in entry.items() if value}
     if values.get("identitytoken"):
-        return Credentials("", identity_token=values["identitytoken"])
+        return RegistryCredentials("", identity_token=values["identitytoken"])
     if values.get("username"):
-        return Credentials(values["username"], values.get("password", ""))
+        return RegistryCredentials(values["username"], values.get("password", ""))
     return None

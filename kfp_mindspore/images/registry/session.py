@@ -15,7 +15,7 @@ from requests.utils import parse_dict_header
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.reference import DEFAULT_HOST, Reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
-from kfp_mindspore.images.registry.credentials import Credentials, get_credentials
+from kfp_mindspore.images.registry.credentials import RegistryCredentials, get_credentials
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError, explain_failure, explain_response
 from kfp_mindspore.retries import wait_with_jitter
 
@@ -85,7 +85,7 @@ class Session:
         self._http.close()
 
     @cached_property
-    def credentials(self) -> Credentials | None:
+    def credentials(self) -> RegistryCredentials | None:
         """The login for this registry; None without one."""
         return get_credentials(self.reference.host, self.config)
 
@@ -192,6 +192,6 @@ def _keep_request(request: requests.PreparedRequest) -> requests.PreparedRequest
     return request
 
 
-def _make_basic(credentials: Credentials) -> str:
+def _make_basic(credentials: RegistryCredentials) -> str:
     pair = f"{credentials.username}:{credentials.password}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"

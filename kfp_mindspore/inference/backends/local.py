@@ -15,7 +15,7 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference.backends.base import ServingBackend
-from kfp_mindspore.inference.backends.local_rollout import LocalRollout, ServerOptions
+from kfp_mindspore.inference.backends.local_rollout import LocalRollout, LocalServerOptions
 from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs
 from kfp_mindspore.inference.service import (
@@ -35,7 +35,7 @@ TRAFFIC = "traffic"
 _logger = logging.getLogger(__name__)
 
 
-class LocalServing(ServingBackend):
+class LocalServingBackend(ServingBackend):
     """Runs each service as a model server on this machine.
 
     Args:
@@ -58,7 +58,7 @@ class LocalServing(ServingBackend):
         grace_seconds: float = 5.0,
     ) -> None:
         self._root = (home or files.get_home()).absolute() / "services"
-        self._options = ServerOptions(
+        self._options = LocalServerOptions(
             tuple(command) if command is not None else None, max_restarts, stable_seconds, grace_seconds
         )
 

@@ -26,8 +26,8 @@ _PORT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class ServerOptions:
-    """Options for all servers in a backend; see `LocalServing`."""
+class LocalServerOptions:
+    """Options for all servers in a backend; see `LocalServingBackend`."""
 
     command: tuple[str, ...] | None
     max_restarts: int
@@ -49,7 +49,7 @@ class LocalRollout:
 
     directory: ServiceDirectory
     service: Service
-    options: ServerOptions
+    options: LocalServerOptions
     lease: str | None
     wait_seconds: float
 

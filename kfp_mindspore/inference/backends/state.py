@@ -5,7 +5,7 @@ services/<namespace>/<name>/; a canary's is `.<name>-canary`, its traffic splitt
   previous              number of the version that `rollback` deploys again; absent without one
   versions/<number>/
     plan.json           `ServerSpec`, written by the deployment
-    state.json          `ServerState`, written by the supervisor
+    state.json          `VersionState`, written by the supervisor
     model/              the bundle as it was deployed
     server.log, server.log.1, supervisor.log
     work/               the server's working directory
@@ -94,7 +94,7 @@ class ServerSpec:
 
 
 @dataclass(frozen=True)
-class ServerState:
+class VersionState:
     """A server's state, as recorded by its supervisor.
 
     Args:
@@ -125,7 +125,7 @@ class ServerState:
         }
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> ServerState:
+    def from_dict(cls, value: Mapping[str, Any]) -> VersionState:
         """Rebuild a state from `to_dict`'s result."""
         return cls(
             state=ServiceState(value["state"]),
@@ -184,14 +184,14 @@ class VersionDirectory(StateDirectory):
         """Write the server to run."""
         self.write("plan.json", asdict(spec))
 
-    def read_state(self) -> ServerState | None:
+    def read_state(self) -> VersionState | None:
         """Return the state that the supervisor recorded; None before the first."""
         try:
-            return ServerState.from_dict(json.loads((self.path / "state.json").read_bytes()))
+            return VersionState.from_dict(json.loads((self.path / "state.json").read_bytes()))
         except FileNotFoundError:
             return None
 
-    def write_state(self, state: ServerState) -> None:
+    def write_state(self, state: VersionState) -> None:
         """Record the server's state."""
         self.write("state.json", state.to_dict())
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.backends.state import ServerState, VersionDirectory
+from kfp_mindspore.inference.backends.state import VersionDirectory, VersionState
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.lease import is_lease_held
 from kfp_mindspore.local.process import ProcessIdentity
@@ -46,7 +46,7 @@ class ServerSupervisor(Supervisor):
         super().__init__(self._spec.lease or "")
         own = ProcessIdentity.of(os.getpid())
         assert own is not None
-        self._state = ServerState(ServiceState.STARTING, own)
+        self._state = VersionState(ServiceState.STARTING, own)
         self._server: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0
         self._ready_since: float | None = None

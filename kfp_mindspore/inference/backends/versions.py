@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.backends.state import ServerState, VersionDirectory
+from kfp_mindspore.inference.backends.state import VersionDirectory, VersionState
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus, format_command
 from kfp_mindspore.local.logs import LogReader, read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, read_cpu_seconds
@@ -192,7 +192,7 @@ def read_logs(version: VersionDirectory, follow: bool, lines: int | None) -> Ite
         yield from reader.read(final=finished)
 
 
-def _is_finished(state: ServerState | None) -> bool:
+def _is_finished(state: VersionState | None) -> bool:
     if state is None or state.state in (ServiceState.STOPPED, ServiceState.FAILED):
         return True
     return not state.supervisor.is_alive()

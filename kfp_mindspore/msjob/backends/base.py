@@ -83,7 +83,7 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """An event on a job or one of its pods.
 
     Attributes:
@@ -203,7 +203,7 @@ class JobBackend(abc.ABC):
         """Return a job's pods: scheduler, parameter servers, workers by rank."""
 
     @abc.abstractmethod
-    def list_events(self, name: str, namespace: str) -> Sequence[Event]:
+    def list_events(self, name: str, namespace: str) -> Sequence[JobEvent]:
         """Return the events on a job and its pods, oldest first."""
 
     @abc.abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kfp_mindspore.kube.pods import PodState, read_pod
-from kfp_mindspore.msjob.backends.base import Event, Pod
+from kfp_mindspore.msjob.backends.base import JobEvent, Pod
 from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import (
     ATTEMPT_LABEL,
@@ -63,7 +63,7 @@ def _build_pod(document: Document) -> Pod:
     )
 
 
-def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event]:
+def read_events(documents: Iterable[Document], job: str, uid: str) -> list[JobEvent]:
     """Return the events on a job and its members, oldest first.
 
     Args:
@@ -94,7 +94,7 @@ def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event
         )
         count = document.get("count") or 1
         message = str(document.get("message") or "").strip() + (f" ({count} times)" if count > 1 else "")
-        events.append(Event(time, name, str(document.get("reason") or ""), message))
+        events.append(JobEvent(time, name, str(document.get("reason") or ""), message))
     return sorted(events, key=lambda event: event.time)
 
 

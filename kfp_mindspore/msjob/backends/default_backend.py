@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob.backends.base import JobBackend
 
 
-def create_backend(namespace: str | None = None) -> JobBackend:
+def create_job_backend(namespace: str | None = None) -> JobBackend:
     """Return the backend that `get_backend_name` names.
 
     Args:

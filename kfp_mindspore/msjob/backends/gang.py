@@ -20,7 +20,7 @@ from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import SCHEDULER, WORKER
-from kfp_mindspore.msjob.restart import OOM_KILLED, START_ERROR, ContainerTermination
+from kfp_mindspore.msjob.restart import OOM_KILLED, START_ERROR, MemberTermination
 from kfp_mindspore.msjob.topology import Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
@@ -43,7 +43,7 @@ class _Running:
     process: subprocess.Popen[bytes] | None
 
 
-class Gang:
+class ProcessGang:
     """All members in one attempt.
 
     Args:
@@ -122,11 +122,11 @@ class Gang:
         return [running.pod for running in self._members]
 
     @property
-    def terminations(self) -> list[tuple[ContainerTermination, str]]:
+    def terminations(self) -> list[tuple[MemberTermination, str]]:
         """Each member's state, with its restart policy."""
         return [
             (
-                ContainerTermination(
+                MemberTermination(
                     running.pod.name,
                     running.pod.replica_type,
                     running.pod.index,

@@ -16,7 +16,7 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationEr
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, UncertainError
 from kfp_mindspore.kube.resources import EVENTS, PODS
-from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
+from kfp_mindspore.msjob.backends.base import JobBackend, JobEvent, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
@@ -210,7 +210,7 @@ class KubernetesBackend(JobBackend):
         documents = self.cluster.list(PODS, namespace, labels=f"{JOB_LABEL}={name}")
         return read_pods(document for document in documents if is_owned(document, uid))
 
-    def list_events(self, name: str, namespace: str) -> Sequence[Event]:
+    def list_events(self, name: str, namespace: str) -> Sequence[JobEvent]:
         """Return the events on a job and its pods, oldest first; the API server keeps them for an hour."""
         uid = self._get(name, namespace)["metadata"]["uid"]
         return read_events(self.cluster.list(EVENTS, namespace), name, uid)

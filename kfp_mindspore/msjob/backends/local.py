@@ -26,7 +26,7 @@ from kfp_mindspore.local.lease import is_lease_held
 from kfp_mindspore.local.logs import LogReader, read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.supervisor import start_supervisor
-from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
+from kfp_mindspore.msjob.backends.base import JobBackend, JobEvent, Pod
 from kfp_mindspore.msjob.backends.process_spec import check_job
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest, JobState, kill_leftovers
 from kfp_mindspore.msjob.manifest import format_time, now
@@ -190,7 +190,7 @@ class LocalBackend(JobBackend):
         """Return a job's processes: scheduler, parameter servers, workers by rank."""
         return self._read(name, namespace)[1].pods
 
-    def list_events(self, name: str, namespace: str) -> Sequence[Event]:
+    def list_events(self, name: str, namespace: str) -> Sequence[JobEvent]:
         """Return the events on a job and its processes, oldest first."""
         return self._read(name, namespace)[1].events
 

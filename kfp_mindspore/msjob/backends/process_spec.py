@@ -144,7 +144,7 @@ def list_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def find_script(argv: tuple[str, ...]) -> str | None:
+def get_script(argv: tuple[str, ...]) -> str | None:
     """Return the script that a Python command line runs; None for `-c`, `-m` and other programs."""
     if not argv or argv[0] != sys.executable:
         return None
@@ -252,7 +252,7 @@ def _check_command(spec: ProcessSpec, path: str) -> list[str]:
         program = shutil.which(spec.argv[0], path=spec.environment.get("PATH"))
     if program is None:
         return [f"{path}.command[0]: must be a program of this machine, got {spec.argv[0]!r}"]
-    script = find_script(spec.argv)
+    script = get_script(spec.argv)
     if script is not None and not (spec.cwd / script).exists():
         return [f"{path}.command: no such script {script!r} in {spec.cwd}"]
     return []

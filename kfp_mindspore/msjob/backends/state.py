@@ -23,7 +23,7 @@ from kfp_mindspore.files import create_directory, read_json, write_bytes
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.state import StateDirectory
 from kfp_mindspore.local.supervisor import kill_leader
-from kfp_mindspore.msjob.backends.base import Event, Pod
+from kfp_mindspore.msjob.backends.base import JobEvent, Pod
 from kfp_mindspore.msjob.elastic import get_requested_workers
 from kfp_mindspore.msjob.manifest import deserialize, format_time, now, parse_time, serialize
 from kfp_mindspore.msjob.names import FAILED, WORKER
@@ -62,7 +62,7 @@ class JobState:
 
     status: DetailedStatus = field(default_factory=DetailedStatus)
     pods: list[Pod] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
     restarts: int = 0
     attempt: int = 0
 
@@ -72,7 +72,7 @@ class JobState:
         return cls(
             DetailedStatus(**deserialize(DetailedStatus, document["status"])),
             [Pod.from_dict(item) for item in document["pods"]],
-            [Event(**item) for item in document["events"]],
+            [JobEvent(**item) for item in document["events"]],
             document["restarts"],
             document.get("attempt", 0),
         )
@@ -84,7 +84,7 @@ class JobState:
 
     def add_event(self, name: str, reason: str, message: str) -> None:
         """Record an event on the job or a pod; the oldest beyond 200 are dropped."""
-        self.events.append(Event(format_time(now()), name, reason, message))
+        self.events.append(JobEvent(format_time(now()), name, reason, message))
         del self.events[:-_MAXIMUM_EVENTS]
 
     def fail(self, job_name: str, reason: str, message: str) -> None:

@@ -16,7 +16,7 @@ from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.supervisor import Supervisor
 from kfp_mindspore.msjob.backends.capacity import Capacity
-from kfp_mindspore.msjob.backends.gang import Gang
+from kfp_mindspore.msjob.backends.gang import ProcessGang
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats
 from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.backends.state import JobDirectory
@@ -55,7 +55,7 @@ class JobSupervisor(Supervisor):
         self._state = directory.read_state()
         self._job = directory.read_job()
         self._version = self._read_version()
-        self._gang: Gang | None = None
+        self._gang: ProcessGang | None = None
         self._heartbeats = Heartbeats(directory.heartbeats)
         self._spares = Spares(self, directory.log_file("spares"))
         self._capacity = Capacity()
@@ -167,7 +167,7 @@ class JobSupervisor(Supervisor):
             self._job, current=self._workers, available=available, missing_seconds=float("inf")
         )
         self._capacity.record_start(self._started)
-        self._gang = Gang(self._job, self._workers, state.restarts, self, self._heartbeats, self._spares)
+        self._gang = ProcessGang(self._job, self._workers, state.restarts, self, self._heartbeats, self._spares)
         self._gang.start(self._directory, self._request)
         pods = self._gang.pods
         if self._gang.is_running():
@@ -179,7 +179,7 @@ class JobSupervisor(Supervisor):
             state.add_event(self._job.name, "Started", f"{fewer}started {names}{warm}")
         self._record_pods()
 
-    def _decide(self, gang: Gang) -> None:
+    def _decide(self, gang: ProcessGang) -> None:
         now = time.monotonic()
         gang.kill_hung(now)
         decision = self._make_decision(gang)
@@ -212,7 +212,7 @@ class JobSupervisor(Supervisor):
             delay = compute_restart_delay(self._quick_failures)
             self._restart(gang, decision.reason, decision.message, 0.0, delay=delay)
 
-    def _make_decision(self, gang: Gang) -> Decision:
+    def _make_decision(self, gang: ProcessGang) -> Decision:
         return decide_job_phase(
             gang.terminations,
             success_policy=self._job.success_policy or "",
@@ -222,7 +222,7 @@ class JobSupervisor(Supervisor):
 
     def _restart(
         self,
-        gang: Gang,
+        gang: ProcessGang,
         reason: str,
         message: str,
         grace: float | None,
@@ -251,13 +251,13 @@ class JobSupervisor(Supervisor):
             item.name, item.exit_code, item.reason, describe(item), log, self._state.attempt
         )
 
-    def _can_shrink(self, gang: Gang, now: float) -> bool:
+    def _can_shrink(self, gang: ProcessGang, now: float) -> bool:
         """Return whether an elastic job can run with the workers that could be started."""
         started = sum(pod.replica_type == WORKER and pod.pid is not None for pod in gang.pods)
         self._capacity.record_missing(self._job, started, now)
         return self._capacity.get_available(self._job, now) == started
 
-    def _resize(self, gang: Gang, workers: int) -> None:
+    def _resize(self, gang: ProcessGang, workers: int) -> None:
         """Terminate the gang, which writes a checkpoint after its step, and restart it with another worker count."""
         message = f"{workers} workers instead of {gang.workers}: the gang restarts from its checkpoint"
         self._end_gang(None, "Resized")
@@ -266,7 +266,7 @@ class JobSupervisor(Supervisor):
         else:
             self._restart(gang, "JobScaled", message, 0.0, peers="Resized")
 
-    def _fill_spares(self, gang: Gang, now: float) -> None:
+    def _fill_spares(self, gang: ProcessGang, now: float) -> None:
         """Start spares, once the gang trains: their imports would delay its start."""
         count = self._job.warm_spares or 0
         if not self._has_spares or len(self._spares.pids) >= count or gang.worker_spec is None:

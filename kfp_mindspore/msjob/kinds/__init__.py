@@ -59,7 +59,7 @@ def export_job(job: JobManifest, kind: str) -> Export:
     return Export(manifests, tuple(notes.changes))
 
 
-def find_kind(document: Mapping[str, Any]) -> JobKind | None:
+def resolve_kind(document: Mapping[str, Any]) -> JobKind | None:
     """Return a manifest's kind, or None for MSJobs and other objects."""
     names = (document.get("apiVersion"), document.get("kind"))
     return next((kind for kind in _READERS if (kind.api_version, kind.kind) == names), None)
@@ -69,13 +69,13 @@ def read_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[di
     """Return an MSJob's document for another kind's manifest, and the changes.
 
     Args:
-        document: The manifest, for which `find_kind` returns a kind.
+        document: The manifest, for which `resolve_kind` returns a kind.
         others: The other documents in its file; documents that it refers to are removed.
 
     Raises:
         ValidationError: It cannot be converted; the message names the fields.
     """
-    kind = find_kind(document)
+    kind = resolve_kind(document)
     assert kind is not None
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None

@@ -21,7 +21,7 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_template,
     count_devices,
     drop_empty,
-    find_container,
+    get_container,
     get_container_path,
     note_dropped,
     read_container,
@@ -104,7 +104,7 @@ def _add_chip(metadata: Manifest, replicas: dict[str, Manifest], notes: Notes) -
 
 def _build_replica(job: JobManifest, kind: str, notes: Notes) -> Manifest:
     template = copy_template(job, kind)
-    container = find_container(template)
+    container = get_container(template)
     container["name"] = _CONTAINER
     ports = [item for item in container.get("ports") or [] if item.get("name") != PORT_NAME]
     container["ports"] = [*ports, {"name": _PORT, "containerPort": get_scheduler_port(job)}]

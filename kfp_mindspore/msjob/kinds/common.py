@@ -152,11 +152,11 @@ def copy_template(job: JobManifest, replica_type: str) -> Manifest:
     own = job.ms_replica_specs.get(replica_type)
     template = copy.deepcopy((own or job.ms_replica_specs[WORKER]).template)
     if own is None:
-        remove_devices(find_container(template))
+        remove_devices(get_container(template))
     return template
 
 
-def find_container(template: Manifest, name: str = CONTAINER_NAME) -> Manifest:
+def get_container(template: Manifest, name: str = CONTAINER_NAME) -> Manifest:
     """Return the container that trains; the first one where none has the name."""
     containers: list[Manifest] = template["spec"]["containers"]
     return next((item for item in containers if item.get("name") == name), containers[0])
@@ -247,7 +247,7 @@ def read_container(template: Manifest, path: str, notes: Notes, usual_name: str 
         notes: Receives the changes.
         usual_name: The container's name in that kind.
     """
-    container = find_container(template, usual_name)
+    container = get_container(template, usual_name)
     name = container.get("name")
     if name not in (usual_name, CONTAINER_NAME):
         notes.change(f"{path}.spec.containers", f"{name!r} is now {CONTAINER_NAME!r}", "this container trains")

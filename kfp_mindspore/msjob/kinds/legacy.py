@@ -10,7 +10,7 @@ from kfp_mindspore.msjob.kinds.common import (
     Notes,
     copy_metadata,
     copy_template,
-    find_container,
+    get_container,
     note_dropped,
     note_scheduler,
     refuse_parameter_servers,
@@ -70,7 +70,7 @@ def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
     set_pod_restart_policy(template, f"{path}.template", notes, policy)
     port = get_scheduler_port(job)
     if job.workers > 1:
-        wrap_command(find_container(template), f"spec.msReplicaSpecs.{WORKER}.template.spec.containers[0]", notes)
+        wrap_command(get_container(template), f"spec.msReplicaSpecs.{WORKER}.template.spec.containers[0]", notes)
     replicas = [{"replicaType": "MASTER", "replicas": 1, "masterPort": port, "template": template}]
     if job.workers > 1:
         replicas.append({

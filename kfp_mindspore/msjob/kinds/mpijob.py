@@ -24,7 +24,7 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_template,
     count_devices,
     drop_empty,
-    find_container,
+    get_container,
     get_container_path,
     note_dropped,
     note_scheduler,
@@ -69,7 +69,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     note_scheduler(job, _NAME, notes)
     worker = copy_template(job, WORKER)
     set_pod_restart_policy(worker, f"{_SPECS}.{WORKER}.template", notes)
-    container = find_container(worker)
+    container = get_container(worker)
     # The operator sets up the first container.
     worker["spec"]["containers"].remove(container)
     worker["spec"]["containers"].insert(0, container)
@@ -201,8 +201,8 @@ class _Settings:
 def _read_launcher(launcher: Fields, worker: Manifest, notes: Notes) -> tuple[list[Any], _Settings]:
     """Return the program that mpirun starts and its settings; record the fields that only the launcher has."""
     template, path = launcher.take_template(), launcher.path
-    container = notes.read(find_container(template), f"{path}.template.spec.containers[0]")
-    workers_own = find_container(worker)
+    container = notes.read(get_container(template), f"{path}.template.spec.containers[0]")
+    workers_own = get_container(worker)
     settings = _Settings(container.take("env", []))
     command = [*container.take("command", []), *container.take("args", [])]
     program = _split_mpirun(command, f"{container.path}.command", settings, notes)

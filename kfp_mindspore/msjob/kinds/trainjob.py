@@ -20,7 +20,7 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_metadata,
     copy_template,
     drop_empty,
-    find_container,
+    get_container,
     note_dropped,
     note_scheduler,
     read_container,
@@ -59,7 +59,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     jobs = [] if alone else [_build_replicated_job(job, SCHEDULER, _SCHEDULER, notes)]
     node = _build_replicated_job(job, WORKER, _NODE, notes)
     jobs.append(node)
-    container = find_container(node["template"]["spec"]["template"], _NODE)
+    container = get_container(node["template"]["spec"]["template"], _NODE)
     trainer = {name: copy.deepcopy(container[name]) for name in _TRAINER_FIELDS if name in container}
     for name in ("command", "args", "env"):
         container.pop(name, None)
@@ -91,7 +91,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 
 def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes: Notes) -> Manifest:
     template = copy_template(job, replica_type)
-    container = find_container(template)
+    container = get_container(template)
     container["name"] = _NODE
     set_pod_restart_policy(template, f"spec.msReplicaSpecs.{replica_type}.template", notes)
     template["spec"]["containers"].sort(key=lambda item: item is not container)
@@ -154,7 +154,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
         is_worker = replica_type == WORKER
         container_path = f"{pods.path}.spec.containers[0]"
         if is_worker:
-            _read_trainer(trainer, find_container(pods.template, _NODE), container_path, notes)
+            _read_trainer(trainer, get_container(pods.template, _NODE), container_path, notes)
         remove_variables(read_container(pods.template, pods.path, notes, _NODE), container_path, notes)
         replicas[replica_type] = {
             "replicas": (count or pods.count) if is_worker else 1,

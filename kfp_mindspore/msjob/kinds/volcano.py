@@ -18,7 +18,7 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_metadata,
     copy_template,
     drop_empty,
-    find_container,
+    get_container,
     note_dropped,
     note_scheduler,
     read_container,
@@ -77,7 +77,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 def _build_task(job: JobManifest, kind: str, notes: Notes, *, alone: bool) -> Manifest:
     template = copy_template(job, kind)
     set_pod_restart_policy(template, f"spec.msReplicaSpecs.{kind}.template", notes)
-    container = find_container(template)
+    container = get_container(template)
     own = job.ms_replica_specs.get(kind)
     if not alone:
         set_cluster_variables(container, job, kind, f"{job.name}-{SCHEDULER.lower()}-0.{job.name}", notes)

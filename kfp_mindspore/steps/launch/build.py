@@ -109,17 +109,17 @@ def build_step_image(
 
 def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
     from kfp_mindspore.images.context import BuildContext
-    from kfp_mindspore.images.entry import Entry
+    from kfp_mindspore.images.entry import ContextEntry
     from kfp_mindspore.images.folder import collect_folder
 
-    added = [Entry.from_bytes(path, str(text).encode()) for path, text in files.items()]
+    added = [ContextEntry.from_bytes(path, str(text).encode()) for path, text in files.items()]
     path = Path(sources) if sources else None
     if path is not None and path.is_dir():
         folder, taken = collect_folder(path), {entry.path for entry in added}
         kept = [entry for entry in folder.entries if entry.path not in taken]
         return BuildContext([*kept, *added], notes=folder.notes)
     if path is not None and path.is_file():
-        added.append(Entry(path.name, path.stat().st_size, source=path))
+        added.append(ContextEntry(path.name, path.stat().st_size, source=path))
     elif path is not None:
         raise UserError(f"sources: {path}: no such folder or file")
     if not added:

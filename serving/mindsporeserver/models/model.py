@@ -23,7 +23,7 @@ from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyErro
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
-from mindsporeserver.observability.metrics import Metrics, ModelMetrics
+from mindsporeserver.observability.metrics import ModelMetrics, ServerMetrics
 from mindsporeserver.protocols.tensors import InputReader, describe
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class MindSporeModel:
         version: str = "1",
         settings: ModelSettings | None = None,
         executor: InferenceExecutor | None = None,
-        metrics: Metrics | None = None,
+        metrics: ServerMetrics | None = None,
         transforms: TransformExecutor | None = None,
     ) -> None:
         self.name = name
@@ -114,7 +114,7 @@ class MindSporeModel:
         self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
         self.version = version
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
-        self.metrics: ModelMetrics = (metrics or Metrics()).for_model(name)
+        self.metrics: ModelMetrics = (metrics or ServerMetrics()).for_model(name)
         self._executor = executor or InferenceExecutor()
         self._transforms = transforms or TransformExecutor(os.cpu_count() or 1)
         self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)

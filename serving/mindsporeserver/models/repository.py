@@ -13,7 +13,7 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from mindsporeserver.errors import NotReadyError, UnknownModelError, shorten_text
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel
-from mindsporeserver.observability.metrics import Metrics
+from mindsporeserver.observability.metrics import ServerMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Repository:
         metrics: The process' metrics.
     """
 
-    def __init__(self, sources: Sources, opener: Opener, metrics: Metrics) -> None:
+    def __init__(self, sources: Sources, opener: Opener, metrics: ServerMetrics) -> None:
         self.sources = sources
         self.models: dict[str, MindSporeModel] = {}
         self.routes: dict[str, tuple[str, MindSporeModel]] = {}

@@ -34,7 +34,7 @@ SECONDS = (
 ROWS = tuple(2**power for power in range(11))
 
 
-class Metrics:
+class ServerMetrics:
     """This process's metrics.
 
     Args:
@@ -103,7 +103,7 @@ class Totals(NamedTuple):
 
 
 class ModelMetrics:
-    """One model's series, with labels resolved once instead of per request. Made by `Metrics.for_model`.
+    """One model's series, with labels resolved once instead of per request. Made by `ServerMetrics.for_model`.
 
     Several model versions share the series.
     """

@@ -6,7 +6,7 @@ import pytest
 from kfp_mindspore.cli.image_progress import BuildDisplay
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.images import RegistryConfig
-from kfp_mindspore.images.progress import Progress
+from kfp_mindspore.images.progress import BuildProgress
 from tests.support import base_images, registries
 
 # Nothing listens on this port: a request would end with exit code 1.
@@ -167,12 +167,12 @@ def test_progress_is_plain_without_terminal() -> None:
     stream = io.StringIO()
     with BuildDisplay(stream) as display:
         for progress in (
-            Progress("Step 1/1 (FROM b)"),
-            Progress("Step 1/1 (FROM b)", text="said"),
-            Progress("Push layer", "sha256:abc", 5, 10),
-            Progress("Push layer", "sha256:abc", 10, 10),
-            Progress("Push layer", "sha256:abc", 10, 10),
-            Progress("Push layer", "def", text="Layer already exists"),
+            BuildProgress("Step 1/1 (FROM b)"),
+            BuildProgress("Step 1/1 (FROM b)", text="said"),
+            BuildProgress("Push layer", "sha256:abc", 5, 10),
+            BuildProgress("Push layer", "sha256:abc", 10, 10),
+            BuildProgress("Push layer", "sha256:abc", 10, 10),
+            BuildProgress("Push layer", "def", text="Layer already exists"),
         ):
             display(progress)
     assert stream.getvalue().splitlines() == [
@@ -186,9 +186,9 @@ def test_progress_is_plain_without_terminal() -> None:
 def test_terminal_shows_bar_per_layer() -> None:
     stream = io.StringIO()
     with BuildDisplay(stream, bars=True) as display:
-        display(Progress("Push layer", "sha256:abc", 5, 10))
-        display(Progress("Push layer", "sha256:def", 1_000, 2_000))
-        display(Progress("RUN true", text="[red]said[/red]"))
+        display(BuildProgress("Push layer", "sha256:abc", 5, 10))
+        display(BuildProgress("Push layer", "sha256:def", 1_000, 2_000))
+        display(BuildProgress("RUN true", text="[red]said[/red]"))
     shown = stream.getvalue()
     assert "abc" in shown
     assert "def" in shown

@@ -10,7 +10,7 @@ from kfp_mindspore.cli.job_report import WaitingReport, print_job, warn_of_missi
 from kfp_mindspore.msjob import MSJob, RunPolicy
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.spec import ElasticPolicy, ReplicaSpec
-from kfp_mindspore.msjob.status import DetailedStatus, Metric, Progress
+from kfp_mindspore.msjob.status import DetailedStatus, ProgressMetric, TrainingProgress
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 
@@ -51,7 +51,7 @@ def test_missing_operator_is_reported_with_install_command(
 
 def test_progress_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     job = MSJob(metadata={"name": "digits"}, ms_replica_specs={})
-    job.status = DetailedStatus(progress=Progress(45, 5, 10, 450, 1000, 3725, [Metric("loss", "0.31")]))
+    job.status = DetailedStatus(progress=TrainingProgress(45, 5, 10, 450, 1000, 3725, [ProgressMetric("loss", "0.31")]))
     print_job(job, [], make_backend([Pod("digits-worker-0", "default", "Worker", 0, "Running")]))
     line = "progress: 45 %, epoch 5/10, step 450/1000, about 1:02:05 left, loss 0.31"
     assert line in capsys.readouterr().out.splitlines()

@@ -138,7 +138,8 @@ def serve(shop: Any, *arguments: str, flags: str = "") -> subprocess.Popen[str]:
     """Run the serve command with the tiny server."""
     code = (
         "import functools, sys; from kfp_mindspore.cli import main, serve;"
-        "serve.LocalServing = functools.partial(serve.LocalServing, command=sys.argv[1].split(), max_restarts=0);"
+        "serve.LocalServingBackend = functools.partial("
+        "serve.LocalServingBackend, command=sys.argv[1].split(), max_restarts=0);"
         "main.main(sys.argv[2:])"
     )
     server = f"{sys.executable} {TINY_SERVER} {flags}"

@@ -9,7 +9,7 @@ import pytest
 
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from tests.support import registries
 
 
@@ -31,4 +31,6 @@ def config(registry: registries.Registry, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def context() -> BuildContext:
     """Return two small sources."""
-    return BuildContext([Entry.from_bytes("train.py", b"print('trained')\n"), Entry.from_bytes("lib/a.py", b"A = 1\n")])
+    return BuildContext(
+        [ContextEntry.from_bytes("train.py", b"print('trained')\n"), ContextEntry.from_bytes("lib/a.py", b"A = 1\n")]
+    )

@@ -13,8 +13,8 @@ import pytest
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, inspect_image
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
-from kfp_mindspore.images.progress import Progress
+from kfp_mindspore.images.entry import ContextEntry
+from kfp_mindspore.images.progress import BuildProgress
 from kfp_mindspore.images.registry.manifest import DOCKER_MANIFEST, OCI_MANIFEST
 from kfp_mindspore.images.result import BuildResult
 from tests.support import base_images, registries
@@ -54,9 +54,9 @@ def test_skopeo_and_umoci_read_image(
     base = base_images.push_base(registry.host, "read/base", config=config, media_type=media_type, settings=settings)
     context = BuildContext(
         [
-            Entry.from_bytes("train.py", b"print(1)\n"),
-            Entry.from_bytes("bin/run.sh", b"#!/bin/sh\n", mode=0o755),
-            Entry("again.py", 0, link="train.py"),
+            ContextEntry.from_bytes("train.py", b"print(1)\n"),
+            ContextEntry.from_bytes("bin/run.sh", b"#!/bin/sh\n", mode=0o755),
+            ContextEntry("again.py", 0, link="train.py"),
         ],
         command=("python3", "train.py"),
     )
@@ -82,7 +82,7 @@ def test_only_source_layer_is_sent(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "once/base", config=config)
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     builder = AppendBuilder(config)
     first = build_image(context, f"{registry.host}/once/train", ImageOptions(base), builder, on_progress=seen.append)
     size = context.layer("/app").size_bytes
@@ -134,7 +134,7 @@ def test_base_layers_of_another_registry_are_copied_once(
     base = base_images.push_base(far.host, "copy/base", config=config, layers=[*base_images.LAYERS, big])
     first = _build(context, f"{near.host}/copy/train", base, config)
     assert (first.layers_sent, first.layers_reused) == (4, 0)
-    changed = BuildContext([Entry.from_bytes("train.py", b"print(2)\n")])
+    changed = BuildContext([ContextEntry.from_bytes("train.py", b"print(2)\n")])
     second = _build(changed, f"{near.host}/copy/train", base, config)
     assert (second.layers_sent, second.layers_reused) == (1, 3)
 
@@ -221,7 +221,7 @@ def test_concurrent_builds_push_one_image(
     registry: registries.Registry, config: RegistryConfig, tmp_path: Path
 ) -> None:
     base = base_images.push_base(registry.host, "both/base", config=config)
-    context = BuildContext([Entry.from_bytes("big", bytes(range(256)) * (12 << 12))])
+    context = BuildContext([ContextEntry.from_bytes("big", bytes(range(256)) * (12 << 12))])
     results: list[BuildResult] = []
     # Another push reads the blobs of this one: the registry may need a moment.
     patient = dataclasses.replace(config, backoff_seconds=0.1)

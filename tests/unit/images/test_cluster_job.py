@@ -15,14 +15,14 @@ from kfp_mindspore.images.builders.cluster_pods import (
 )
 from kfp_mindspore.images.builders.context_store import StoredContext
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import parse_reference
 from kfp_mindspore.kube.pods import PodState, read_pod
 
 DIGEST = "sha256:" + "d" * 64
 TARGET = parse_reference("registry.test:5000/team/out:tag")
-CONTEXT = BuildContext([Entry.from_bytes("main.py", b"print(1)\n")])
+CONTEXT = BuildContext([ContextEntry.from_bytes("main.py", b"print(1)\n")])
 STORED = StoredContext(archive="/run/context.tar")
 
 

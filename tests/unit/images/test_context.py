@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images import collect_folder
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.layer import Layer
 
 NAMES = st.text("abé/._", min_size=1, max_size=8).filter(
@@ -24,14 +24,14 @@ NAMES = st.text("abé/._", min_size=1, max_size=8).filter(
 LONG = "a-folder-with-a-long-name/" * 8 + "file.py"
 
 
-def _files(names: list[str], contents: list[bytes]) -> list[Entry]:
-    taken: list[Entry] = []
+def _files(names: list[str], contents: list[bytes]) -> list[ContextEntry]:
+    taken: list[ContextEntry] = []
     for name, content in zip(names, contents, strict=False):
         clash = any(
             f"{entry.path}/".startswith(f"{name}/") or f"{name}/".startswith(f"{entry.path}/") for entry in taken
         )
         if not clash:
-            taken.append(Entry.from_bytes(name, content))
+            taken.append(ContextEntry.from_bytes(name, content))
     return taken
 
 
@@ -57,10 +57,10 @@ def test_layer_does_not_depend_on_order_of_entries(names, contents, random) -> N
 
 def test_digest_is_pinned() -> None:
     entries = [
-        Entry.from_bytes("train.py", b"print(1)\n"),
-        Entry.from_bytes("run.sh", b"#!/bin/sh\n", mode=0o755),
-        Entry.from_bytes(f"é/{LONG}", b"x" * 513),
-        Entry("link.py", 0, link="train.py"),
+        ContextEntry.from_bytes("train.py", b"print(1)\n"),
+        ContextEntry.from_bytes("run.sh", b"#!/bin/sh\n", mode=0o755),
+        ContextEntry.from_bytes(f"é/{LONG}", b"x" * 513),
+        ContextEntry("link.py", 0, link="train.py"),
     ]
     context = BuildContext(entries)
     assert context.layer().digest == "sha256:ed327d8531b3abcfa3de7cb043fcec74a6a748be815ccf82b5c53ff5f455316f"
@@ -87,12 +87,12 @@ def test_digest_ignores_times_and_umask(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["content", "mode", "name", "link"])
 def test_digest_covers_content_mode_name_and_link(change: str) -> None:
-    before = [Entry.from_bytes("a", b"1"), Entry("b", 0, link="a")]
+    before = [ContextEntry.from_bytes("a", b"1"), ContextEntry("b", 0, link="a")]
     after = {
-        "content": [Entry.from_bytes("a", b"2"), before[1]],
-        "mode": [Entry.from_bytes("a", b"1", mode=0o755), before[1]],
-        "name": [Entry.from_bytes("c", b"1"), before[1]],
-        "link": [before[0], Entry("b", 0, link="./a")],
+        "content": [ContextEntry.from_bytes("a", b"2"), before[1]],
+        "mode": [ContextEntry.from_bytes("a", b"1", mode=0o755), before[1]],
+        "name": [ContextEntry.from_bytes("c", b"1"), before[1]],
+        "link": [before[0], ContextEntry("b", 0, link="./a")],
     }[change]
     assert BuildContext(before).layer().digest != BuildContext(after).layer().digest
 
@@ -100,14 +100,14 @@ def test_digest_covers_content_mode_name_and_link(change: str) -> None:
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "", ".", "a/", "a\0b"])
 def test_paths_outside_context_are_refused(path: str) -> None:
     with pytest.raises(UserError, match="plain relative path"):
-        Entry.from_bytes(path, b"")
+        ContextEntry.from_bytes(path, b"")
 
 
 def test_conflicting_paths_are_refused() -> None:
     with pytest.raises(UserError, match="a: is in the sources twice"):
-        BuildContext([Entry.from_bytes("a", b""), Entry.from_bytes("a", b"")])
+        BuildContext([ContextEntry.from_bytes("a", b""), ContextEntry.from_bytes("a", b"")])
     with pytest.raises(UserError, match="a: is a file, and a folder for a/b"):
-        BuildContext([Entry.from_bytes("a", b""), Entry.from_bytes("a/b", b"")])
+        BuildContext([ContextEntry.from_bytes("a", b""), ContextEntry.from_bytes("a/b", b"")])
 
 
 @pytest.mark.parametrize("content", [b"", b"longer than before"])
@@ -129,8 +129,8 @@ def test_deleted_file_is_named(tmp_path: Path) -> None:
 
 def test_tar_holds_sources_and_extra_files() -> None:
     file = io.BytesIO()
-    BuildContext([Entry.from_bytes("a/b.py", b"1"), Entry("c", 0, link="a/b.py")]).write_tar(
-        file, prefix="sources", extra=[Entry.from_bytes("Containerfile", b"FROM x\n")]
+    BuildContext([ContextEntry.from_bytes("a/b.py", b"1"), ContextEntry("c", 0, link="a/b.py")]).write_tar(
+        file, prefix="sources", extra=[ContextEntry.from_bytes("Containerfile", b"FROM x\n")]
     )
     file.seek(0)
     with tarfile.open(fileobj=file) as archive:

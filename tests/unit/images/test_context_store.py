@@ -9,12 +9,14 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.images import ImageOptions, PvcContextStore, S3ContextStore
 from kfp_mindspore.images.builders.context_store import make_context_store, upload_context
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from tests.support import s3_server
 
 PLAN = ImagePlan(
-    BuildContext([Entry.from_bytes("main.py", b"print(1)\n")]), ImageOptions("registry.test/base"), f"sha256:{'d' * 64}"
+    BuildContext([ContextEntry.from_bytes("main.py", b"print(1)\n")]),
+    ImageOptions("registry.test/base"),
+    f"sha256:{'d' * 64}",
 )
 
 

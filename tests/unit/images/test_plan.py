@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, describe_plan, make_plan
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.requirements import merge_requirements, read_requirements
 from tests.support import base_images, registries
@@ -48,7 +48,7 @@ def test_every_option_changes_tag(context: BuildContext, option: str) -> None:
 
 def test_base_digest_and_sources_change_tag(context: BuildContext) -> None:
     plan = make_image_plan(context)
-    other = BuildContext([Entry.from_bytes("train.py", b"other")])
+    other = BuildContext([ContextEntry.from_bytes("train.py", b"other")])
     changed = [dataclasses.replace(plan, base_digest=f"sha256:{'b' * 64}"), dataclasses.replace(plan, context=other)]
     assert len({plan.tag, *(item.tag for item in changed)}) == 3
 

@@ -12,9 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.inference import LocalServing, Service
+from kfp_mindspore.inference import LocalServingBackend, Service
 from kfp_mindspore.inference.backends.versions import end_version
-from kfp_mindspore.inference.rest import RequestError, infer_v2, predict_v1, request_json
+from kfp_mindspore.inference.rest import ServiceRequestError, infer_v2, predict_v1, request_json
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.inference.splitter import build_application
 from kfp_mindspore.local.lease import Lease
@@ -60,7 +60,7 @@ def test_splitter_routes_by_body(world: LocalEnvironment) -> None:
     assert SECOND in found
     # KServe's router ignores the path.
     assert request_json("POST", canary.traffic_url, {"instances": [[0.0] * 4]})["predictions"][0] in (FIRST, SECOND)
-    with pytest.raises(RequestError, match=r"answered 404: .*instances"):
+    with pytest.raises(ServiceRequestError, match=r"answered 404: .*instances"):
         request_json("POST", canary.traffic_url, {"rows": []})
 
 
@@ -105,7 +105,7 @@ def test_canary_ends_with_its_run(world: LocalEnvironment, eventually: Callable[
         before = len(world.shop.find_processes())
     # The canary's server and both supervisors; the splitter's command line has no path.
     eventually(lambda: len(world.shop.find_processes()) == before - 3)
-    with pytest.raises(RequestError, match="no answer"):
+    with pytest.raises(ServiceRequestError, match="no answer"):
         world.identify(canary.traffic_url)
     assert world.client.get(NAME).ready
     assert world.client.rollback(NAME).canary is None
@@ -114,7 +114,7 @@ def test_canary_ends_with_its_run(world: LocalEnvironment, eventually: Callable[
 def test_canary_without_splitter_is_reported_and_removed(world: LocalEnvironment) -> None:
     world.deploy(FIRST)
     backend = world.client.backend
-    assert isinstance(backend, LocalServing)
+    assert isinstance(backend, LocalServingBackend)
     world.deploy(SECOND, canary=10)
     splitter = backend._get_hidden(NAME, world.client.namespace, "traffic")
     assert splitter.current is not None

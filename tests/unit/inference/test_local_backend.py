@@ -1,4 +1,4 @@
-"""LocalServing with the tiny server, without faults; tests/faults has those."""
+"""LocalServingBackend with the tiny server, without faults; tests/faults has those."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.inference import InferenceClient, KServeBackend, LocalServing, Service
+from kfp_mindspore.inference import InferenceClient, KServeBackend, LocalServingBackend, Service
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
@@ -71,7 +71,8 @@ def test_process_that_deployed_it_may_end(shop: Any) -> None:
     shop.make_bundle()
     code = (
         "import sys; from kfp_mindspore.inference import *;"
-        "s = InferenceClient(LocalServing(command=sys.argv[2:])).deploy(Service('digits', sys.argv[1])); print(s.pid)"
+        "client = InferenceClient(LocalServingBackend(command=sys.argv[2:]));"
+        "s = client.deploy(Service('digits', sys.argv[1])); print(s.pid)"
     )
     server = [sys.executable, str(Path(__file__).parents[2] / "support" / "tiny_server.py")]
     done = subprocess.run(
@@ -315,7 +316,7 @@ def test_uri_is_for_cluster(shop: Any, uri: str) -> None:
 
 
 def test_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(InferenceClient().backend, LocalServing)
+    assert isinstance(InferenceClient().backend, LocalServingBackend)
     assert isinstance(InferenceClient("kubernetes").backend, KServeBackend)
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "moon")
     with pytest.raises(UserError, match="KFP_MINDSPORE_BACKEND: must be 'local' or 'kubernetes', got 'moon'"):
@@ -334,7 +335,7 @@ def test_port_with_listener_is_not_free(free_port: int) -> None:
 
 
 def test_process_that_reuses_supervisors_pid_is_not_terminated(shop: Any) -> None:
-    from kfp_mindspore.inference.backends.state import ServerState, ServiceDirectory
+    from kfp_mindspore.inference.backends.state import ServiceDirectory, VersionState
 
     shop.deploy()
     shop.connect().stop("digits")
@@ -343,7 +344,7 @@ def test_process_that_reuses_supervisors_pid_is_not_terminated(shop: Any) -> Non
     state = version.read_state()
     assert state is not None
     # This process has the number, as after a restart of the machine, and must not be ended.
-    version.write_state(ServerState(ServiceState.READY, ProcessIdentity(os.getpid(), "another boot")))
+    version.write_state(VersionState(ServiceState.READY, ProcessIdentity(os.getpid(), "another boot")))
     status = shop.connect().get("digits")
     assert (status.state, status.message) == ("Failed", f"its supervisor (process {os.getpid()}) was killed")
     assert shop.connect().stop("digits").state is ServiceState.STOPPED

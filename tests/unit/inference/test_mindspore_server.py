@@ -15,7 +15,7 @@ import pytest
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service, run_smoke_test
+from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service, run_smoke_test
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.service import ServiceStatus
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.mindspore
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceClient]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("KFP_MINDSPORE_LEASE", raising=False)
-        new = InferenceClient(LocalServing(tmp_path_factory.mktemp("home")))
+        new = InferenceClient(LocalServingBackend(tmp_path_factory.mktemp("home")))
         yield new
         for status in new.list():
             new.delete(status.name)

@@ -66,7 +66,7 @@ def test_server_that_does_not_listen_is_not_ready(free_port: int) -> None:
     ],
 )
 def test_unexpected_responses_are_reported(url: str, path: str, status: int, message: str) -> None:
-    with pytest.raises(rest.RequestError) as caught:
+    with pytest.raises(rest.ServiceRequestError) as caught:
         rest.request_json("GET", url + path)
     assert caught.value.status == status
     assert message in caught.value.message
@@ -74,16 +74,16 @@ def test_unexpected_responses_are_reported(url: str, path: str, status: int, mes
 
 
 def test_missing_response_is_reported(free_port: int) -> None:
-    with pytest.raises(rest.RequestError, match=r"no answer .*refused") as caught:
+    with pytest.raises(rest.ServiceRequestError, match=r"no answer .*refused") as caught:
         rest.request_json("GET", f"http://127.0.0.1:{free_port}/")
     assert caught.value.status == 0
 
 
 def test_malformed_responses_are_refused(url: str) -> None:
     assert rest.predict_v1(url, "good", [[1]]) == [[1.5]]
-    with pytest.raises(rest.RequestError, match=r'no list of predictions: \{"prediction": 1\}'):
+    with pytest.raises(rest.ServiceRequestError, match=r'no list of predictions: \{"prediction": 1\}'):
         rest.predict_v1(url, "odd", [[1]])
-    with pytest.raises(rest.RequestError, match="no list of outputs"):
+    with pytest.raises(rest.ServiceRequestError, match="no list of outputs"):
         rest.infer_v2(url, "odd", [])
 
 

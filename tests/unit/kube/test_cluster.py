@@ -21,11 +21,11 @@ from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import (
     ApiError,
+    ApiRequest,
     ConfigurationError,
     ConflictError,
     ForbiddenError,
     NotInstalledError,
-    Request,
     UnauthorizedError,
     UncertainError,
     UnreachableError,
@@ -335,7 +335,7 @@ def test_unreachable_server_of_own_cluster_is_retried(
     assert Cluster().get(THINGS, "a", "team")["metadata"]["name"] == "a"
 
 
-REQUEST = Request("create", "msjobs.mindspore.gitee.com", "a", "team")
+REQUEST = ApiRequest("create", "msjobs.mindspore.gitee.com", "a", "team")
 
 
 @pytest.mark.parametrize(

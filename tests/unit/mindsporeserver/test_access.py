@@ -19,7 +19,7 @@ from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceSt
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.inference.predict import predict
-from kfp_mindspore.inference.rest import RequestError
+from kfp_mindspore.inference.rest import ServiceRequestError
 from kfp_mindspore.settings import SERVICE_TOKEN_VARIABLE
 from mindsporeserver import access
 from mindsporeserver.access import Access, Needs, TokenFile
@@ -273,7 +273,7 @@ def test_clients_send_token_of_environment(guarded: Guarded, monkeypatch: pytest
     monkeypatch.setenv(SERVICE_TOKEN_VARIABLE, f"{SECOND}\n")
     assert predict(url, "digits", IMAGE)["output"].shape == (1, 10)
     monkeypatch.delenv(SERVICE_TOKEN_VARIABLE)
-    with pytest.raises(RequestError, match="answered 401") as caught:
+    with pytest.raises(ServiceRequestError, match="answered 401") as caught:
         predict(url, "digits", IMAGE)
     assert SERVICE_TOKEN_VARIABLE in caught.value.hint
     monkeypatch.setenv(SERVICE_TOKEN_VARIABLE, "two\nlines")

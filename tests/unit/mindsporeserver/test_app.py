@@ -47,14 +47,14 @@ class World:
         from mindsporeserver.models.model import MindSporeModel, ModelSettings
         from mindsporeserver.models.repository import Repository, Sources
         from mindsporeserver.observability.logs import RequestLog
-        from mindsporeserver.observability.metrics import Metrics
+        from mindsporeserver.observability.metrics import ServerMetrics
         from mindsporeserver.state import ServerState
         from mindsporeserver.telemetry import Telemetry
 
         self.loop = asyncio.new_event_loop()
         self.registry = CollectorRegistry()
         self.graphs = InferenceExecutor()
-        metrics = Metrics(self.registry)
+        metrics = ServerMetrics(self.registry)
         settings = ModelSettings(max_batch=4)
 
         def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:

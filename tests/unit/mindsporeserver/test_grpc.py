@@ -172,7 +172,7 @@ class GrpcWorld:
         from mindsporeserver.models.model import MindSporeModel, ModelSettings
         from mindsporeserver.models.repository import Repository, Sources
         from mindsporeserver.observability.logs import RequestLog
-        from mindsporeserver.observability.metrics import Metrics
+        from mindsporeserver.observability.metrics import ServerMetrics
         from mindsporeserver.state import ServerState
         from mindsporeserver.telemetry import Telemetry
 
@@ -180,7 +180,7 @@ class GrpcWorld:
             shutil.copytree(models / name, scratch / name)
         self.loop = asyncio.new_event_loop()
         self.registry, self.graphs = CollectorRegistry(), InferenceExecutor()
-        metrics = Metrics(self.registry)
+        metrics = ServerMetrics(self.registry)
         model_settings = ModelSettings(max_batch=4, limits=Limits(max_queue=8))
 
         def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
-from mindsporeserver.options import DEFAULT_MODEL_DIR, Options, build_parser, read_options
+from mindsporeserver.options import DEFAULT_MODEL_DIR, ServerFlags, build_parser, read_options
 
 
-def read(*flags: str) -> Options:
+def read(*flags: str) -> ServerFlags:
     return read_options(build_parser().parse_args(flags))
 
 

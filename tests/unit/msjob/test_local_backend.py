@@ -19,7 +19,7 @@ from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
 from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.spec import ReplicaSpec
-from kfp_mindspore.msjob.status import Metric, Progress
+from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
 
 TAKE_PORT = """
 import os, pathlib, socket, sys, time
@@ -56,7 +56,7 @@ def test_one_worker_is_one_plain_process(desk: Any) -> None:
 def test_progress_of_worker_0_is_in_status(desk: Any) -> None:
     report = {"percentage": 45, "step": 9, "steps": 20, "metrics": [{"name": "loss", "value": "0.31"}]}
     job = desk.run("progress", json.dumps(report))
-    assert job.status.progress == Progress(45, step=9, steps=20, metrics=[Metric("loss", "0.31")])
+    assert job.status.progress == TrainingProgress(45, step=9, steps=20, metrics=[ProgressMetric("loss", "0.31")])
     assert job.to_dict()["status"]["progress"] == report
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
-from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, build_process_spec, check_job, find_script
+from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, build_process_spec, check_job, get_script
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 
@@ -202,5 +202,5 @@ def test_optional_sources_are_left_out() -> None:
     ],
 )
 def test_find_script(words: list[str], script: str | None) -> None:
-    assert find_script((sys.executable, *words)) == script
-    assert find_script(("bash", *words)) is None
+    assert get_script((sys.executable, *words)) == script
+    assert get_script(("bash", *words)) is None

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kfp_mindspore.msjob.progress import format_line, parse_progress, read_last_progress
-from kfp_mindspore.msjob.status import Metric, Progress
+from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
 
 METRIC = {"name": "loss", "value": "0.31"}
 
@@ -15,9 +15,12 @@ METRIC = {"name": "loss", "value": "0.31"}
 @pytest.mark.parametrize(
     ("report", "progress"),
     [
-        ({"percentage": 45, "metrics": [METRIC]}, Progress(45, metrics=[Metric("loss", "0.31")])),
-        ({"step": 3, "steps": 9, "estimatedRemainingSeconds": 60, "note": "x"}, Progress(None, None, None, 3, 9, 60)),
-        ({}, Progress()),
+        ({"percentage": 45, "metrics": [METRIC]}, TrainingProgress(45, metrics=[ProgressMetric("loss", "0.31")])),
+        (
+            {"step": 3, "steps": 9, "estimatedRemainingSeconds": 60, "note": "x"},
+            TrainingProgress(None, None, None, 3, 9, 60),
+        ),
+        ({}, TrainingProgress()),
         ({"percentage": 101}, None),
         ({"percentage": -1}, None),
         ({"percentage": "45"}, None),
@@ -34,14 +37,14 @@ METRIC = {"name": "loss", "value": "0.31"}
         (None, None),
     ],
 )
-def test_reports_that_api_server_would_refuse_are_ignored(report: object, progress: Progress | None) -> None:
+def test_reports_that_api_server_would_refuse_are_ignored(report: object, progress: TrainingProgress | None) -> None:
     assert parse_progress(json.dumps(report)) == progress
 
 
 def test_newest_valid_report_of_log_counts() -> None:
     prefix = "KFP_MINDSPORE_PROGRESS "
     lines = ["epoch 1", prefix + '{"percentage": 1}', prefix + '{"percentage": 2}', prefix + '{"perc', "epoch 2"]
-    assert read_last_progress(lines) == Progress(2)
+    assert read_last_progress(lines) == TrainingProgress(2)
     assert read_last_progress(lines[:1]) is None
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.msjob.names import RESTART_POLICIES
 from kfp_mindspore.msjob.restart import (
-    ContainerTermination,
     Decision,
+    MemberTermination,
     compute_restart_delay,
     decide_job_phase,
     decide_restart,
@@ -61,13 +61,13 @@ def test_one_member(codes: tuple[int, ...], reasons: tuple[str, ...], verdicts: 
         assert found == verdicts, f"exit code {code}, reason {reason!r}"
 
 
-def member(text: str) -> ContainerTermination:
+def member(text: str) -> MemberTermination:
     """Read `worker-1:137/Evicted`; without a code it runs."""
     name, _, rest = text.partition(":")
     code, _, reason = rest.partition("/")
     kind, index = name.split("-")
     kinds = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
-    return ContainerTermination(
+    return MemberTermination(
         f"job-{name}", kinds[kind], int(index), int(code) if code else None, reason, "no such file"
     )
 
@@ -165,15 +165,15 @@ def test_lost_peer_is_no_first_failure(policy: str, action: str) -> None:
 @pytest.mark.parametrize(
     ("ending", "sentence"),
     [
-        (ContainerTermination("a", "Worker", 0, 1), "a ended with exit code 1"),
-        (ContainerTermination("a", "Worker", 0, 1, "Error", "x"), "a ended with exit code 1"),
-        (ContainerTermination("a", "Worker", 0, 75, "Error"), "a ended with exit code 75 (a peer is lost)"),
-        (ContainerTermination("a", "Worker", 0, 137, "OOMKilled"), "a ended with exit code 137 (OOMKilled)"),
-        (ContainerTermination("a", "Worker", 0, 137, "Evicted", "disk full"), "a ended with exit code 137 (disk full)"),
-        (ContainerTermination("a", "Worker", 0, 127, "StartError", "no 'x'"), "a could not be started: no 'x'"),
+        (MemberTermination("a", "Worker", 0, 1), "a ended with exit code 1"),
+        (MemberTermination("a", "Worker", 0, 1, "Error", "x"), "a ended with exit code 1"),
+        (MemberTermination("a", "Worker", 0, 75, "Error"), "a ended with exit code 75 (a peer is lost)"),
+        (MemberTermination("a", "Worker", 0, 137, "OOMKilled"), "a ended with exit code 137 (OOMKilled)"),
+        (MemberTermination("a", "Worker", 0, 137, "Evicted", "disk full"), "a ended with exit code 137 (disk full)"),
+        (MemberTermination("a", "Worker", 0, 127, "StartError", "no 'x'"), "a could not be started: no 'x'"),
     ],
 )
-def test_descriptions(ending: ContainerTermination, sentence: str) -> None:
+def test_descriptions(ending: MemberTermination, sentence: str) -> None:
     assert describe(ending) == sentence
 
 
@@ -193,7 +193,7 @@ def test_pauses_grow_to_half_minute() -> None:
 
 
 endings = st.builds(
-    ContainerTermination,
+    MemberTermination,
     name=st.just("m"),
     replica_type=st.sampled_from(["Scheduler", "PS", "Worker"]),
     index=st.integers(0, 2),
@@ -209,7 +209,7 @@ endings = st.builds(
     restarts=st.integers(0, 4),
     limit=st.integers(0, 4),
 )
-def test_of_any_gang(members: list[tuple[ContainerTermination, str]], success: str, restarts: int, limit: int) -> None:
+def test_of_any_gang(members: list[tuple[MemberTermination, str]], success: str, restarts: int, limit: int) -> None:
     decision = decide_job_phase(members, success_policy=success, restarts=restarts, backoff_limit=limit)
     again = decide_job_phase(reversed(members), success_policy=success, restarts=restarts, backoff_limit=limit)
     assert decision.action == again.action, "in whatever order its members are listed"

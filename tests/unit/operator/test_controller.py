@@ -15,12 +15,12 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.controller import Controller
-from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.observed import PodView
-from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.services import build_endpoint_slice, build_service
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 from kfp_mindspore.operator.workqueue import WorkQueue
 from tests.support.fake_api_server import FakeApiServer, respond_once
 from tests.support.simulated_cluster import make_job
@@ -32,26 +32,26 @@ Process = Callable[..., list[str]]
 
 
 @pytest.fixture
-def store(server: FakeApiServer) -> Store:
+def store(server: FakeApiServer) -> JobCache:
     """The store of a new job that the server has."""
     job = make_job(2)
     del job["metadata"]["resourceVersion"]
-    store = Store()
+    store = JobCache()
     store.put_job(server.put(COLLECTION, job))
     return store
 
 
 @pytest.fixture
-def process(run: Callable[..., Any], store: Store) -> Process:
+def process(run: Callable[..., Any], store: JobCache) -> Process:
     """A function that processes the queue until it is empty, and returns the messages of errors."""
 
     def process_queue() -> list[str]:
         errors: list[str] = []
 
         async def work(client: AsyncClient) -> None:
-            queue, metrics = WorkQueue(), Metrics()
+            queue, metrics = WorkQueue(), OperatorMetrics()
             recorder = Recorder(client, metrics)
-            controller = Controller(client, store, queue, recorder, metrics, Options())
+            controller = Controller(client, store, queue, recorder, metrics, OperatorOptions())
             recording = asyncio.create_task(recorder.run())
             queue.add(KEY)
             while len(queue):
@@ -76,7 +76,7 @@ def list_writes(server: FakeApiServer, *ignored: str) -> list[str]:
     return [word for word in words if not word.startswith("GET") and not any(item in word for item in ignored)]
 
 
-def test_status_is_written_before_actions_and_events(server: FakeApiServer, store: Store, process: Process) -> None:
+def test_status_is_written_before_actions_and_events(server: FakeApiServer, store: JobCache, process: Process) -> None:
     version = store.observe(KEY)[1]
     assert process() == []
     writes = list_writes(server)
@@ -99,14 +99,14 @@ def test_changed_jobs_are_reconciled_again(server: FakeApiServer, process: Proce
     assert stored["status"]["state"] == "Suspended"
 
 
-def test_deleted_jobs_are_dropped(server: FakeApiServer, store: Store, process: Process) -> None:
+def test_deleted_jobs_are_dropped(server: FakeApiServer, store: JobCache, process: Process) -> None:
     server.remove(COLLECTION, "digits")
     assert process() == []
     assert list_writes(server) == ["PUT msjobs/digits/status"]
     assert store.states.total() == 0
 
 
-def test_objects_deleted_at_once_are_not_waited_for(server: FakeApiServer, store: Store, process: Process) -> None:
+def test_objects_deleted_at_once_are_not_waited_for(server: FakeApiServer, store: JobCache, process: Process) -> None:
     """No watch event follows a deletion that the response reports as complete."""
     job = MSJob.from_dict(make_job(2))
     service = build_service(job, 2222)
@@ -121,7 +121,7 @@ def test_objects_deleted_at_once_are_not_waited_for(server: FakeApiServer, store
     ]
 
 
-def test_refused_pods_are_reported_in_status(server: FakeApiServer, store: Store, process: Process) -> None:
+def test_refused_pods_are_reported_in_status(server: FakeApiServer, store: JobCache, process: Process) -> None:
     server.faults.append(respond_once(403, method="POST", path="/pods", reason="Forbidden"))
     (error,) = process()
     assert "injected fault 403" in error
@@ -167,7 +167,7 @@ def test_permanent_refusals_fail_job(
         assert message in statuses[-1]["conditions"][-1]["message"]
 
 
-def test_names_held_by_foreign_objects_are_reported(server: FakeApiServer, store: Store, process: Process) -> None:
+def test_names_held_by_foreign_objects_are_reported(server: FakeApiServer, store: JobCache, process: Process) -> None:
     server.put("/api/v1/namespaces/team/pods", {"metadata": {"namespace": "team", "name": "digits-worker-0"}})
     assert process() == []
     status = json.loads(store.entries[KEY].job)["status"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator import Options
+from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.actions import RequeueAt
 from kfp_mindspore.operator.elastic import build_probe
 from kfp_mindspore.operator.pods import list_members
@@ -14,7 +14,7 @@ from tests.support.simulated_cluster import Cluster, make_job
 GRACE = 30
 
 
-def make_cluster(workers: int = 4, *, options: Options | None = None, **policy: int) -> Cluster:
+def make_cluster(workers: int = 4, *, options: OperatorOptions | None = None, **policy: int) -> Cluster:
     job = make_job(workers)
     job["spec"]["elasticPolicy"] = {"minReplicas": 2, **policy}
     return Cluster(job, options)
@@ -203,7 +203,7 @@ def test_new_number_of_replicas_restarts_gang(workers: int, expected: int) -> No
 
 
 def test_probe_has_constraints_of_worker_and_does_nothing() -> None:
-    options = Options(gang_scheduler="volcano")
+    options = OperatorOptions(gang_scheduler="volcano")
     document = make_job(2)
     spec = document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
     spec |= {"nodeSelector": {"npu": "910"}, "initContainers": [{"name": "fetch", "image": "x"}]}
@@ -236,7 +236,7 @@ def test_probe_has_constraints_of_worker_and_does_nothing() -> None:
 
 @pytest.mark.parametrize(("policy", "minimum"), [({}, 3), ({"minReplicas": 4}, 5), ({"minReplicas": 1}, 2)])
 def test_gang_scheduler_admits_minimum(policy: dict[str, int], minimum: int) -> None:
-    cluster = make_cluster(options=Options(gang_scheduler="scheduler-plugins"), **policy)
+    cluster = make_cluster(options=OperatorOptions(gang_scheduler="scheduler-plugins"), **policy)
     cluster.settle()
     assert cluster.pod_group is not None
     assert cluster.pod_group["spec"]["minMember"] == minimum

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator import Options
+from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.pods import build_pod, list_members, merge_env
 from kfp_mindspore.operator.quantities import format_quantity, max_resources, parse_quantity, sum_resources
@@ -35,12 +35,12 @@ CRDS = Path(__file__).parents[3].parent / "shared" / "crds"
 HOST, PORT = "10.96.0.7", 2222
 
 
-def make_pods(document: dict[str, Any], options: Options | None = None) -> dict[str, dict[str, Any]]:
+def make_pods(document: dict[str, Any], options: OperatorOptions | None = None) -> dict[str, dict[str, Any]]:
     job = MSJob.from_dict(document)
     host = HOST if job.workers > 1 else ""
     return {
         member.name: build_pod(
-            job, member, workers=job.workers, host=host, attempt=2, restarts=1, options=options or Options()
+            job, member, workers=job.workers, host=host, attempt=2, restarts=1, options=options or OperatorOptions()
         )
         for member in list_members(job, host, PORT)
     }
@@ -167,7 +167,7 @@ def test_pods_are_restricted_where_template_has_no_value(
         is_root = None in (pod_after, container_after)
         assert built["spec"]["initContainers"][0].get("securityContext") == (None if is_root else CONTAINER_CONTEXT)
         assert built["spec"]["automountServiceAccountToken"] is False
-    for built in make_pods(job, Options(pod_security="none")).values():
+    for built in make_pods(job, OperatorOptions(pod_security="none")).values():
         assert built["spec"].get("securityContext") == (pod or None)
         assert built["spec"]["containers"][0].get("securityContext") == (container or None)
         assert "automountServiceAccountToken" not in built["spec"]
@@ -181,7 +181,7 @@ def test_template_may_mount_service_account_token() -> None:
 
 
 def test_istio_option() -> None:
-    metadata = make_pods(make_job(2), Options(istio_sidecar=True))["digits-worker-0"]["metadata"]
+    metadata = make_pods(make_job(2), OperatorOptions(istio_sidecar=True))["digits-worker-0"]["metadata"]
     assert "sidecar.istio.io/inject" not in {**metadata["labels"], **metadata["annotations"]}
 
 
@@ -291,7 +291,7 @@ def test_pod_groups(gang: Any, crd: str, spec: dict[str, Any]) -> None:
         "limits": {"cpu": "2", "memory": "1Gi", "huawei.com/Ascend910": 8},
     }
     find_template(document)["spec"]["initContainers"] = [{"name": "data", "resources": {"requests": {"cpu": "1.25"}}}]
-    job, options = MSJob.from_dict(document), Options(gang_scheduler=gang)
+    job, options = MSJob.from_dict(document), OperatorOptions(gang_scheduler=gang)
     group = build_pod_group(job, list_members(job, HOST, PORT), options)
     assert group["spec"] == {"minMember": 3, **spec}
     told_job = MSJob.from_dict(make_job(2, schedulingPolicy={**POLICY, "minResources": {"cpu": "1"}}))
@@ -315,7 +315,7 @@ def test_pod_groups(gang: Any, crd: str, spec: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
 def test_pods_wait_for_admission(gang: Any) -> None:
-    cluster = Cluster(make_job(2), Options(gang_scheduler=gang))
+    cluster = Cluster(make_job(2), OperatorOptions(gang_scheduler=gang))
     cluster.settle()
     assert cluster.pod_group is not None
     if gang == "volcano":
@@ -379,7 +379,7 @@ def test_invalid_quantities_count_as_zero(text: Any) -> None:
 )
 def test_options(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Options(**arguments)
+        OperatorOptions(**arguments)
 
 
 @pytest.mark.parametrize(

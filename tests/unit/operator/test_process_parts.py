@@ -21,7 +21,7 @@ from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.operator.actions import EmitEvent
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.logs import JsonFormatter, TextFormatter
-from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.runtime import Operator, Settings
 from kfp_mindspore.operator.store import Key
@@ -50,7 +50,7 @@ def test_json_lines_have_known_fields() -> None:
 def record(server: FakeApiServer, run: Callable[..., Any]) -> Callable[..., list[RecordedRequest]]:
     """A function that records events one after the other, and returns the requests."""
 
-    def record_events(metrics: Metrics, *events: EmitEvent) -> list[RecordedRequest]:
+    def record_events(metrics: OperatorMetrics, *events: EmitEvent) -> list[RecordedRequest]:
         async def work(client: AsyncClient) -> None:
             recorder = Recorder(client, metrics)
             task = asyncio.create_task(recorder.run())
@@ -67,7 +67,7 @@ def record(server: FakeApiServer, run: Callable[..., Any]) -> Callable[..., list
 
 def test_repeated_events_increase_count(record: Callable[..., list[RecordedRequest]]) -> None:
     waiting = EmitEvent("Warning", "Waiting", "no such image")
-    requests = record(Metrics(), waiting, waiting, EmitEvent("Normal", "JobRunning", "runs"), waiting)
+    requests = record(OperatorMetrics(), waiting, waiting, EmitEvent("Normal", "JobRunning", "runs"), waiting)
     assert [(item.method, item.body.get("reason"), item.body["count"]) for item in requests] == [
         ("POST", "Waiting", 1),
         ("PATCH", None, 2),
@@ -82,11 +82,11 @@ def test_repeated_events_are_created_again_once_expired(
 ) -> None:
     event = EmitEvent("Warning", "Waiting", "no such image")
     server.faults.append(respond_once(404, method="PATCH", details={"kind": "events"}))
-    assert [item.method for item in record(Metrics(), event, event)] == ["POST", "PATCH", "POST"]
+    assert [item.method for item in record(OperatorMetrics(), event, event)] == ["POST", "PATCH", "POST"]
 
 
 def test_events_name_their_job_and_are_truncated(record: Callable[..., list[RecordedRequest]]) -> None:
-    (request,) = record(Metrics(), EmitEvent("Warning", "JobFailed", "x" * 5000))
+    (request,) = record(OperatorMetrics(), EmitEvent("Warning", "JobFailed", "x" * 5000))
     assert request.body["involvedObject"]["uid"] == "uid"
     assert request.body["involvedObject"]["kind"] == "MSJob"
     assert len(request.body["message"]) == 1000
@@ -95,7 +95,7 @@ def test_events_name_their_job_and_are_truncated(record: Callable[..., list[Reco
 def test_refused_events_are_counted_and_dropped(
     server: FakeApiServer, record: Callable[..., list[RecordedRequest]]
 ) -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     server.faults.append(respond_once(403, reason="Forbidden"))
     requests = record(metrics, EmitEvent("Normal", "A", "a"), EmitEvent("Normal", "B", "b"))
     assert [item.body["reason"] for item in requests] == ["A", "B"]
@@ -103,7 +103,7 @@ def test_refused_events_are_counted_and_dropped(
 
 
 def test_metrics_report_jobs_by_state() -> None:
-    metrics, states = Metrics(), Counter({"Running": 2})
+    metrics, states = OperatorMetrics(), Counter({"Running": 2})
     metrics.track_states(states)
     states["Running"] += 1
     assert b'msjob_jobs{state="Running"} 3.0' in metrics.render()

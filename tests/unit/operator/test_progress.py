@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.msjob.status import TrainingProgress
 from kfp_mindspore.operator.progress import ProgressReader
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.simulated_cluster import make_job
 
 KEY = Key("team", "digits")
 
 
-def make_store(state: str) -> Store:
-    store = Store()
+def make_store(state: str) -> JobCache:
+    store = JobCache()
     store.put_job(make_job(2) | {"status": {"state": state}})
     return store
 
@@ -36,7 +36,7 @@ def test_changed_progress_queues_job(run: Callable[..., Any], server: FakeApiSer
 
     run(work)
     assert queued == [KEY]
-    assert store.observe(KEY)[0].progress == Progress(45)
+    assert store.observe(KEY)[0].progress == TrainingProgress(45)
 
 
 def test_only_running_jobs_are_read(run: Callable[..., Any], server: FakeApiServer) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
-from kfp_mindspore.msjob.status import Progress
-from kfp_mindspore.operator import Observed, Options, Outcome, reconcile
+from kfp_mindspore.msjob.status import TrainingProgress
+from kfp_mindspore.operator import Observed, OperatorOptions, Outcome, reconcile
 from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import EndpointSliceView, PodView, Refusal, ServiceView
 from tests.support.simulated_cluster import START, Cluster, make_job, significant
@@ -546,7 +546,7 @@ def test_stale_endpoint_is_replaced(change: Callable[[Any], None], found: str) -
 
 
 @pytest.mark.parametrize(
-    ("manager", "ours"), [("kueue.x-k8s.io/multikueue", False), (Options().manager, True), ("", True)]
+    ("manager", "ours"), [("kueue.x-k8s.io/multikueue", False), (OperatorOptions().manager, True), ("", True)]
 )
 def test_managed_by(manager: str, ours: bool) -> None:
     outcome = reconcile(Observed(make_job(2, managedBy=manager)), START)
@@ -673,7 +673,7 @@ def test_conflicting_variables_are_replaced_with_event() -> None:
 
 def test_progress_survives_restarts_and_end() -> None:
     cluster = Cluster(make_job(2)).start()
-    cluster.progress = Progress(45, step=9, steps=20)
+    cluster.progress = TrainingProgress(45, step=9, steps=20)
     cluster.settle()
     assert cluster.status["progress"] == {"percentage": 45, "step": 9, "steps": 20, "metrics": []}
     # The next operator has not read the log yet.
@@ -686,7 +686,7 @@ def test_progress_survives_restarts_and_end() -> None:
     cluster.start()
     cluster.exit("digits-worker-0", 0)
     cluster.settle()
-    cluster.progress = Progress(100, step=20, steps=20)
+    cluster.progress = TrainingProgress(100, step=20, steps=20)
     cluster.settle()
     assert cluster.has("Succeeded")
     assert cluster.status["progress"]["percentage"] == 100

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
-from kfp_mindspore.operator import Observed, Options
+from kfp_mindspore.operator import Observed, OperatorOptions
 from kfp_mindspore.operator.actions import Create, EmitEvent
 from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION, SPARE
 from tests.support.simulated_cluster import Cluster, make_job, significant
@@ -41,7 +41,7 @@ class Lives(RuleBasedStateMachine):
         if elastic:
             job["spec"]["elasticPolicy"] = {"graceSeconds": 10}
         job["spec"]["warmSpares"] = spares
-        self.cluster = Cluster(job, Options(gang_scheduler=gang))
+        self.cluster = Cluster(job, OperatorOptions(gang_scheduler=gang))
         self.held: tuple[Observed, str] | None = None
         self.late: list[Any] = []
         self.seen_attempt = self.seen_restarts = 0

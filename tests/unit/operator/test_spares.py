@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from kfp_mindspore.operator import Options
+from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.actions import Create
 from tests.support.simulated_cluster import Cluster, make_job, significant
 
 
-def make_cluster(spares: int = 3, *, options: Options | None = None, **container: Any) -> Cluster:
+def make_cluster(spares: int = 3, *, options: OperatorOptions | None = None, **container: Any) -> Cluster:
     job = make_job(2, backoffLimit=5)
     job["spec"]["warmSpares"] = spares
     job["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0].update(container)
@@ -182,7 +182,7 @@ def test_failed_spare_is_reported_once_and_not_replaced() -> None:
     ],
 )
 def test_jobs_without_spares_say_why(options: dict[str, Any], container: dict[str, Any], problem: str) -> None:
-    cluster = make_cluster(2, options=Options(**options), **container)
+    cluster = make_cluster(2, options=OperatorOptions(**options), **container)
     cluster.settle()
     if cluster.pod_group is not None:
         cluster.pod_group["status"] = {"phase": "Inqueue"}

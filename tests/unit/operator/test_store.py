@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 from kfp_mindspore.operator.observed import Refusal
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 
 KEY = Key("ns", "job")
 
@@ -39,7 +39,7 @@ def make_pod(version: int, uid: str = "p1", phase: str = "Pending", name: str = 
 
 
 def test_managed_fields_and_last_applied_are_not_stored() -> None:
-    store = Store()
+    store = JobCache()
     assert store.put_job(make_job(5)) == KEY
     observed, version = store.observe(KEY)
     assert version == 5
@@ -62,7 +62,7 @@ def test_managed_fields_and_last_applied_are_not_stored() -> None:
     ],
 )
 def test_lease_renewals_are_stored_and_not_reported(before: str | None, after: str | None, is_reported: bool) -> None:
-    store = Store()
+    store = JobCache()
     for version, lease in ((5, before), (6, after)):
         job = {**make_job(version), "spec": {}}
         job["metadata"]["annotations"] |= {LEASE_ANNOTATION: lease} if lease else {}
@@ -78,7 +78,7 @@ def test_lease_renewals_are_stored_and_not_reported(before: str | None, after: s
     ("change", "is_kept"), [({"state": "Running"}, True), ({"generation": 2}, False), ({"uid": "u2"}, False)]
 )
 def test_refusals_belong_to_one_generation(change: dict[str, Any], is_kept: bool) -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     assert store.set_refusal(KEY, Refusal("exceeded quota"))
     assert not store.set_refusal(KEY, Refusal("exceeded quota"))
@@ -88,7 +88,7 @@ def test_refusals_belong_to_one_generation(change: dict[str, Any], is_kept: bool
 
 
 def test_known_versions_and_views_are_not_reported() -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(5))
     assert store.put_job(make_job(5)) is None
     assert store.put_job(make_job(4)) is None
@@ -102,7 +102,7 @@ def test_known_versions_and_views_are_not_reported() -> None:
 
 
 def test_late_responses_do_not_restore_deleted_objects() -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     store.put(PODS, make_pod(5))
     assert store.drop(PODS, KEY, "job-worker-0", "p1") == KEY
@@ -115,7 +115,7 @@ def test_late_responses_do_not_restore_deleted_objects() -> None:
 
 
 def test_deleted_jobs_leave_no_entry() -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     store.put(PODS, make_pod(2))
     assert store.drop_job(KEY, "another") is None
@@ -127,7 +127,7 @@ def test_deleted_jobs_leave_no_entry() -> None:
 
 
 def test_jobs_are_counted_by_state() -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     store.put_job(make_job(2, state="Running"))
     assert +store.states == {"Running": 1}
@@ -136,7 +136,7 @@ def test_jobs_are_counted_by_state() -> None:
 
 
 def test_deletion_responses_mark_pods_as_deleting() -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     store.put(PODS, make_pod(2))
     store.mark_deleting(PODS, KEY, "job-worker-0", "p1", 3)
@@ -146,7 +146,7 @@ def test_deletion_responses_mark_pods_as_deleting() -> None:
 
 
 def test_foreign_objects_are_observed_until_dropped() -> None:
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     store.put_foreign(KEY, PODS, make_pod(2, uid="other"))
     assert store.list_foreign(KEY) == [(PODS, "job-worker-0")]
@@ -162,7 +162,7 @@ def test_newest_version_wins_in_any_order(order: list[int], repeats: list[int]) 
     phases = ["Pending", "Pending", "Running", "Failed"]
     news = [make_pod(10 + i, uid="p1", phase=phases[i]) for i in range(4)]
     news += [make_pod(20 + i, uid="p2", phase=phases[i]) for i in range(4)]
-    store = Store()
+    store = JobCache()
     store.put_job(make_job(1))
     highest = 0
     for index in [*order, *repeats]:

@@ -14,7 +14,7 @@ from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.observed import LONG_AGO
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.store import JobCache, Key
 from kfp_mindspore.operator.watch import Watcher
 from tests.support.fake_api_server import FakeApiServer, respond_once
 
@@ -28,7 +28,7 @@ def put(server: FakeApiServer, name: str, phase: str = "Pending") -> None:
     )
 
 
-def phases(store: Store) -> dict[str, str]:
+def phases(store: JobCache) -> dict[str, str]:
     entries = store.entries.values()
     return {name: child.view.phase for entry in entries for (_, name), child in entry.children.items()}  # type: ignore[union-attr]
 
@@ -37,7 +37,7 @@ class Watched:
     """A running watcher of pods, its store and the keys that it reported."""
 
     def __init__(self, client: AsyncClient) -> None:
-        self.store = Store()
+        self.store = JobCache()
         self.reported: list[Key] = []
         self.watcher = Watcher(client, self.store, PODS, "ns", "app=x", self.reported.append)
         self.task = asyncio.create_task(self.watcher.run())
@@ -69,7 +69,7 @@ def test_events_update_store(server: FakeApiServer, run: Callable[..., Any]) -> 
 
 def test_outage_is_in_store(server: FakeApiServer, run: Callable[..., Any]) -> None:
     async def work(client: AsyncClient) -> None:
-        store = Store()
+        store = JobCache()
         task = asyncio.create_task(Watcher(client, store, MSJOBS, "ns", "", lambda _: None).run())
 
         async def wait_until(is_connected: bool) -> datetime.datetime | None:
@@ -130,7 +130,7 @@ def test_missing_definition_or_role_ends_first_list(
     server.faults.append(respond_once(status, times=100))
 
     async def work(client: AsyncClient) -> None:
-        watcher = Watcher(client, Store(), MSJOBS, "", "", lambda key: None)
+        watcher = Watcher(client, JobCache(), MSJOBS, "", "", lambda key: None)
         with pytest.raises(KfpMindSporeError, match=r"cannot watch msjobs in all namespaces: ") as caught:
             await watcher.run()
         assert hint in caught.value.hint

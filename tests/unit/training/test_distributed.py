@@ -15,7 +15,7 @@ import pytest
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
 from kfp_mindspore.settings import HANG_EXIT_CODE
-from kfp_mindspore.training.distributed import WorkerInfo, find_straggler, init_distributed
+from kfp_mindspore.training.distributed import WorkerInfo, compute_straggler, init_distributed
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses, start_gang
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")
@@ -83,7 +83,7 @@ def test_fewer_workers_than_requested_compute_in_pieces(size: int, requested: in
     [([0.1, 0.1], None), ([0.1, 0.16], 1), ([0.3, 0.1, 0.12], 0), ([0.001, 0.003], None), ([0.2, 0.2, 0.25], None)],
 )
 def test_straggler_exceeds_median_of_others(seconds: list[float], slow: int | None) -> None:
-    assert find_straggler(seconds) == slow
+    assert compute_straggler(seconds) == slow
 
 
 WORKER = {"MS_ROLE": "MS_WORKER", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118", "MS_WORKER_NUM": "2"}

@@ -11,10 +11,10 @@ from ..component import deploy_kserve
 def backend(monkeypatch, tmp_path):
     """Replace the local backend by a recording one."""
     from kfp_mindspore.inference import client
-    from kfp_mindspore.inference.backends.local import LocalServing
+    from kfp_mindspore.inference.backends.local import LocalServingBackend
     from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
-    class RecordingBackend(LocalServing):
+    class RecordingBackend(LocalServingBackend):
         """A backend that records each service instead of starting its server; the client is the real one."""
 
         def __init__(self, home) -> None:
@@ -35,7 +35,7 @@ def backend(monkeypatch, tmp_path):
             )
 
     backend = RecordingBackend(tmp_path)
-    monkeypatch.setattr(client, "create_backend", lambda name=None: backend)
+    monkeypatch.setattr(client, "create_serving_backend", lambda name=None: backend)
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
     monkeypatch.setenv("KFP_POD_NAME", "digits-lifecycle-x7-system-container-impl-1")
     return backend

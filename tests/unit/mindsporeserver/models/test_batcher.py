@@ -29,7 +29,7 @@ from mindsporeserver.models import batch_computation
 from mindsporeserver.models.batch_computation import MAX_FAILURES
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.observability.metrics import Metrics
+from mindsporeserver.observability.metrics import ServerMetrics
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 POISON = 13.0
@@ -81,7 +81,7 @@ class Harness:
 
     def __init__(self, graph: Any, thread: InferenceExecutor, **limits: Any) -> None:
         self.graph, self.thread, self.registry = graph, thread, CollectorRegistry()
-        self.batcher = Batcher(graph, thread, Limits(**limits), Metrics(self.registry).for_model("m"))
+        self.batcher = Batcher(graph, thread, Limits(**limits), ServerMetrics(self.registry).for_model("m"))
 
     def submit(self, value: float, rows: int = 1, width: int = 1, **options: Any) -> Ticket:
         array = np.full((rows, width), value, np.float32)

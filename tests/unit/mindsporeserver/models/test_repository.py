@@ -19,7 +19,7 @@ from mindsporeserver.errors import InvalidRequestError, NotReadyError, UnknownMo
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
-from mindsporeserver.observability.metrics import Metrics
+from mindsporeserver.observability.metrics import ServerMetrics
 
 pytestmark = pytest.mark.mindspore
 
@@ -55,7 +55,7 @@ def make(thread: InferenceExecutor) -> Callable[..., Repository]:
     """Return what makes a repository, and keeps the models that it opened in `opened`."""
 
     def make(sources: Sources, *, kind: type[MindSporeModel] = MindSporeModel) -> Any:
-        metrics = Metrics(CollectorRegistry())
+        metrics = ServerMetrics(CollectorRegistry())
         opened: list[MindSporeModel] = []
 
         def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:

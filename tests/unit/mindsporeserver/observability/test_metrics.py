@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from mindsporeserver.observability.metrics import PROTOCOLS, REASONS, ROWS, SECONDS, UNKNOWN_MODEL, Metrics
+from mindsporeserver.observability.metrics import PROTOCOLS, REASONS, ROWS, SECONDS, UNKNOWN_MODEL, ServerMetrics
 
 Series = dict[tuple[str, ...], float]
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics(CollectorRegistry())
+def metrics() -> ServerMetrics:
+    return ServerMetrics(CollectorRegistry())
 
 
 def read(body: bytes, kind: str = "text/plain") -> Series:
@@ -30,7 +30,7 @@ def read(body: bytes, kind: str = "text/plain") -> Series:
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
-def test_scrape(metrics: Metrics, accept: str) -> None:
+def test_scrape(metrics: ServerMetrics, accept: str) -> None:
     model = metrics.for_model("digits")
     for _ in range(3):
         model.count_request("v1")
@@ -77,7 +77,7 @@ def test_scrape(metrics: Metrics, accept: str) -> None:
     assert len(found) == 4 + 8 + 2 + 3 + 8 + buckets
 
 
-def test_series_of_unloaded_model_are_removed(metrics: Metrics) -> None:
+def test_series_of_unloaded_model_are_removed(metrics: ServerMetrics) -> None:
     metrics.for_model("kept").count_request("v1")
     gone = metrics.for_model("gone")
     gone.count_request("v1")
@@ -91,7 +91,7 @@ def test_series_of_unloaded_model_are_removed(metrics: Metrics) -> None:
     assert found["mindsporeserver_requests_total", "model_name", "kept", "protocol", "v1"] == 1
 
 
-def test_versions_share_series_of_model(metrics: Metrics) -> None:
+def test_versions_share_series_of_model(metrics: ServerMetrics) -> None:
     old, new = metrics.for_model("digits"), metrics.for_model("digits")
     old.count_request("v1")
     old.set_in_flight(5)
@@ -108,14 +108,14 @@ def test_versions_share_series_of_model(metrics: Metrics) -> None:
     assert read(*metrics.render(""))["mindsporeserver_in_flight", "model_name", "digits"] == 1
 
 
-def test_unknown_label_values_are_refused(metrics: Metrics) -> None:
+def test_unknown_label_values_are_refused(metrics: ServerMetrics) -> None:
     model = metrics.for_model("digits")
     for call in (model.count_request, model.count_failure, model.count_load):
         with pytest.raises(KeyError):
             call("what a client sent")
 
 
-def test_unknown_models_are_counted_under_one_label(metrics: Metrics) -> None:
+def test_unknown_models_are_counted_under_one_label(metrics: ServerMetrics) -> None:
     for _ in range(3):
         metrics.count_unknown("v1", "invalid")
     assert read(*metrics.render("")) == {
@@ -125,7 +125,7 @@ def test_unknown_models_are_counted_under_one_label(metrics: Metrics) -> None:
 
 
 @pytest.mark.parametrize("name", ['quo"te', "line\nbreak", "back\\slash", "ÄÖ-模型", "no-utf8-\udcff", ""])
-def test_any_model_name_can_be_scraped(metrics: Metrics, name: str) -> None:
+def test_any_model_name_can_be_scraped(metrics: ServerMetrics, name: str) -> None:
     metrics.for_model(name).count_request("v2")
     shown = name.replace("\udcff", "?")
     for accept in ("", "application/openmetrics-text"):
@@ -147,7 +147,7 @@ def test_any_model_name_can_be_scraped(metrics: Metrics, name: str) -> None:
         ("application/openmetrics-text;q=0, text/plain", False),
     ],
 )
-def test_format_by_accept_header(metrics: Metrics, accept: str, openmetrics: bool) -> None:
+def test_format_by_accept_header(metrics: ServerMetrics, accept: str, openmetrics: bool) -> None:
     metrics.for_model("digits")
     body, kind = metrics.render(accept)
     assert kind.startswith(
@@ -160,5 +160,5 @@ def test_format_by_accept_header(metrics: Metrics, accept: str, openmetrics: boo
 @given(st.text())
 def test_any_accept_header_is_accepted(accept: str) -> None:
     registry = CollectorRegistry()
-    body, kind = Metrics(registry).render(accept)
+    body, kind = ServerMetrics(registry).render(accept)
     assert read(body, kind) == {}
