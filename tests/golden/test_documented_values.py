@@ -15,10 +15,16 @@ import pytest
 import yaml
 
 from kfp_mindspore import settings
-from kfp_mindspore.cli.main import cli
-from kfp_mindspore.evaluation import compare_predictions
+from kfp_mindspore.cli.main import INTERRUPTED_EXIT_CODE, cli
+from kfp_mindspore.data.sources.named import READERS
+from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, UserError
+from kfp_mindspore.evaluation import METRICS, compare_predictions, get_metric
 from kfp_mindspore.inference import KServeBackend
 from kfp_mindspore.msjob.kinds import KINDS
+from kfp_mindspore.msjob.names import MAXIMUM_NAME
+from kfp_mindspore.msjob.waiting import NO_OPERATOR, get_start_limit
+from kfp_mindspore.operator.spares import SPARE_DELAY_SECONDS
+from mindsporeserver.options import build_parser
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load
 
 if sys.version_info >= (3, 11):
@@ -31,6 +37,7 @@ NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 DEVELOPMENT = {"dev", "docs", "notebook"}
 UNSCHEDULABLE = "unschedulable_seconds"
 BACKOFF = "runPolicy.backoffLimit"
+DELAY = "max_delay_ms"
 
 
 def read_page(name: str) -> str:
@@ -185,6 +192,10 @@ VALUES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
         r"at most (\w+) times by default",
         lambda: NUMERALS[read_crd_defaults()[BACKOFF]],
     ),
+    ("docs/msjob.md", r"of at most (\d+) characters", lambda: str(MAXIMUM_NAME)),
+    ("docs/operator.md", r"(\d+) s after a gang has started", lambda: str(SPARE_DELAY_SECONDS)),
+    ("docs/pipelines.md", r"no operator reconciles[^|]*\| (\d+)", lambda: f"{get_start_limit(NO_OPERATOR):.0f}"),
+    ("docs/performance.md", r"`--max_delay_ms` (\d+), the default", lambda: f"{build_parser().get_default(DELAY):.0f}"),
     ("docs/evaluation.md", r"([\d,]+) draws", lambda: f"{read_default(compare_predictions, 'resamples'):,}"),
     ("docs/evaluation.md", r"central (\d+) %", lambda: f"{100 * read_default(compare_predictions, 'confidence'):.0f}"),
     ("docs/deployment.md", r"Unschedulable \| (\d+) s", lambda: f"{read_default(KServeBackend, UNSCHEDULABLE):.0f}"),
@@ -213,6 +224,24 @@ TABLES: tuple[tuple[str, str, Callable[[], set[str]]], ...] = (
 @pytest.mark.parametrize(("document", "heading", "compute"), TABLES, ids=[table[1] for table in TABLES])
 def test_documented_table_is_complete(document: str, heading: str, compute: Callable[[], set[str]]) -> None:
     assert list_names(document, heading) == compute()
+
+
+def test_default_metrics_of_the_tasks() -> None:
+    text = (ROOT / "docs/evaluation.md").read_text().partition("The default is ")[2].partition(". ")[0]
+    found = dict(re.findall(r"`([\w@]+)`\s\((\w+)\)", text))
+    assert found == {get_metric("", task).name: task for task in found.values()}
+    assert set(found) <= set(METRICS)
+
+
+def test_every_metric_and_data_set_is_named() -> None:
+    for document, names in (("docs/evaluation.md", METRICS), ("docs/data.md", READERS)):
+        text = (ROOT / document).read_text()
+        assert [name for name in names if f"`{name.partition('@')[0]}" not in text] == []
+
+
+def test_exit_codes() -> None:
+    codes = {0, INTERRUPTED_EXIT_CODE, *(error.exit_code for error in (KfpMindSporeError, UserError, GateNotMetError))}
+    assert {int(row[0]) for row in list_rows("docs/command-line.md", "code")} == codes
 
 
 def test_components_page_has_every_component() -> None:
