@@ -240,13 +240,17 @@ def digest_tree(path: Path, pattern: str = "*") -> str:
     if path.is_file():
         return digest_file(path)
     digest = hashlib.sha256()
+    for file in walk_files(path):
+        if file.match(pattern) and file.is_file():
+            digest.update(f"{file.relative_to(path)}\0{digest_file(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def walk_files(path: Path) -> Iterator[Path]:
+    """Yield the entries below a directory that are no directories, sorted, without hidden and `__pycache__` folders."""
     for root, folders, names in os.walk(path, followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
-        for name in sorted(names):
-            file = Path(root, name)
-            if file.match(pattern) and file.is_file():
-                digest.update(f"{file.relative_to(path)}\0{digest_file(file)}\n".encode())
-    return digest.hexdigest()
+        yield from (Path(root, name) for name in sorted(names))
 
 
 def read_boot_id() -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
-from kfp_mindspore.stores.artifact_store import LIBRARIES, StoreError, explain_errors
+from kfp_mindspore.stores.artifact_store import LIBRARIES, StoreError
 from kfp_mindspore.stores.config import StoreAccess, open_source
 
 
@@ -55,15 +55,13 @@ def check_source(uri: str, access: StoreAccess) -> None:
         KfpMindSporeError: Its server cannot be reached.
     """
     with _raise_errors(uri, access):
-        filesystem, remote = access.store.open(uri)
-        filesystem.info(remote)
+        access.store.check(uri)
 
 
 @contextlib.contextmanager
 def _raise_errors(uri: str, access: StoreAccess) -> Iterator[None]:
     try:
-        with explain_errors("read", uri):
-            yield
+        yield
     except StoreError as error:
         if error.kind == "missing":
             raise NotFoundError(f"{uri}: nothing there") from None

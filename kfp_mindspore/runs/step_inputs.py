@@ -48,11 +48,8 @@ class DigestCache:
         if not path.is_dir():
             return self._digest_file(path)
         parts = []
-        for root, folders, names in os.walk(path, followlinks=True):
-            folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
-            for name in sorted(names):
-                file = Path(root, name)
-                parts.append(f"{file.relative_to(path)}\0{self._digest_file(file)}\n")
+        for file in files.walk_files(path):
+            parts.append(f"{file.relative_to(path)}\0{self._digest_file(file)}\n")
             if len(parts) > MAXIMUM_FILES:
                 return None
         return files.digest_bytes("".join(parts).encode(errors="surrogateescape"))

@@ -105,7 +105,7 @@ class ArtifactStore:
         Raises:
             StoreError: The store cannot be reached or denies the request.
         """
-        with explain_errors("listed", uri):
+        with _explain_errors("listed", uri):
             return self._find(uri)
 
     def _find(self, uri: str) -> dict[str, int]:
@@ -136,11 +136,11 @@ class ArtifactStore:
             StoreError: There is no such object, or the store cannot be reached or denies the request.
         """
         if names is None:
-            with explain_errors("read", uri):
+            with _explain_errors("read", uri):
                 names = list(self._find(uri))
             if not names:
                 raise StoreError(f"{uri} cannot be read: no such object", kind="missing")
-        with files.replace_path(path) as target, explain_errors("read", uri):
+        with files.replace_path(path) as target, _explain_errors("read", uri):
             system, root = self.open(uri)
             if names == [""]:
                 system.get_file(root, str(target))
@@ -152,6 +152,16 @@ class ArtifactStore:
                 system.get([posixpath.join(root, name) for name in names], [str(file) for file in local])
         return len(names)
 
+    def check(self, uri: str) -> None:
+        """Check that a file or directory exists and can be read, without its content.
+
+        Raises:
+            StoreError: There is no such object, or the store cannot be reached or denies the request.
+        """
+        with _explain_errors("read", uri):
+            system, path = self.open(uri)
+            system.info(path)
+
     def upload(self, path: Path, uri: str) -> None:
         """Upload a file; the object is replaced at once.
 
@@ -159,7 +169,7 @@ class ArtifactStore:
             FileNotFoundError: The local file does not exist any more.
             StoreError: The store cannot be reached or denies the request.
         """
-        with explain_errors("written", uri, local=path):
+        with _explain_errors("written", uri, local=path):
             system, target = self.open(uri)
             system.put_file(str(path), target)
 
@@ -169,7 +179,7 @@ class ArtifactStore:
         Raises:
             StoreError: The store cannot be reached or denies the request.
         """
-        with explain_errors("deleted", uri):
+        with _explain_errors("deleted", uri):
             system, target = self.open(uri)
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(target)
@@ -180,7 +190,7 @@ class ArtifactStore:
         Raises:
             StoreError: The store cannot be reached or denies the request.
         """
-        with explain_errors("read", uri):
+        with _explain_errors("read", uri):
             system, target = self.open(uri)
             try:
                 return bytes(system.cat_file(target))
@@ -214,7 +224,7 @@ class ArtifactStore:
 
 
 @contextlib.contextmanager
-def explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[None]:
+def _explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[None]:
     """Convert the file system libraries' errors to a StoreError.
 
     Args:
