@@ -96,7 +96,7 @@ class NodeJob:
             workers=workers,
             namespace=self.jobs.namespace,
             resources={"limits": dict(limits)} if limits else None,
-            **policy,
+            **{"restart_policy": "OnFailure", **policy},
         )
         self.create(job)
 

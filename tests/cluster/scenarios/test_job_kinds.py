@@ -44,7 +44,15 @@ class KindCase:
         load_dataset("digits", self.volume / "data")
         command = ["python", "-m", "kfp_mindspore.workloads.digits.train", "--epochs", str(EPOCHS)]
         env = {DATASET_VARIABLE: "/mnt/data", OUTPUT_VARIABLE: "/mnt/out"}
-        job = build_msjob("digits", command=command, image=image, workers=2, namespace=self.namespace, env=env)
+        job = build_msjob(
+            "digits",
+            command=command,
+            image=image,
+            workers=2,
+            namespace=self.namespace,
+            env=env,
+            restart_policy="OnFailure",
+        )
         template = job.ms_replica_specs["Worker"].template
         pod = self.packages.add_to(template["spec"])
         pod["volumes"].append({"name": "data", "hostPath": {"path": str(self.volume), "type": "Directory"}})
