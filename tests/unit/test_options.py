@@ -21,7 +21,9 @@ from kfp_mindspore.options import (
     check_options,
     check_values,
     from_json,
+    from_literals,
     list_options,
+    merge_values,
     option,
     read_descriptions,
     to_json,
@@ -162,6 +164,30 @@ def test_invalid_json_is_refused(text: str, message: str) -> None:
         from_json(Brew, text, source="BREW", hint="Update it." if "unknown" in message else "")
 
     assert str(caught.value) == message
+
+
+def test_unknown_value_is_named() -> None:
+    with pytest.raises(ValidationError, match=r"^pot is invalid: cup: unknown, must be one of cups, strength, heat"):
+        check_values(Brew, {"cup": 1}, subject="pot")
+
+
+def test_merged_mappings_keep_entries_and_none_changes_nothing() -> None:
+    values = {"cups": 1, "labels": {"a": "1", "b": "1"}, "filters": ["x"]}
+
+    merged = merge_values(values, {"cups": None, "labels": {"b": "2"}, "filters": ["y"], "lid": False})
+
+    assert merged == {"cups": 1, "labels": {"a": "1", "b": "2"}, "filters": ["y"], "lid": False}
+    assert values["labels"] == {"a": "1", "b": "1"}
+
+
+@pytest.mark.parametrize(("cups", "expected"), [(0, None), (3, 3)])
+def test_literal_of_a_component_stands_for_none(cups: int, expected: int | None) -> None:
+    assert from_literals(Brew, cups=cups, sugar=False).cups == expected
+
+
+def test_argument_that_is_no_field_is_refused() -> None:
+    with pytest.raises(TypeError, match="cup"):
+        from_literals(Brew, cup=1)
 
 
 def test_schema_has_types_limits_and_descriptions() -> None:

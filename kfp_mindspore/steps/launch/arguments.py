@@ -7,29 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.options import to_text
-
-
-def to_arguments(values: Mapping[str, Any]) -> list[str]:
-    """Convert named values to command-line options.
-
-    {"epochs": 5, "learning_rate": 0.01, "nesterov": True} becomes `--epochs 5 --learning-rate 0.01 --nesterov`. False
-    and None omit the option. A pipeline parameter inside a dict arrives as text: `5.0` becomes `5`.
-
-    Args:
-        values: Values by name, JSON types.
-    """
-    parts: list[str] = []
-    for name, value in values.items():
-        if value is None or value is False:
-            continue
-        parts.append("--" + name.replace("_", "-"))
-        if value is True:
-            continue
-        is_integer = isinstance(value, str) and re.fullmatch(r"-?\d{1,15}\.0", value)
-        parts.append(str(value).removesuffix(".0") if is_integer else to_text(value))
-    return parts
-
 
 def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return named values, numeric texts converted to numbers.

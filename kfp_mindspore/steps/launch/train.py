@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from kfp_mindspore.options import from_literals, to_text
 from kfp_mindspore.settings import OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.handover.task_config import read_task_config
 from kfp_mindspore.steps.handover.training_files import open_training_files
-from kfp_mindspore.steps.launch.arguments import parse_numbers, to_arguments, to_metadata
+from kfp_mindspore.steps.launch.arguments import parse_numbers, to_metadata
 from kfp_mindspore.steps.launch.job import launch_job
 from kfp_mindspore.steps.launch.options import merge_task_options
 
@@ -173,6 +174,27 @@ def run_training(
         metrics=_read_metrics(collected),
         checkpoint=files.read_checkpoint(collected),
     )
+
+
+def to_arguments(values: Mapping[str, Any]) -> list[str]:
+    """Convert named values to command-line options.
+
+    {"epochs": 5, "learning_rate": 0.01, "nesterov": True} becomes `--epochs 5 --learning-rate 0.01 --nesterov`. False
+    and None omit the option. A pipeline parameter inside a dict arrives as text: `5.0` becomes `5`.
+
+    Args:
+        values: Values by name, JSON types.
+    """
+    parts: list[str] = []
+    for name, value in values.items():
+        if value is None or value is False:
+            continue
+        parts.append("--" + name.replace("_", "-"))
+        if value is True:
+            continue
+        is_integer = isinstance(value, str) and re.fullmatch(r"-?\d{1,15}\.0", value)
+        parts.append(str(value).removesuffix(".0") if is_integer else to_text(value))
+    return parts
 
 
 def _read_metrics(output: Path) -> dict[str, float]:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.options import to_text
-from kfp_mindspore.steps.launch.arguments import parse_numbers, to_arguments
+from kfp_mindspore.steps.launch.arguments import parse_numbers
+from kfp_mindspore.steps.launch.train import to_arguments
 
 
 @pytest.mark.parametrize(
