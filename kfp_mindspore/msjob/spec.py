@@ -115,6 +115,11 @@ class ReplicaSpec:
         return found
 
     @property
+    def effective_restart_policy(self) -> str:
+        """The restart policy, or the definition's default."""
+        return self.restart_policy or DEFAULT_RESTART_POLICY
+
+    @property
     def grace_seconds(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
         seconds = self.template.get("spec", {}).get("terminationGracePeriodSeconds")

@@ -162,7 +162,7 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
         return gang
     endings = list_terminations(gang.members, current, launched=state.status.has(RUNNING), host=gang.host)
     decision = decide_job_phase(
-        [(ending, member.spec.restart_policy or "Never") for ending, member in zip(endings, gang.members, strict=True)],
+        [(ending, member.spec.effective_restart_policy) for ending, member in zip(endings, gang.members, strict=True)],
         success_policy=gang.job.success_policy or "",
         restarts=state.restarts,
         backoff_limit=get_restart_limit(gang.job),

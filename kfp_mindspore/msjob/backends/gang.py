@@ -134,7 +134,7 @@ class ProcessGang:
                     running.pod.reason or "",
                     running.pod.message or "",
                 ),
-                running.member.spec.restart_policy or "Never",
+                running.member.spec.effective_restart_policy,
             )
             for running in self._members
         ]

@@ -126,7 +126,7 @@ def _build_replica(job: JobManifest, kind: str, notes: Notes) -> Manifest:
             volume = {"name": _TABLE, "hostPath": source}
             template["spec"]["volumes"] = [*(template["spec"].get("volumes") or []), volume]
     own = job.ms_replica_specs.get(kind)
-    policy = (own or job.ms_replica_specs[WORKER]).restart_policy or "Never"
+    policy = (own or job.ms_replica_specs[WORKER]).effective_restart_policy
     return {"replicas": (own.replicas if own else 1) or 1, "restartPolicy": policy, "template": template}
 
 

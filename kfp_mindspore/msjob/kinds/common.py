@@ -322,17 +322,17 @@ def note_dropped(job: JobManifest, kind: str, kept: Iterable[str], notes: Notes)
 
 def note_scheduler(job: JobManifest, kind: str, notes: Notes, *, policy_only: bool = False) -> None:
     """Record that a kind has no job Scheduler, or no restart policies for replicas other than Worker."""
-    worker = job.ms_replica_specs[WORKER].restart_policy
+    worker = job.ms_replica_specs[WORKER].effective_restart_policy
     for name, replica in job.ms_replica_specs.items():
         if name == SCHEDULER and not policy_only:
             notes.change(f"{_SPECS}.{name}", "dropped", f"a {kind} of this job needs none")
-        elif (replica.restart_policy or "Never") != (worker or "Never"):
+        elif replica.effective_restart_policy != worker:
             notes.change(f"{_SPECS}.{name}.restartPolicy", "dropped", f"{kind} has one policy for the job")
 
 
 def convert_restart_policy(job: JobManifest, kind: str, notes: Notes) -> int:
     """Return the restart count for a kind that restarts a job after any failure or never."""
-    policy, limit = job.ms_replica_specs[WORKER].restart_policy or "Never", job.effective_run_policy.backoff_limit or 0
+    policy, limit = job.ms_replica_specs[WORKER].effective_restart_policy, job.effective_run_policy.backoff_limit or 0
     path = f"{_SPECS}.{WORKER}.restartPolicy"
     if policy == "Never":
         if job.run_policy is not None and job.run_policy.backoff_limit:

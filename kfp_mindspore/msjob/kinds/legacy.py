@@ -63,7 +63,7 @@ def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
     note_scheduler(job, "MSJob of the first generation", notes)
     template = copy_template(job, WORKER)
     path = f"spec.msReplicaSpecs.{WORKER}"
-    policy = job.ms_replica_specs[WORKER].restart_policy or "Never"
+    policy = job.ms_replica_specs[WORKER].effective_restart_policy
     if policy == "ExitCode":
         notes.change(f"{path}.restartPolicy", "ExitCode is now OnFailure", "its pods have no such policy")
         policy = "OnFailure"
