@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.build import build_msjob
 from kfp_mindspore.msjob.commands import build_function_command
 from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.names import KIND
+from kfp_mindspore.msjob.names import KIND, REPLICA_TYPES, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.pod_patch import PodPatch
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import get_image
@@ -124,3 +125,25 @@ def build_function_job(
         env=env,
         resources=resources,
     )
+
+
+def build_pod_filter(
+    is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
+) -> Callable[[Pod], bool]:
+    """Return the predicate for `get_job_pods` arguments.
+
+    Raises:
+        ValidationError: The replica type is unknown.
+    """
+    kind = resolve_replica_type(replica_type) if replica_type is not None else None
+    if replica_type is not None and kind is None:
+        raise ValidationError([f"replica_type: must be one of {', '.join(REPLICA_TYPES)}, got {replica_type!r}"])
+
+    def is_selected(pod: Pod) -> bool:
+        return (
+            (not is_master or (pod.replica_type == WORKER and pod.index == 0))
+            and kind in (None, pod.replica_type)
+            and replica_index in (None, pod.index)
+        )
+
+    return is_selected

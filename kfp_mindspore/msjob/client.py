@@ -10,7 +10,14 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError, WaitTimeoutError
 from kfp_mindspore.msjob import names
-from kfp_mindspore.msjob.arguments import build_function_job, check_job_kind, check_processes, check_types, read_job
+from kfp_mindspore.msjob.arguments import (
+    build_function_job,
+    build_pod_filter,
+    check_job_kind,
+    check_processes,
+    check_types,
+    read_job,
+)
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.backends.default_backend import create_job_backend
 from kfp_mindspore.msjob.backends.foreign import create_as_kind
@@ -21,7 +28,6 @@ from kfp_mindspore.msjob.elastic import explain_missing_checkpoints
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
 from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.status import JobCondition
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import get_image

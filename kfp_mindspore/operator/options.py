@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kfp_mindspore.kube.resources import Resource
+
 GangScheduler = Literal["none", "volcano", "scheduler-plugins"]
 GANG_SCHEDULERS: tuple[GangScheduler, ...] = ("none", "volcano", "scheduler-plugins")
 SCHEDULER_NAMES: dict[GangScheduler, str] = {
@@ -51,3 +53,14 @@ class OperatorOptions:
             raise ValueError(f"failure_grace_seconds must be ≥ 1, got {self.failure_grace_seconds}")
         if not self.scheduler_name:
             object.__setattr__(self, "scheduler_name", SCHEDULER_NAMES[self.gang_scheduler])
+
+
+_POD_GROUPS: dict[GangScheduler, Resource] = {
+    "volcano": Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
+    "scheduler-plugins": Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"),
+}
+
+
+def get_pod_groups(gang_scheduler: GangScheduler) -> Resource | None:
+    """Return a gang scheduler's PodGroup resource, or None without one."""
+    return _POD_GROUPS.get(gang_scheduler)

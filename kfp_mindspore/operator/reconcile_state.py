@@ -13,8 +13,7 @@ from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.waiting import Waiting
 from kfp_mindspore.operator.actions import Action, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import PROBE, SPARE, ObjectView, Observed, PodView
-from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.resources import get_pod_groups
+from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 from kfp_mindspore.operator.services import get_service_name, is_stale_endpoint
 from kfp_mindspore.operator.status import finish_replica_counts, read_status, set_condition
 

@@ -21,10 +21,9 @@ from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.leader import Leader
 from kfp_mindspore.operator.metrics import OperatorMetrics
-from kfp_mindspore.operator.options import OperatorOptions
+from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 from kfp_mindspore.operator.progress import ProgressReader
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import get_pod_groups
 from kfp_mindspore.operator.store import JobCache
 from kfp_mindspore.operator.watch import Watcher
 from kfp_mindspore.operator.workqueue import WorkQueue

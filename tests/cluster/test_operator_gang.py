@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import get_pod_groups
+from kfp_mindspore.operator.options import get_pod_groups
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, install_definition
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE, InstallOptions
-from kfp_mindspore.operator.resources import get_pod_groups
+from kfp_mindspore.operator.options import get_pod_groups
 
 Document = dict[str, Any]
 _MANIFESTS = Path(__file__).parent / "manifests"

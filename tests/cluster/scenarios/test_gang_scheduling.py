@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob.names import JOB_LABEL
-from kfp_mindspore.operator.resources import get_pod_groups
+from kfp_mindspore.operator.options import get_pod_groups
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE
 from tests.support.gang_schedulers import run_scheduler_plugins, run_volcano
