@@ -52,8 +52,8 @@ def read_samples(
         dataset: A dataset or its directory.
         split: Split name.
         count: Only so many samples from the first on; None for all.
-        preprocessing: Declaration that replaces the dataset's, such as a checkpoint's or a bundle's; empty to keep the
-            dataset's.
+        preprocessing: Declaration that replaces the dataset's, such as a checkpoint's or a bundle's; None to keep the
+            dataset's, empty for none.
 
     Raises:
         UserError: There is no such dataset or split, it is damaged, or the preprocessing does not fit its columns.
