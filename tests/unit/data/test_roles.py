@@ -77,7 +77,7 @@ def test_two_roles_are_refused(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("options", [{"features": []}, {"inputs": {}}])
 def test_dataset_without_feature_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="t.csv .*no feature is left: the fields are age, size"):
+    with pytest.raises(UserError, match=r"t\.csv .*no feature is left: the fields are age, size"):
         resolve(**options)
 
 

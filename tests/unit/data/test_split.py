@@ -213,7 +213,7 @@ def test_limit_keeps_some_samples(kind: str) -> None:
 def test_limit_keeps_shares_of_classes() -> None:
     classes = np.repeat([0, 1], [900, 100])
     parts = split(1000, "stratified", classes=classes, limit=100)
-    assert np.bincount(classes[sum(parts.values(), [])]).tolist() == [90, 10]
+    assert np.bincount(classes[[index for part in parts.values() for index in part]]).tolist() == [90, 10]
 
 
 def test_limit_of_given_splits_applies_to_each() -> None:
