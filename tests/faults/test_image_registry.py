@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -250,20 +251,19 @@ def test_interrupt_leaves_no_tag_and_no_file(environment: Environment, tmp_path:
     ]
     variables = {**os.environ, "TMPDIR": str(scratch)}
 
-    started: list[str] = []
+    started, interrupted = threading.Event(), threading.Event()
 
-    def stall(path: str) -> None:
-        started.append(path)
-        time.sleep(1.0)
+    def stall(_: str) -> None:
+        started.set()
+        interrupted.wait(_START_SECONDS)
 
     environment.proxy.faults = [Fault("PUT", UPLOADS, before=stall)]
     process = subprocess.Popen(
         [sys.executable, "-c", _BUILD, *arguments], env=variables, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + _START_SECONDS
-    while not started and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert started.wait(_START_SECONDS), process.poll()
     process.send_signal(signal.SIGINT)
+    interrupted.set()
     _, errors = process.communicate(timeout=_START_SECONDS)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors

@@ -32,6 +32,7 @@ def test_clients_that_connect_again_lose_no_request(
     eventually(lambda: server.read_log().count(" ready in ") == workers, 120)
     outcomes: Counter[str] = Counter()
     codes: Counter[str] = Counter()
+    served: set[int] = set()
     stopping = asyncio.Event()
 
     async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -46,7 +47,7 @@ def test_clients_that_connect_again_lose_no_request(
         outcomes[head.split(b" ", 2)[1].decode()] += 1
         return b"connection: close" not in head.lower()
 
-    async def send_http() -> None:
+    async def send_http(number: int) -> None:
         """Send requests, on a new connection whenever a response closes one, until a connection is refused."""
         while True:
             try:
@@ -54,7 +55,7 @@ def test_clients_that_connect_again_lose_no_request(
             except OSError:
                 return
             while await send_one(reader, writer):
-                pass
+                served.add(number)
             outcomes["closed"] += 1
             writer.close()
 
@@ -66,9 +67,10 @@ def test_clients_that_connect_again_lose_no_request(
                 codes[code] += 1
 
     async def run() -> None:
-        http = [asyncio.create_task(send_http()) for _ in range(64)]
+        http = [asyncio.create_task(send_http(number)) for number in range(64)]
         rpc = [asyncio.create_task(send_grpc()) for _ in range(8)]
-        await asyncio.sleep(1)
+        while len(served) < 64 or not codes["OK"]:
+            await asyncio.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
         stopping.set()
         await asyncio.wait_for(asyncio.gather(*http, *rpc), 60)

@@ -110,6 +110,8 @@ def test_shutdown_completes_accepted_requests(hard_models: Path, serve: Serve, e
 
     async def run() -> list[int]:
         connections = [Connection(server.port) for _ in range(8)]
+        # Connections that no worker has accepted yet are reset.
+        await asyncio.gather(*(one.get("/v2/health/live") for one in connections))
         tasks = [asyncio.create_task(one.request("POST", PREDICT, BODY)) for one in connections]
         await asyncio.sleep(0.2)
         server.process.send_signal(signal.SIGTERM)
