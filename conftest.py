@@ -24,10 +24,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what injects faults into processes or loads and fuzzes servers as slow."""
+    """Mark faults, load, fuzzing, and steps run by kfp.local, which a lifecycle runs too, as slow."""
     folders = [Path(__file__).parent / "tests" / name for name in ("faults", "fuzz")]
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in folders):
+        is_step = item.path.name == "test_component_local.py"
+        if is_step or any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker(pytest.mark.slow)
 
 

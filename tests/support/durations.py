@@ -29,27 +29,20 @@ class Case(NamedTuple):
         return "/".join(parts[: 3 if parts[:2] == ["tests", "unit"] and not parts[2].startswith("test_") else 2])
 
 
-def read_cases(path: Path) -> tuple[list[Case], float]:
-    """Return the tests of a JUnit file, and the seconds that the run took."""
-    (suite,) = ElementTree.parse(path).getroot().iter("testsuite")
-    cases = suite.iter("testcase")
-    return [Case(c.get("classname", ""), c.get("name", ""), float(c.get("time", 0))) for c in cases], float(
-        suite.get("time", 0)
-    )
+def read_cases(path: Path) -> list[Case]:
+    """Return the tests of a JUnit file."""
+    cases = ElementTree.parse(path).getroot().iter("testcase")
+    return [Case(case.get("classname", ""), case.get("name", ""), float(case.get("time", 0))) for case in cases]
 
 
-def write_target(target: str, cases: list[Case], seconds: float) -> str:
+def write_target(target: str, cases: list[Case]) -> str:
     """Return the sums of a target's folders and its slowest tests as Markdown."""
     sums, counts = Counter[str](), Counter(case.folder for case in cases)
     for case in cases:
         sums[case.folder] += case.seconds
-    lines = [
-        f"`make {target}`: {len(cases)} tests, {seconds / 60:.1f} minutes.",
-        "",
-        "| folder | tests | s |",
-        "|---|---|---|",
-    ]
-    lines += [f"| {folder} | {counts[folder]} | {total:.0f} |" for folder, total in sums.most_common() if total >= 1]
+    total = sum(sums.values())
+    lines = [f"`make {target}`: {len(cases)} tests, {total:.0f} s.", "", "| folder | tests | s |", "|---|---|---|"]
+    lines += [f"| {folder} | {counts[folder]} | {part:.0f} |" for folder, part in sums.most_common() if part >= 1]
     slowest = sorted(cases, key=lambda case: -case.seconds)[:SLOWEST]
     lines += ["", "| slowest tests | s |", "|---|---|"]
     lines += [f"| {case.module.replace('.', '/')}.py::{case.name} | {case.seconds:.0f} |" for case in slowest]
@@ -61,13 +54,14 @@ def main(folder: Path) -> None:
     page = PAGE.read_text()
     before, rest = page.split(START)
     _, after = rest.split(END)
-    parts = [f"Seconds on {os.cpu_count()} cores, with fixtures.\n\n"]
+    parts = [f"Seconds of processes on {os.cpu_count()} cores, with fixtures.\n\n"]
     for target in ("test", "test-slow"):
         path = folder / f"{target}.xml"
         if not path.exists():
-            sys.exit(f"{path}: missing; run make {target}")
-        cases, seconds = read_cases(path)
-        parts.append(write_target(target, cases, seconds))
+            print(f"{path}: missing, left out; run make {target}")
+            continue
+        cases = read_cases(path)
+        parts.append(write_target(target, cases))
         if target == "test":
             for case in cases:
                 if case.seconds > LIMIT:

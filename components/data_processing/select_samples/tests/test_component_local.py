@@ -6,7 +6,6 @@ from ..component import select_samples
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-@pytest.mark.slow
 def test_smallest_margins_of_bundle_are_selected(run_component, lifecycle, tmp_path) -> None:
     """Smallest margins of the bundle are selected."""
     import numpy as np

@@ -9,7 +9,6 @@ from ..component import batch_predict
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-@pytest.mark.slow
 @pytest.mark.mindspore
 def test_shard_has_its_part_of_samples(run_component, lifecycle) -> None:
     """Shard has its part of the samples."""

@@ -7,7 +7,6 @@ from kfp import dsl
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-@pytest.mark.slow
 @pytest.mark.mindspore
 def test_smoke_test_of_deployment(run_component, lifecycle, tmp_path) -> None:
     """Smoke test of a deployment."""
@@ -36,7 +35,6 @@ def test_smoke_test_of_deployment(run_component, lifecycle, tmp_path) -> None:
             client.delete(service.name)
 
 
-@pytest.mark.slow
 @pytest.mark.mindspore
 def test_canary_is_promoted_or_rolled_back(run_component, lifecycle, tmp_path) -> None:
     """Canary is promoted or rolled back."""

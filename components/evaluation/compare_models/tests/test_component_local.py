@@ -15,7 +15,6 @@ def inputs(lifecycle):
     return {"candidate": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
 
 
-@pytest.mark.slow
 @pytest.mark.mindspore
 def test_equal_bundle_is_not_better(run_component, lifecycle, inputs) -> None:
     """Equal bundle is not better."""
@@ -29,7 +28,6 @@ def test_equal_bundle_is_not_better(run_component, lifecycle, inputs) -> None:
     assert page.startswith("# The candidate is not better")
 
 
-@pytest.mark.slow
 @pytest.mark.mindspore
 def test_bundle_is_compared_with_service(run_component, lifecycle, inputs) -> None:
     """Bundle is compared with the service."""
