@@ -69,7 +69,7 @@ def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def desk(isolated_home: Path) -> Iterator[Any]:
+def local_jobs(isolated_home: Path) -> Iterator[Any]:
     """Submit small local jobs, see tests/support/jobs.py."""
     from tests.support.jobs import JobFixture
 
@@ -79,7 +79,7 @@ def desk(isolated_home: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def shop(isolated_home: Path) -> Iterator[Any]:
+def local_services(isolated_home: Path) -> Iterator[Any]:
     """Deploy small local services, see tests/support/services.py."""
     from tests.support.services import ServiceFixture
 

@@ -43,7 +43,7 @@ def describe(name: str, script: str, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {"app": name}}, "spec": pod}
 
 
-class JobFixture:
+class PodFixture:
     """Makes pods in a namespace and waits for them."""
 
     def __init__(self, client: Any, namespace: str) -> None:
@@ -67,30 +67,33 @@ class JobFixture:
 
 
 @pytest.fixture
-def desk(cluster: Api, namespace: str) -> Any:
+def pod_factory(cluster: Api, namespace: str) -> Any:
     with cluster.client() as client:
-        yield JobFixture(client, namespace)
+        yield PodFixture(client, namespace)
 
 
-def test_pod_log(desk: JobFixture) -> None:
-    assert desk.run(describe("hello", "print('hello')")) == ("Succeeded", "hello\n")
-    assert desk.run(describe("broken", "raise SystemExit(3)"))[0] == "Failed"
-    assert desk.read("broken").status.container_statuses[0].state.terminated.exit_code == 3
+def test_pod_log(pod_factory: PodFixture) -> None:
+    assert pod_factory.run(describe("hello", "print('hello')")) == ("Succeeded", "hello\n")
+    assert pod_factory.run(describe("broken", "raise SystemExit(3)"))[0] == "Failed"
+    assert pod_factory.read("broken").status.container_statuses[0].state.terminated.exit_code == 3
 
 
-def test_read_only_root_as_any_user(desk: JobFixture) -> None:
+def test_read_only_root_as_any_user(pod_factory: PodFixture) -> None:
     secure = {"runAsUser": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
     script = "import os; print(os.getuid(), os.access('/usr', os.W_OK))"
-    assert desk.run(describe("user", script, container={"securityContext": secure})) == ("Succeeded", "1000 False\n")
+    assert pod_factory.run(describe("user", script, container={"securityContext": secure})) == (
+        "Succeeded",
+        "1000 False\n",
+    )
 
 
-def test_dns_and_services(desk: JobFixture, own_cluster: Cluster) -> None:
+def test_dns_and_services(pod_factory: PodFixture, own_cluster: Cluster) -> None:
     server = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, s.ThreadingHTTPServer, port=8000)"
-    desk.create(describe("server", server, container={"workingDir": "/opt"}))
+    pod_factory.create(describe("server", server, container={"workingDir": "/opt"}))
     ports = [{"port": 80, "targetPort": 8000}]
     body = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "server"}, "ports": ports}}
-    address = desk.api.create_namespaced_service(desk.namespace, body).spec.cluster_ip
-    desk.wait("server", "Running")
+    address = pod_factory.api.create_namespaced_service(pod_factory.namespace, body).spec.cluster_ip
+    pod_factory.wait("server", "Running")
     ask = """
 import socket, sys, time, urllib.request
 for attempt in range(100):
@@ -105,56 +108,58 @@ except socket.gaierror:
     print("unknown")
 """
     pod = describe("client", ask)
-    pod["spec"]["containers"][0]["command"].append(f"web.{desk.namespace}.svc.cluster.local")
-    assert desk.run(pod) == ("Succeeded", f"200 {address}\nunknown\n")
+    pod["spec"]["containers"][0]["command"].append(f"web.{pod_factory.namespace}.svc.cluster.local")
+    assert pod_factory.run(pod) == ("Succeeded", f"200 {address}\nunknown\n")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     assert opener.open(f"http://{address}/", timeout=30).status == 200
 
 
-def test_no_egress(desk: JobFixture, own_cluster: Cluster) -> None:
+def test_no_egress(pod_factory: PodFixture, own_cluster: Cluster) -> None:
     script = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
-    phase, log = desk.run(describe("outside", script))
+    phase, log = pod_factory.run(describe("outside", script))
     assert phase == "Failed"
     assert "OSError" in log or "Error" in log
 
 
-def test_exec(desk: JobFixture) -> None:
-    desk.create(describe("sleeper", "import time; time.sleep(600)"))
-    desk.wait("sleeper", "Running")
-    connect = desk.api.connect_get_namespaced_pod_exec
-    assert "sleep" in stream(connect, "sleeper", desk.namespace, command=["cat", "/proc/1/cmdline"], stdout=True)
+def test_exec(pod_factory: PodFixture) -> None:
+    pod_factory.create(describe("sleeper", "import time; time.sleep(600)"))
+    pod_factory.wait("sleeper", "Running")
+    connect = pod_factory.api.connect_get_namespaced_pod_exec
+    assert "sleep" in stream(connect, "sleeper", pod_factory.namespace, command=["cat", "/proc/1/cmdline"], stdout=True)
 
 
-def test_kill_process_of_pod(desk: JobFixture, own_cluster: Cluster) -> None:
-    desk.create(describe("victim", "import time; time.sleep(600)"))
-    desk.wait("victim", "Running")
-    first = own_cluster.find_processes(desk.namespace, "victim")[0]
+def test_kill_process_of_pod(pod_factory: PodFixture, own_cluster: Cluster) -> None:
+    pod_factory.create(describe("victim", "import time; time.sleep(600)"))
+    pod_factory.wait("victim", "Running")
+    first = own_cluster.find_processes(pod_factory.namespace, "victim")[0]
     assert first.send(signal.SIGKILL)
-    assert desk.wait("victim", "Failed").status.container_statuses[0].state.terminated.exit_code == 137
+    assert pod_factory.wait("victim", "Failed").status.container_statuses[0].state.terminated.exit_code == 137
 
 
-def test_oom_kill_is_reported(desk: JobFixture) -> None:
+def test_oom_kill_is_reported(pod_factory: PodFixture) -> None:
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
-    desk.create(describe("greedy", "bytes = bytearray(1 << 28); print(sum(bytes))", container=limits))
-    assert desk.wait("greedy", "Failed").status.container_statuses[0].state.terminated.reason == "OOMKilled"
+    pod_factory.create(describe("greedy", "bytes = bytearray(1 << 28); print(sum(bytes))", container=limits))
+    assert pod_factory.wait("greedy", "Failed").status.container_statuses[0].state.terminated.reason == "OOMKilled"
 
 
-def test_cordon_and_eviction(desk: JobFixture, own_cluster: Cluster) -> None:
-    desk.create(describe("sleeper", "import time; time.sleep(600)"))
-    desk.wait("sleeper", "Running")
-    set_schedulable(desk.api.api_client, NODE, False)
+def test_cordon_and_eviction(pod_factory: PodFixture, own_cluster: Cluster) -> None:
+    pod_factory.create(describe("sleeper", "import time; time.sleep(600)"))
+    pod_factory.wait("sleeper", "Running")
+    set_schedulable(pod_factory.api.api_client, NODE, False)
     try:
-        evict(desk.api.api_client, desk.namespace, "sleeper")
-        eventually(lambda: not desk.api.list_namespaced_pod(desk.namespace).items)
-        desk.create(describe("waiting", "pass"))
-        eventually(lambda: any(one.reason == "Unschedulable" for one in desk.read("waiting").status.conditions or []))
+        evict(pod_factory.api.api_client, pod_factory.namespace, "sleeper")
+        eventually(lambda: not pod_factory.api.list_namespaced_pod(pod_factory.namespace).items)
+        pod_factory.create(describe("waiting", "pass"))
+        eventually(
+            lambda: any(one.reason == "Unschedulable" for one in pod_factory.read("waiting").status.conditions or [])
+        )
     finally:
-        set_schedulable(desk.api.api_client, NODE, True)
-    desk.wait("waiting", "Succeeded")
+        set_schedulable(pod_factory.api.api_client, NODE, True)
+    pod_factory.wait("waiting", "Succeeded")
 
 
-def test_host_volume(desk: JobFixture, own_cluster: Cluster) -> None:
-    path = own_cluster.make_volume(desk.namespace)
+def test_host_volume(pod_factory: PodFixture, own_cluster: Cluster) -> None:
+    path = own_cluster.make_volume(pod_factory.namespace)
     (path / "question").write_text("42")
     pod = describe(
         "writer",
@@ -162,20 +167,20 @@ def test_host_volume(desk: JobFixture, own_cluster: Cluster) -> None:
         container={"volumeMounts": [{"name": "data", "mountPath": "/data"}], "securityContext": {"runAsUser": 1000}},
         volumes=[{"name": "data", "hostPath": {"path": str(path)}}],
     )
-    assert desk.run(pod)[0] == "Succeeded"
+    assert pod_factory.run(pod)[0] == "Succeeded"
     assert (path / "answer").read_text() == "42"
 
 
-def test_pod_packages(desk: JobFixture, pod_packages: PodPackages) -> None:
+def test_pod_packages(pod_factory: PodFixture, pod_packages: PodPackages) -> None:
     script = "import kfp_mindspore, mindspore; print(kfp_mindspore.__file__, mindspore.__version__)"
     pod = describe("trainer", script, container={"securityContext": {"runAsUser": 1000}})
     pod["spec"] = pod_packages.add_to(pod["spec"])
-    phase, log = desk.run(pod)
+    phase, log = pod_factory.run(pod)
     assert phase == "Succeeded", log
     assert log.splitlines()[-1].startswith("/opt/project/kfp_mindspore/__init__.py 2.9")
 
 
-def test_node_pulls_from_registry(desk: JobFixture, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
+def test_node_pulls_from_registry(pod_factory: PodFixture, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
     image, root = f"{registry}/test/greeting:1", tmp_path / "root"
     root.mkdir()
     binaries = Path(own_cluster.daemons.get("kubelet").command[0]).parent
@@ -186,25 +191,25 @@ def test_node_pulls_from_registry(desk: JobFixture, own_cluster: Cluster, regist
     own_cluster.push_image(image)
     own_cluster.remove_image(image)
     pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": image, "imagePullPolicy": "Always"}]}
-    phase, log = desk.run({"metadata": {"name": "pulled"}, "spec": pod})
+    phase, log = pod_factory.run({"metadata": {"name": "pulled"}, "spec": pod})
     assert phase == "Succeeded"
     assert "CoreDNS" in log
 
 
-def test_pods_survive_api_server_restart(desk: JobFixture, own_cluster: Cluster) -> None:
-    desk.create(describe("sleeper", "import time; time.sleep(600)"))
-    before = desk.wait("sleeper", "Running").metadata.uid
+def test_pods_survive_api_server_restart(pod_factory: PodFixture, own_cluster: Cluster) -> None:
+    pod_factory.create(describe("sleeper", "import time; time.sleep(600)"))
+    before = pod_factory.wait("sleeper", "Running").metadata.uid
     own_cluster.restart_api_server()
-    after = eventually(lambda: _try(lambda: desk.read("sleeper")))
+    after = eventually(lambda: _try(lambda: pod_factory.read("sleeper")))
     assert (after.metadata.uid, after.status.phase) == (before, "Running")
 
 
-def test_jobs_run_concurrently(desk: JobFixture) -> None:
+def test_jobs_run_concurrently(pod_factory: PodFixture) -> None:
     template = {"spec": describe("any", "print(1)")["spec"]}
     spec = {"completions": 5, "parallelism": 5, "completionMode": "Indexed", "template": template}
-    batch = BatchV1Api(desk.api.api_client)
-    batch.create_namespaced_job(desk.namespace, {"metadata": {"name": "five"}, "spec": spec})
-    eventually(lambda: batch.read_namespaced_job_status("five", desk.namespace).status.succeeded == 5)
+    batch = BatchV1Api(pod_factory.api.api_client)
+    batch.create_namespaced_job(pod_factory.namespace, {"metadata": {"name": "five"}, "spec": spec})
+    eventually(lambda: batch.read_namespaced_job_status("five", pod_factory.namespace).status.succeeded == 5)
 
 
 def test_fixed_paths_are_in_directory_of_cluster(own_cluster: Cluster) -> None:

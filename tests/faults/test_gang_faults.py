@@ -33,9 +33,9 @@ EPOCHS = 5
 class Gang:
     """A job of the script in a directory."""
 
-    def __init__(self, desk: Any) -> None:
-        self.desk = desk
-        self.root: Path = desk.path
+    def __init__(self, local_jobs: Any) -> None:
+        self.local_jobs = local_jobs
+        self.root: Path = local_jobs.path
 
     def run(self, *faults: dict[str, Any], epochs: int = EPOCHS, timeout: float = 800, **options: Any) -> MSJob:
         self.start(*faults, epochs=epochs, **options)
@@ -51,20 +51,22 @@ class Gang:
         **options: Any,
     ) -> None:
         write_plan(self.root, epochs, *faults, pause=pause)
-        job = self.desk.build("exit", 0, **{"workers": 2, "restart_policy": "OnFailure", "backoff_limit": 9, **options})
+        job = self.local_jobs.build(
+            "exit", 0, **{"workers": 2, "restart_policy": "OnFailure", "backoff_limit": 9, **options}
+        )
         job.elastic_policy, job.warm_spares = elastic, spares
         job.ms_replica_specs["Worker"].container["command"] = ["python", str(SCRIPT), str(self.root)]
-        self.desk.client.create_job(job)
+        self.local_jobs.client.create_job(job)
 
     def wait(self, timeout: float = 800) -> MSJob:
         conditions = {"Succeeded", "Failed"}
-        job: MSJob = self.desk.client.wait_for_job_conditions(
+        job: MSJob = self.local_jobs.client.wait_for_job_conditions(
             "job", expected_conditions=conditions, wait_timeout=timeout
         )
         return job
 
     def list_events(self) -> list[tuple[str, str]]:
-        return [(event.reason, event.message) for event in self.desk.client.backend.list_events("job", "default")]
+        return [(event.reason, event.message) for event in self.local_jobs.client.backend.list_events("job", "default")]
 
     def list_steps(self, rank: int = 0) -> dict[int, list[int]]:
         """Return the steps of each attempt."""
@@ -75,13 +77,13 @@ class Gang:
         return [int(line.split()[0]) for line in (self.root / "starts-worker-0").read_text().splitlines()]
 
     def read_log(self, pod: str) -> str:
-        return str(self.desk.client.backend.read_log("job", "default", pod))
+        return str(self.local_jobs.client.backend.read_log("job", "default", pod))
 
     def list_running(self, attempt: int) -> list[Any]:
         """Return the members of an attempt; none before all run."""
-        if self.desk.client.get_job("job").status.attempt != attempt:
+        if self.local_jobs.client.get_job("job").status.attempt != attempt:
             return []
-        pods = self.desk.client.get_job_pods("job")
+        pods = self.local_jobs.client.get_job_pods("job")
         return list(pods) if all(pod.phase == "Running" and pod.pid for pod in pods) else []
 
     def assert_restarts(self, *parts: str) -> None:
@@ -103,11 +105,11 @@ class Gang:
 
 
 @pytest.fixture
-def gang(desk: Any, monkeypatch: pytest.MonkeyPatch) -> Gang:
-    monkeypatch.chdir(desk.path)
+def gang(local_jobs: Any, monkeypatch: pytest.MonkeyPatch) -> Gang:
+    monkeypatch.chdir(local_jobs.path)
     monkeypatch.setenv("GLOG_v", "4")
     monkeypatch.setenv("KFP_MINDSPORE_HANG_SECONDS", "20")
-    return Gang(desk)
+    return Gang(local_jobs)
 
 
 @pytest.fixture(scope="module")
@@ -253,10 +255,10 @@ def test_elastic(gang: Gang, expected: list[np.ndarray]) -> None:
     while not (gang.root / "fault-2").exists():
         assert time.monotonic() < deadline, gang.list_events()
         time.sleep(0.1)
-    assert gang.desk.client.get_job("job").status.workers == "1/2"
+    assert gang.local_jobs.client.get_job("job").status.workers == "1/2"
     # Another number and back: the missing worker is tried again.
     for workers in (1, 2):
-        gang.desk.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}, "job")
+        gang.local_jobs.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}, "job")
         time.sleep(0.5)
     job = gang.wait()
     assert job.status.state == "Succeeded", job.status

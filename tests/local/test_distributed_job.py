@@ -44,17 +44,17 @@ CRASH_AT_EXIT = 128 + signal.SIGSEGV
 
 
 @pytest.mark.mindspore
-def test_two_workers_allreduce(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_allreduce(local_jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "allreduce.py"
     script.write_text(ALLREDUCE)
     monkeypatch.setenv("GLOG_v", "4")
     monkeypatch.chdir(tmp_path)
-    job = desk.build("exit", 0, workers=2, restart_policy="OnFailure")
+    job = local_jobs.build("exit", 0, workers=2, restart_policy="OnFailure")
     job.success_policy = "AllWorkers"
     job.ms_replica_specs["Worker"].container["command"] = ["python", str(script)]
-    desk.client.create_job(job)
-    ended = desk.client.wait_for_job_conditions("job", wait_timeout=180)
-    logs, _ = desk.client.get_job_logs("job", replica_type="Worker")
+    local_jobs.client.create_job(job)
+    ended = local_jobs.client.wait_for_job_conditions("job", wait_timeout=180)
+    logs, _ = local_jobs.client.get_job_logs("job", replica_type="Worker")
     for rank in (0, 1):
         assert f"rank {rank} of 2 node {rank} sum 3.0" in logs[f"job-worker-{rank}"]
     counts = {kind: vars(status) for kind, status in ended.status.replica_statuses.items()}
@@ -81,7 +81,7 @@ def test_two_ranks_of_mpirun_allreduce(tmp_path: Path) -> None:
 
 
 @pytest.mark.mindspore
-def test_train_runs_network_factory(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_runs_network_factory(local_jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kfp_mindspore.data import load_dataset
 
     load_dataset("wine", tmp_path / "data")
@@ -95,7 +95,7 @@ def test_train_runs_network_factory(desk: Any, tmp_path: Path, monkeypatch: pyte
         "        return self.layers(x)\n"
     )
     monkeypatch.chdir(tmp_path)
-    desk.client.train(
+    local_jobs.client.train(
         "job",
         network="small:Small",
         network_arguments={"width": 16},
@@ -103,7 +103,7 @@ def test_train_runs_network_factory(desk: Any, tmp_path: Path, monkeypatch: pyte
         output_dir=tmp_path / "out",
         trainer_parameters={"epochs": 15, "learning_rate": 0.01},
     )
-    desk.client.wait_for_job_conditions("job", wait_timeout=180)
+    local_jobs.client.wait_for_job_conditions("job", wait_timeout=180)
     newest = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])
     assert np.isfinite(newest["loss"])
     description = json.loads((tmp_path / "out" / "checkpoint" / "checkpoint.json").read_text())

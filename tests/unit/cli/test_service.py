@@ -41,7 +41,7 @@ def test_serve_has_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Example: kfp-mindspore serve" in capsys.readouterr().out
 
 
-def test_no_services(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_services(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", "list"]) == 0
     assert capsys.readouterr().out == "No services in namespace default.\n"
     assert run(["service", "list", "-A"]) == 0
@@ -50,9 +50,9 @@ def test_no_services(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_json(capsys) == {"items": []}
 
 
-def test_life_of_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    status = shop.deploy(replicas=2)
-    shop.deploy(name="other", namespace="team")
+def test_life_of_service(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status = local_services.deploy(replicas=2)
+    local_services.deploy(name="other", namespace="team")
     assert run(["service", "list"]) == 0
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split() == ["NAME", "STATE", "URL", "VERSION", "CANARY", "RESTARTS", "AGE"]
@@ -87,10 +87,10 @@ def test_life_of_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_json(capsys) == {"name": "other", "namespace": "team", "deleted": True}
 
 
-def test_canary_is_shown_promoted_and_rolled_back(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    shop.deploy()
-    service = Service("digits", shop.make_bundle("other"), digest="sha256:2", run="run-1")
-    canary = shop.connect().deploy(service, canary=10).canary
+def test_canary_is_shown_promoted_and_rolled_back(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    local_services.deploy()
+    service = Service("digits", local_services.make_bundle("other"), digest="sha256:2", run="run-1")
+    canary = local_services.connect().deploy(service, canary=10).canary
     assert run(["service", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[4] == "10%"
     assert run(["service", "describe", "digits"]) == 0
@@ -103,13 +103,13 @@ def test_canary_is_shown_promoted_and_rolled_back(shop: Any, capsys: pytest.Capt
     assert run(["service", "promote", "digits"]) == 1
     assert "service digits: its server ended" in capsys.readouterr().err
     assert run(["service", "rollback", "digits"]) == 0
-    assert capsys.readouterr().out.startswith(f"digits: version 1 serves {shop.root / 'bundle'} at http://")
+    assert capsys.readouterr().out.startswith(f"digits: version 1 serves {local_services.root / 'bundle'} at http://")
     assert run(["service", "rollback", "digits"]) == 2
     assert "has neither a canary nor a version before" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["describe", "stop", "delete", "logs"])
-def test_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_unknown_service(local_services: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run(["service", command, "digits"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("Error: service digits does not exist in namespace default\n")
@@ -119,7 +119,11 @@ def test_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command:
 
 @pytest.mark.parametrize("backend", ["kubernetes", "kserve"])
 def test_cluster_needs_kubeconfig(
-    backend: str, shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    backend: str,
+    local_services: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
     assert run(["service", "list", "--backend", backend]) == 2
@@ -134,7 +138,7 @@ def test_ages(seconds: float, expected: str) -> None:
     assert _format_age(status) == expected
 
 
-def serve(shop: Any, *arguments: str, flags: str = "") -> subprocess.Popen[str]:
+def serve(local_services: Any, *arguments: str, flags: str = "") -> subprocess.Popen[str]:
     """Run the serve command with the tiny server."""
     code = (
         "import functools, sys; from kfp_mindspore.cli import main, serve;"
@@ -143,16 +147,16 @@ def serve(shop: Any, *arguments: str, flags: str = "") -> subprocess.Popen[str]:
         "main.main(sys.argv[2:])"
     )
     server = f"{sys.executable} {TINY_SERVER} {flags}"
-    words = ["serve", str(shop.root / "bundle"), "--port", "0", "--grpc-port", "0", *arguments]
+    words = ["serve", str(local_services.root / "bundle"), "--port", "0", "--grpc-port", "0", *arguments]
     return subprocess.Popen(
         [sys.executable, "-c", code, server, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_serve_ends_cleanly(shop: Any, number: int, code: int) -> None:
-    shop.make_bundle()
-    process = serve(shop, "--json", "--name", "cats")
+def test_serve_ends_cleanly(local_services: Any, number: int, code: int) -> None:
+    local_services.make_bundle()
+    process = serve(local_services, "--json", "--name", "cats")
     assert process.stdout is not None
     status = json.loads(process.stdout.readline())
     assert (status["name"], status["ready"]) == ("cats", True)
@@ -164,16 +168,16 @@ def test_serve_ends_cleanly(shop: Any, number: int, code: int) -> None:
     assert "tiny server of cats starts\n" in err
     assert err.endswith("Stopping cats.\n")
     assert "Traceback" not in err
-    assert shop.find_processes() == []
-    assert shop.connect().list() == []
+    assert local_services.find_processes() == []
+    assert local_services.connect().list() == []
 
 
-def test_serve_hands_flags_to_server(shop: Any, tmp_path: Path) -> None:
-    shop.make_bundle()
+def test_serve_hands_flags_to_server(local_services: Any, tmp_path: Path) -> None:
+    local_services.make_bundle()
     key = tmp_path / "key"
     key.touch()
     process = serve(
-        shop, "--json", "--host", "127.0.0.3", "--workers", "2", "--max-batch", "16", "--nonfinite", "allow",
+        local_services, "--json", "--host", "127.0.0.3", "--workers", "2", "--max-batch", "16", "--nonfinite", "allow",
         "--allow-model-code", "--key-file", os.path.relpath(key),
     )  # fmt: skip
     assert process.stdout is not None
@@ -191,24 +195,24 @@ def test_serve_hands_flags_to_server(shop: Any, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_serve_prints_address(shop: Any) -> None:
-    shop.make_bundle()
-    process = serve(shop)
+def test_serve_prints_address(local_services: Any) -> None:
+    local_services.make_bundle()
+    process = serve(local_services)
     assert process.stdout is not None
     first = process.stdout.readline()
     assert first.startswith("bundle is ready at http://127.0.0.1:")
-    assert shop.connect().get("bundle").url in first
+    assert local_services.connect().get("bundle").url in first
     # Ended from another terminal.
     assert run(["service", "stop", "bundle"]) == 0
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert err.endswith("bundle: stopped.\n")
-    assert shop.connect().list() == []
+    assert local_services.connect().list() == []
 
 
-def test_serve_fails_when_its_server_does(shop: Any) -> None:
-    shop.make_bundle()
-    process = serve(shop, "--json")
+def test_serve_fails_when_its_server_does(local_services: Any) -> None:
+    local_services.make_bundle()
+    process = serve(local_services, "--json")
     assert process.stdout is not None
     os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
     _, err = process.communicate(timeout=20)
@@ -216,12 +220,12 @@ def test_serve_fails_when_its_server_does(shop: Any) -> None:
     error = json.loads(err.splitlines()[-1])["error"]
     assert error["message"] == "service bundle: its server was ended by signal 9 (SIGKILL): not restarted again"
     assert "tiny server of bundle starts" in error["log"]
-    assert shop.connect().list() == []
+    assert local_services.connect().list() == []
 
 
-def test_serve_fails_when_its_server_cannot_start(shop: Any) -> None:
-    shop.make_bundle()
-    process = serve(shop, flags="--fail=4")
+def test_serve_fails_when_its_server_cannot_start(local_services: Any) -> None:
+    local_services.make_bundle()
+    process = serve(local_services, flags="--fail=4")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines() == [
@@ -231,21 +235,21 @@ def test_serve_fails_when_its_server_cannot_start(shop: Any) -> None:
     ]
 
 
-def test_serve_keeps_service_that_replaced_it(shop: Any) -> None:
-    shop.make_bundle()
-    process = serve(shop)
+def test_serve_keeps_service_that_replaced_it(local_services: Any) -> None:
+    local_services.make_bundle()
+    process = serve(local_services)
     assert process.stdout is not None
     process.stdout.readline()
-    status = shop.deploy(name="bundle")
+    status = local_services.deploy(name="bundle")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert err.endswith("bundle was replaced by version 2.\n")
-    assert shop.connect().get("bundle") == status
+    assert local_services.connect().get("bundle") == status
 
 
-def test_serve_refuses_name_of_running_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    status = shop.deploy()
-    assert run(["serve", str(shop.root / "bundle"), "--name", "digits"]) == 2
+def test_serve_refuses_name_of_running_service(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status = local_services.deploy()
+    assert run(["serve", str(local_services.root / "bundle"), "--name", "digits"]) == 2
     err = capsys.readouterr().err
     assert f"service digits: already running at {status.url}" in err
     assert "kfp-mindspore service stop digits" in err
@@ -259,15 +263,17 @@ def test_serve_refuses_name_of_running_service(shop: Any, capsys: pytest.Capture
         (lambda path: path.touch(), "a file, where a model directory is needed"),
     ],
 )
-def test_serve_requires_bundle(shop: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str) -> None:
-    path = shop.root / "model"
+def test_serve_requires_bundle(
+    local_services: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str
+) -> None:
+    path = local_services.root / "model"
     make(path)
     assert run(["serve", str(path)]) == 2
     assert f"Error: {path}: {expected}" in capsys.readouterr().err
 
 
-def test_serve_refuses_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    file = shop.make_bundle() / "model.mindir"
+def test_serve_refuses_flipped_bit(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = local_services.make_bundle() / "model.mindir"
     content = bytearray(file.read_bytes())
     content[0] ^= 1
     file.write_bytes(content)
@@ -275,8 +281,8 @@ def test_serve_refuses_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[str]
     assert f"Error: {file}: sha256 must be" in capsys.readouterr().err
 
 
-def test_serve_names_port_in_use(shop: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    bundle = shop.make_bundle()
+def test_serve_names_port_in_use(local_services: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = local_services.make_bundle()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
         listener.listen()
@@ -295,16 +301,16 @@ def test_serve_names_port_in_use(shop: Any, free_port: int, capsys: pytest.Captu
         ["--key-file", "/none"],
     ],
 )
-def test_serve_names_wrong_option(shop: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    assert run(["serve", str(shop.make_bundle()), *options]) == 2
+def test_serve_names_wrong_option(local_services: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    assert run(["serve", str(local_services.make_bundle()), *options]) == 2
     assert options[0].strip("-") in capsys.readouterr().err
 
 
 def test_create_deploys_service_and_its_next_version(
-    shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    local_services: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kfp_mindspore.cli.service.InferenceClient", lambda *arguments: shop.connect())
-    bundle = str(shop.make_bundle("first"))
+    monkeypatch.setattr("kfp_mindspore.cli.service.InferenceClient", lambda *arguments: local_services.connect())
+    bundle = str(local_services.make_bundle("first"))
     assert run(["service", "create", "digits", bundle, "--replicas", "2"]) == 0
     assert capsys.readouterr().out.startswith(f"digits: version 1 serves {bundle} at http://127.0.0.1:")
     assert run(["service", "create", "digits", bundle, "--canary", "10", "--json"]) == 0

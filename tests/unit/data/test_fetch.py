@@ -42,7 +42,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("site")
     (root / "table.csv").write_text(CSV)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root))) as server:
@@ -91,8 +91,8 @@ def put_configuration(api: FakeApiServer, store: ObjectStore, url: str = "") -> 
         api.put(f"/api/v1/namespaces/team/{kind}", document)
 
 
-def test_file_is_read_from_http(site: str, tmp_path: Path) -> None:
-    dataset = load_dataset(f"{site}/table.csv?version=2", tmp_path / "data")
+def test_file_is_read_from_http(http_server: str, tmp_path: Path) -> None:
+    dataset = load_dataset(f"{http_server}/table.csv?version=2", tmp_path / "data")
     assert dataset.name == "table"
     assert sum(dataset.splits.values()) == 20
 
@@ -114,13 +114,13 @@ def test_dataset_directory_is_copied_from_s3(store: ObjectStore, tmp_path: Path)
         np.testing.assert_array_equal(array, found[name])
 
 
-@pytest.mark.parametrize("uri", ["{site}/none.csv", "s3://{bucket}/none.csv"])
-def test_absent_file_is_named(uri: str, site: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("uri", ["{http_server}/none.csv", "s3://{bucket}/none.csv"])
+def test_absent_file_is_named(uri: str, http_server: str, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"none\.csv: nothing there"):
-        load_dataset(uri.format(site=site, bucket=BUCKET), tmp_path / "data")
+        load_dataset(uri.format(http_server=http_server, bucket=BUCKET), tmp_path / "data")
 
 
-def test_unreachable_server_is_named(site: str, tmp_path: Path) -> None:
+def test_unreachable_server_is_named(http_server: str, tmp_path: Path) -> None:
     with pytest.raises(KfpMindSporeError, match=r"http://127\.0\.0\.1:1/table\.csv cannot be read") as raised:
         load_dataset("http://127.0.0.1:1/table.csv", tmp_path / "data")
     assert raised.value.exit_code == 1
@@ -173,10 +173,12 @@ def test_refusal_without_credentials_is_one_sentence(
     )
 
 
-def test_refusal_of_http_server_is_one_sentence(site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["dataset", "load", f"{site}/private.csv", str(tmp_path / "data")]) == 2
+def test_refusal_of_http_server_is_one_sentence(
+    http_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["dataset", "load", f"{http_server}/private.csv", str(tmp_path / "data")]) == 2
     assert capsys.readouterr().err == (
-        f"Error: {site}/private.csv cannot be read: 403 Forbidden; credentials: none: it was requested without\n"
+        f"Error: {http_server}/private.csv cannot be read: 403 Forbidden; credentials: none: it was requested without\n"
         "Use a presigned URL, or copy the data to a store.\n"
     )
 

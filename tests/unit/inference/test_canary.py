@@ -27,14 +27,14 @@ class LocalEnvironment(ServingEnvironment):
     failure = "service digits: its server ended with exit code 2"
     wait_seconds = 20
 
-    def __init__(self, shop: Any) -> None:
-        self.shop = shop
-        self.client = shop.connect()
+    def __init__(self, local_services: Any) -> None:
+        self.local_services = local_services
+        self.client = local_services.connect()
         for model in (FIRST, SECOND, "broken"):
-            shop.make_bundle(model)
+            local_services.make_bundle(model)
 
     def locate(self, model: str) -> str:
-        return str(self.shop.root / model)
+        return str(self.local_services.root / model)
 
     def identify(self, url: str) -> str:
         (found,) = predict_v1(url, NAME, [[0.0] * 4])
@@ -42,8 +42,8 @@ class LocalEnvironment(ServingEnvironment):
 
 
 @pytest.fixture
-def world(shop: Any) -> LocalEnvironment:
-    return LocalEnvironment(shop)
+def world(local_services: Any) -> LocalEnvironment:
+    return LocalEnvironment(local_services)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -102,9 +102,9 @@ def test_canary_ends_with_its_run(world: LocalEnvironment, eventually: Callable[
     with Lease.hold(tmp_path / "lease") as lease:
         canary = world.client.deploy(Service(NAME, world.locate(SECOND)), lease=lease, canary=50).canary
         assert canary is not None
-        before = len(world.shop.find_processes())
+        before = len(world.local_services.find_processes())
     # The canary's server and both supervisors; the splitter's command line has no path.
-    eventually(lambda: len(world.shop.find_processes()) == before - 3)
+    eventually(lambda: len(world.local_services.find_processes()) == before - 3)
     with pytest.raises(ServiceRequestError, match="no answer"):
         world.identify(canary.traffic_url)
     assert world.client.get(NAME).ready

@@ -50,7 +50,7 @@ def task() -> str:
 
 
 @pytest.fixture
-def servers(shop: Any, task: str) -> Iterator[Servers]:
+def servers(local_services: Any, task: str) -> Iterator[Servers]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -65,7 +65,7 @@ def servers(shop: Any, task: str) -> Iterator[Servers]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Servers(ModelBundle.open(shop.make_bundle(task=task)), f"http://127.0.0.1:{server.server_port}")
+    found = Servers(ModelBundle.open(local_services.make_bundle(task=task)), f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield found

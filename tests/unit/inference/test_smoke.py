@@ -50,7 +50,7 @@ class Server(HTTPServer):
 
 
 @pytest.fixture
-def server(shop: Any) -> Iterator[Server]:
+def server(local_services: Any) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -64,7 +64,7 @@ def server(shop: Any) -> Iterator[Server]:
             pass
 
     new = Server(("127.0.0.1", 0), Handler)
-    new.bundle = ModelBundle.open(shop.make_bundle())
+    new.bundle = ModelBundle.open(local_services.make_bundle())
     new.change = lambda path, answer: answer
     new.requests = []
     thread = threading.Thread(target=new.serve_forever, args=(0.01,))
@@ -166,9 +166,9 @@ def test_several_inputs_and_outputs(server: Server, tmp_path: Path) -> None:
         run(server)
 
 
-def test_missing_server_is_reported(shop: Any, free_port: int) -> None:
+def test_missing_server_is_reported(local_services: Any, free_port: int) -> None:
     with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*no answer"):
-        run_smoke_test(f"http://127.0.0.1:{free_port}", "digits", shop.make_bundle())
+        run_smoke_test(f"http://127.0.0.1:{free_port}", "digits", local_services.make_bundle())
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class QuietServer(uvicorn.Server):  # type: ignore[misc]
         yield
 
 
-class Site:
+class UvicornServer:
     """A server whose application responds with the length of the body; `/wait` waits for `go` first."""
 
     def __init__(self, kind: type[Connection] = SmallConnection) -> None:
@@ -62,7 +62,7 @@ class Site:
             timeout_keep_alive=60,
             timeout_graceful_shutdown=2,
         )
-        self.server = QuietServer(config)
+        self.uvicorn = QuietServer(config)
 
     async def answer(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
         self.requests += 1
@@ -86,37 +86,37 @@ class Site:
         await send({"type": "http.response.body", "body": body})
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Site]:
-        serving = asyncio.create_task(self.server.serve(sockets=[self.socket]))
+    async def open(self) -> AsyncIterator[UvicornServer]:
+        serving = asyncio.create_task(self.uvicorn.serve(sockets=[self.socket]))
         checking = asyncio.create_task(self.close_late())
         try:
             yield self
         finally:
             checking.cancel()
-            self.server.should_exit = True
+            self.uvicorn.should_exit = True
             await serving
 
     async def close_late(self) -> None:
         while True:
             await asyncio.sleep(LEAST / 10)
-            for connection in tuple(self.server.server_state.connections):
+            for connection in tuple(self.uvicorn.server_state.connections):
                 connection.close_if_late()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
 
-Run = Callable[[Callable[[Site], Awaitable[None]]], None]
+Run = Callable[[Callable[[UvicornServer], Awaitable[None]]], None]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     loop = request.param()
 
-    def run(scenario: Callable[[Site], Awaitable[None]]) -> None:
+    def run(scenario: Callable[[UvicornServer], Awaitable[None]]) -> None:
         async def main() -> None:
-            async with Site().open() as site:
-                await asyncio.wait_for(scenario(site), 20)
+            async with UvicornServer().open() as server:
+                await asyncio.wait_for(scenario(server), 20)
 
         loop.run_until_complete(main())
 
@@ -142,15 +142,15 @@ async def flood(writer: asyncio.StreamWriter, chunk: bytes, most: int = 30_000_0
     return sent
 
 
-async def ask_well(site: Site) -> None:
-    reader, writer = await site.connect()
+async def assert_serves(server: UvicornServer) -> None:
+    reader, writer = await server.connect()
     writer.write(GET + b"Connection: close\r\n\r\n")
     assert (await read_answer(reader))[1] == b"0"
     writer.close()
 
 
-async def wait_until_closed(site: Site) -> None:
-    while site.server.server_state.connections:
+async def wait_until_closed(server: UvicornServer) -> None:
+    while server.uvicorn.server_state.connections:
         await asyncio.sleep(0.01)
 
 
@@ -176,8 +176,8 @@ def send_all_then_read(port: int, content: bytes) -> bytes:
     ids=["headers", "value", "name", "url", "trailers", "trailer", "extension", "lines", "lines between"],
 )
 def test_endless_headers_are_refused_before_they_are_large(run: Run, begin: bytes, chunk: bytes) -> None:
-    async def scenario(site: Site) -> None:
-        reader, writer = await site.connect()
+    async def scenario(server: UvicornServer) -> None:
+        reader, writer = await server.connect()
         writer.write(begin)
         await writer.drain()
         answers = asyncio.create_task(reader.read())
@@ -187,7 +187,7 @@ def test_endless_headers_are_refused_before_they_are_large(run: Run, begin: byte
             answer = await answers
             assert answer == b"" or answer.split(b" ", 2)[1] in (b"200", b"400", b"408", b"414", b"431")
         writer.close()
-        await ask_well(site)
+        await assert_serves(server)
 
     run(scenario)
 
@@ -217,14 +217,14 @@ def test_endless_headers_are_refused_before_they_are_large(run: Run, begin: byte
 def test_parser_refusals_are_json_and_reach_clients_that_send_all_first(
     run: Run, content: bytes, status: bytes, message: str
 ) -> None:
-    async def scenario(site: Site) -> None:
-        answer = await asyncio.to_thread(send_all_then_read, site.port, content)
+    async def scenario(server: UvicornServer) -> None:
+        answer = await asyncio.to_thread(send_all_then_read, server.port, content)
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %b " % status), head
         assert b"connection: close" in head.split(b"\r\n")
         assert json.loads(body) == {"error": message}
-        await wait_until_closed(site)
-        await ask_well(site)
+        await wait_until_closed(server)
+        await assert_serves(server)
 
     run(scenario)
 
@@ -235,9 +235,9 @@ def test_parser_refusals_are_json_and_reach_clients_that_send_all_first(
     ids=["silence", "lines", "method", "half", "headers", "value"],
 )
 def test_incomplete_headers_are_closed_in_time(run: Run, begin: bytes, chunk: bytes) -> None:
-    async def scenario(site: Site) -> None:
+    async def scenario(server: UvicornServer) -> None:
         loop = asyncio.get_running_loop()
-        reader, writer = await site.connect()
+        reader, writer = await server.connect()
         start = loop.time()
         writer.write(begin)
         closed = asyncio.create_task(reader.read())
@@ -252,15 +252,15 @@ def test_incomplete_headers_are_closed_in_time(run: Run, begin: bytes, chunk: by
                 return
             assert answer == b"" or b" 408 " in answer
         assert loop.time() - start >= LEAST * 0.9
-        assert site.requests == 0
+        assert server.requests == 0
         writer.close()
 
     run(scenario)
 
 
 def test_connections_that_wait_between_requests_stay(run: Run) -> None:
-    async def scenario(site: Site) -> None:
-        reader, writer = await site.connect()
+    async def scenario(server: UvicornServer) -> None:
+        reader, writer = await server.connect()
         for pause in (0, 1.5 * LEAST, 0, 0.7 * LEAST, 0.7 * LEAST):
             await asyncio.sleep(pause)
             writer.write(POST + b"Content-Length: 3\r\n\r\nabc")
@@ -272,15 +272,15 @@ def test_connections_that_wait_between_requests_stay(run: Run) -> None:
         await asyncio.sleep(LEAST)
         writer.write(POST + b"Content-Length: 3\r\n\r\nabc")
         assert (await read_answer(reader))[1] == b"3"
-        assert site.requests == 7
+        assert server.requests == 7
         writer.close()
 
     run(scenario)
 
 
 def test_bodies_have_other_limits(run: Run) -> None:
-    async def scenario(site: Site) -> None:
-        reader, writer = await site.connect()
+    async def scenario(server: UvicornServer) -> None:
+        reader, writer = await server.connect()
         writer.write(POST + b"Content-Length: 300000\r\n\r\n")
         writer.write(b"a" * 300_000)
         assert (await read_answer(reader))[1] == b"300000"
@@ -296,42 +296,42 @@ def test_bodies_have_other_limits(run: Run) -> None:
 
 
 def test_client_that_half_closes_gets_its_response(run: Run) -> None:
-    async def scenario(site: Site) -> None:
+    async def scenario(server: UvicornServer) -> None:
         for version in (b"1.1", b"1.0"):
-            reader, writer = await site.connect()
+            reader, writer = await server.connect()
             writer.write(WAIT.replace(b"1.1", version, 1))
             writer.write_eof()
-            await site.waiting.wait()
+            await server.waiting.wait()
             # Longer than the detection of a closed client.
             await asyncio.sleep(LEAST)
-            site.go.set()
+            server.go.set()
             answers = await reader.read()
             # One response, without an interim one that it did not request.
             assert answers.startswith(b"HTTP/1.1 200 OK\r\n")
             assert (answers.count(b"HTTP/1.1"), answers.partition(b"\r\n\r\n")[2]) == (1, b"3")
-            site.go.clear()
-            site.waiting.clear()
+            server.go.clear()
+            server.waiting.clear()
             writer.close()
-        await wait_until_closed(site)
-        assert site.cancelled == 0
+        await wait_until_closed(server)
+        assert server.cancelled == 0
 
     run(scenario)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
 def test_request_is_cancelled_when_its_client_closes(run: Run, reset: bool) -> None:
-    async def scenario(site: Site) -> None:
-        _, writer = await site.connect()
+    async def scenario(server: UvicornServer) -> None:
+        _, writer = await server.connect()
         writer.write(WAIT)
-        await site.waiting.wait()
+        await server.waiting.wait()
         if reset:
             peer = writer.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
-        while not site.cancelled:
+        while not server.cancelled:
             await asyncio.sleep(0.005)
-        await wait_until_closed(site)
-        await ask_well(site)
+        await wait_until_closed(server)
+        await assert_serves(server)
 
     run(scenario)
 
@@ -345,14 +345,14 @@ def test_refused_client_does_not_stay(run: Run, pause: float) -> None:
                 await writer.drain()
                 await asyncio.sleep(pause)
 
-    async def scenario(site: Site) -> None:
-        reader, writer = await site.connect()
+    async def scenario(server: UvicornServer) -> None:
+        reader, writer = await server.connect()
         writer.write(b"nonsense\r\n\r\n")
         sending = asyncio.create_task(send(writer))
         assert (await read_answer(reader))[0].startswith(b"HTTP/1.1 400 ")
         assert await reader.read() == b""
-        await wait_until_closed(site)
-        assert site.requests == 0
+        await wait_until_closed(server)
+        assert server.requests == 0
         sending.cancel()
         writer.close()
 
@@ -360,15 +360,15 @@ def test_refused_client_does_not_stay(run: Run, pause: float) -> None:
 
 
 def test_shutdown_completes_requests_that_are_arriving(run: Run) -> None:
-    async def scenario(site: Site) -> None:
-        idle, idle_writer = await site.connect()
-        reader, writer = await site.connect()
+    async def scenario(server: UvicornServer) -> None:
+        idle, idle_writer = await server.connect()
+        reader, writer = await server.connect()
         writer.write(GET)
-        while not any(connection._incomplete_bytes for connection in site.server.server_state.connections):
+        while not any(connection._incomplete_bytes for connection in server.uvicorn.server_state.connections):
             await asyncio.sleep(0.005)
-        late, late_writer = await site.connect()
-        site.server.should_exit = True
-        while site.server.servers[0].is_serving():
+        late, late_writer = await server.connect()
+        server.uvicorn.should_exit = True
+        while server.uvicorn.servers[0].is_serving():
             await asyncio.sleep(0.005)
         writer.write(b"Connection: close\r\n\r\n")
         assert (await read_answer(reader))[1] == b"0"

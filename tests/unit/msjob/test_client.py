@@ -52,19 +52,19 @@ print(json.dumps({name: list(inspect.signature(method).parameters)
         assert positions == parameters[: len(positions)]
 
 
-def test_function_runs_as_job(desk: Any) -> None:
+def test_function_runs_as_job(local_jobs: Any) -> None:
     def train(parameters: dict[str, Any]) -> None:
         import os
 
         print("rank", os.environ.get("MS_NODE_ID"), parameters["epochs"], "$(HOME) $$ $x", os.environ["OWN"])
 
-    desk.client.create_job(
+    local_jobs.client.create_job(
         name="job", train_func=train, parameters={"epochs": 3}, num_workers=2, env_vars={"OWN": "1"}, labels={"a": "b"}
     )
-    desk.wait()
-    logs, _ = desk.client.get_job_logs("job", replica_type="Worker")
+    local_jobs.wait()
+    logs, _ = local_jobs.client.get_job_logs("job", replica_type="Worker")
     assert logs == {f"job-worker-{rank}": f"rank {rank} 3 $(HOME) $$ $x 1\n" for rank in (0, 1)}
-    assert desk.client.get_job("job").metadata["labels"] == {"a": "b"}
+    assert local_jobs.client.get_job("job").metadata["labels"] == {"a": "b"}
 
 
 def test_functions_that_cannot_travel() -> None:
@@ -126,9 +126,9 @@ def single(parameters: dict[str, Any]) -> None: ...
         ({"name": "a", "train_func": "train"}, "train_func: must be a function, got 'train'"),
     ],
 )
-def test_create_job_refuses(desk: Any, arguments: dict[str, Any], message: str) -> None:
+def test_create_job_refuses(local_jobs: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        desk.client.create_job(**arguments)
+        local_jobs.client.create_job(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_create_job_refuses(desk: Any, arguments: dict[str, Any], message: str) 
     ],
 )
 def test_errors_are_of_training_clients_types(
-    desk: Any, method: str, arguments: dict[str, Any], kind: type[Exception], message: str
+    local_jobs: Any, method: str, arguments: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        getattr(desk.client, method)(**arguments)
+        getattr(local_jobs.client, method)(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,13 @@ def test_kubeconfig_and_context_select_cluster() -> None:
     assert (backend.kubeconfig, backend.context, backend.namespace) == ("config", "prod", "team")
 
 
-def test_function_that_raises_runs_once(desk: Any) -> None:
+def test_function_that_raises_runs_once(local_jobs: Any) -> None:
     def fail() -> None:
         raise RuntimeError("wrong loss")
 
-    desk.client.create_job(name="job", train_func=fail)
-    assert desk.wait().status.state == "Failed"
-    assert [pod.restarts for pod in desk.client.get_job_pods("job")] == [0]
+    local_jobs.client.create_job(name="job", train_func=fail)
+    assert local_jobs.wait().status.state == "Failed"
+    assert [pod.restarts for pod in local_jobs.client.get_job_pods("job")] == [0]
     assert build_function_job("job", "team", "i", fail, None).ms_replica_specs["Worker"].restart_policy == "ExitCode"
 
 
@@ -200,18 +200,18 @@ def test_pods_have_metadata_and_status_of_v1_pod() -> None:
     assert "metadata" not in pod.to_dict()
 
 
-def test_queue_is_label(desk: Any) -> None:
-    desk.client.create_job(desk.build("exit", 0), queue_name="team", annotations={"note": "x"})
-    metadata = desk.client.get_job("job").metadata
+def test_queue_is_label(local_jobs: Any) -> None:
+    local_jobs.client.create_job(local_jobs.build("exit", 0), queue_name="team", annotations={"note": "x"})
+    metadata = local_jobs.client.get_job("job").metadata
     assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
     assert metadata["annotations"] == {"note": "x"}
 
 
-def test_events_are_returned_on_request(desk: Any) -> None:
-    job = desk.build("exit", 0, resources={"cpu": 1})
-    desk.client.create_job(job)
-    desk.wait()
-    logs, events = desk.client.get_job_logs("job", verbose=True)
+def test_events_are_returned_on_request(local_jobs: Any) -> None:
+    job = local_jobs.build("exit", 0, resources={"cpu": 1})
+    local_jobs.client.create_job(job)
+    local_jobs.wait()
+    logs, events = local_jobs.client.get_job_logs("job", verbose=True)
     assert list(logs) == ["job-worker-0"]
     assert [line.split()[1] for line in events["job"]] == ["NotHonoured:", "Started:", "JobSucceeded:"]
 
@@ -253,10 +253,10 @@ def test_command_of_network() -> None:
         ({"script": "missing.py"}, "no such script 'missing.py'"),
     ],
 )
-def test_train_refuses(desk: Any, arguments: dict[str, Any], message: str) -> None:
+def test_train_refuses(local_jobs: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        desk.client.train("job", **arguments)
-    assert desk.client.list_jobs() == []
+        local_jobs.client.train("job", **arguments)
+    assert local_jobs.client.list_jobs() == []
 
 
 class Recorder(KubernetesBackend):
@@ -286,8 +286,8 @@ def test_relative_directories_of_cluster_job_belong_to_its_pods() -> None:
     }
 
 
-def test_pods_of_missing_job_are_not_found(desk: Any) -> None:
-    for method in (desk.client.get_job_pods, desk.client.get_job_pod_names):
+def test_pods_of_missing_job_are_not_found(local_jobs: Any) -> None:
+    for method in (local_jobs.client.get_job_pods, local_jobs.client.get_job_pod_names):
         with pytest.raises(NotFoundError, match="missing"):
             method("missing")
 
@@ -319,29 +319,29 @@ def test_wrong_empty_directories_are_refused(empty_dirs: dict[str, str], error: 
 
 @pytest.mark.parametrize(("env", "count"), [({}, 1), ({"KFP_MINDSPORE_CHECKPOINT_DIR": "/c"}, 0)])
 def test_elastic_job_without_checkpoints_is_warned_of(
-    desk: Any, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], count: int
+    local_jobs: Any, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], count: int
 ) -> None:
     monkeypatch.delenv("KFP_MINDSPORE_CHECKPOINT_DIR", raising=False)
     job = build_msjob("job", command=["true"], env=env)
     job.elastic_policy = ElasticPolicy(min_replicas=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        desk.client.create_job(job)
+        local_jobs.client.create_job(job)
     assert ["elastic without KFP_MINDSPORE_CHECKPOINT_DIR" in str(item.message) for item in caught] == [True] * count
 
 
-def test_train_runs_script_with_its_directories(desk: Any, tmp_path: Path) -> None:
+def test_train_runs_script_with_its_directories(local_jobs: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\n"
         "print(*sys.argv[1:])\n"
         "print(*(os.environ[f'KFP_MINDSPORE_{name}_DIR'] for name in ('DATASET', 'OUTPUT', 'CHECKPOINT')))\n"
     )
-    desk.client.train(
+    local_jobs.client.train(
         "job", script=script, dataset=tmp_path, output_dir=tmp_path / "out", trainer_parameters={"epochs": 2}
     )
-    desk.wait()
-    assert desk.client.get_job_logs("job")[0]["job-worker-0"].splitlines() == [
+    local_jobs.wait()
+    assert local_jobs.client.get_job_logs("job")[0]["job-worker-0"].splitlines() == [
         "--epochs 2",
         f"{tmp_path} {tmp_path}/out {tmp_path}/out/checkpoints",
     ]

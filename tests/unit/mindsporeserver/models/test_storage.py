@@ -106,8 +106,8 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def bundle(shop: Any) -> Path:
-    path: Path = shop.make_bundle("digits")
+def bundle(local_services: Any) -> Path:
+    path: Path = local_services.make_bundle("digits")
     return path
 
 
@@ -222,9 +222,9 @@ def test_download_of_archive(
 
 
 @needs_storage
-def test_new_model_leaves_previous_download(store: Store, shop: Any, cache: Path) -> None:
+def test_new_model_leaves_previous_download(store: Store, local_services: Any, cache: Path) -> None:
     uri = f"{store.url}/digits.zip"
-    first, second = shop.make_bundle("first"), shop.make_bundle("second", samples=20)
+    first, second = local_services.make_bundle("first"), local_services.make_bundle("second", samples=20)
     store.files["/digits.zip"] = pack_zip(first)
     old = resolve_model(uri, cache)
     store.files["/digits.zip"] = pack_zip(second)
@@ -245,12 +245,12 @@ def test_damaged_download_is_replaced(store: Store, bundle: Path, cache: Path) -
 
 
 @needs_storage
-def test_other_model_at_target_is_replaced(store: Store, shop: Any, cache: Path) -> None:
-    store.files["/digits.zip"] = pack_zip(shop.make_bundle("right"))
+def test_other_model_at_target_is_replaced(store: Store, local_services: Any, cache: Path) -> None:
+    store.files["/digits.zip"] = pack_zip(local_services.make_bundle("right"))
     path = resolve_model(f"{store.url}/digits.zip", cache)
     right = ModelBundle.open(path).signature
     shutil.rmtree(path)
-    shop.make_bundle("wrong", samples=20).rename(path)
+    local_services.make_bundle("wrong", samples=20).rename(path)
     assert resolve_model(f"{store.url}/digits.zip", cache) == path
     assert ModelBundle.open(path).signature == right
 
