@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.cli.output import add_json_option
 
 PIPELINE = "digits_lifecycle"
 
@@ -21,16 +21,10 @@ def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
     Runs on this machine in 30 to 60 seconds: MindSpore trains, KServe's model server serves, and the local runner of
     Kubeflow Pipelines runs the steps.
     """
-    from kfp_mindspore.cli.run import print_summary, run_and_show
+    from kfp_mindspore.cli.run import print_outcome, run_and_show
 
     result = run_and_show(PIPELINE, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
-    if not result.steps:
-        result.check()
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        print_summary(result)
-    result.check()
+    print_outcome(result, as_json=as_json)
     if as_json:
         return
     if keep:

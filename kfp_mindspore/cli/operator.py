@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.flags import list_given
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE
-from kfp_mindspore.operator.options import GANG_SCHEDULERS, POD_SECURITY, GangScheduler, PodSecurity
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
 # Operator options, which --definition-only does not install.
@@ -23,6 +26,9 @@ _OPERATOR_OPTIONS = (
     "pod_security",
     "replicas",
 )
+_add_job_options = dataclass_options(
+    OperatorOptions, only=("gang_scheduler", "istio_sidecar", "pod_security"), into="job_options", is_complete=False
+)
 
 
 @click.group(cls=StrictGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,23 +40,9 @@ def operator() -> None:
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="Only jobs of this namespace; repeatable.")
 @click.option("--kubeconfig", default="", help="A kubeconfig file. [default: the pod's account, or $KUBECONFIG]")
 @click.option("--context", default="", help="A context of the kubeconfig. [default: its current one]")
-@click.option(
-    "--gang-scheduler",
-    type=click.Choice(GANG_SCHEDULERS),
-    default="none",
-    show_default=True,
-    help="Scheduler that admits all pods of a job or none.",
-)
+@_add_job_options
 @click.option(
     "--scheduler-name", default="", help="schedulerName of pods with a gang scheduler. [default: that of the scheduler]"
-)
-@click.option("--istio-sidecar", is_flag=True, help="Let Istio inject its sidecar into job pods.")
-@click.option(
-    "--pod-security",
-    type=click.Choice(POD_SECURITY),
-    default="restricted",
-    show_default=True,
-    help="Security context added to job pods where the template has none.",
 )
 @click.option(
     "--workers", type=click.IntRange(min=1), default=16, show_default=True, help="Jobs reconciled concurrently."
@@ -73,10 +65,8 @@ def run(
     namespaces: tuple[str, ...],
     kubeconfig: str,
     context: str,
-    gang_scheduler: GangScheduler,
+    job_options: dict[str, Any],
     scheduler_name: str,
-    istio_sidecar: bool,
-    pod_security: PodSecurity,
     workers: int,
     log_format: str,
     verbose: bool,
@@ -87,7 +77,6 @@ def run(
 ) -> None:
     """Run the operator in the foreground until Ctrl-C or SIGTERM."""
     from kfp_mindspore.operator.logs import start_log
-    from kfp_mindspore.operator.options import OperatorOptions
     from kfp_mindspore.operator.runtime import Settings, run_operator
 
     errors = list_namespace_errors("--namespace", *namespaces)
@@ -95,7 +84,7 @@ def run(
         errors += list_namespace_errors("--lease-namespace", lease_namespace)
         if not leader_elect:
             errors.append("--lease-namespace: is for --leader-elect, which was not given")
-    if scheduler_name and gang_scheduler == "none":
+    if scheduler_name and job_options["gang_scheduler"] == "none":
         errors.append(f"--scheduler-name: is for --gang-scheduler, got {scheduler_name!r} without one")
     if errors:
         raise ValidationError(errors, subject="operator run")
@@ -105,12 +94,7 @@ def run(
             kubeconfig=kubeconfig,
             context=context,
             namespaces=tuple(dict.fromkeys(namespaces)),
-            options=OperatorOptions(
-                istio_sidecar=istio_sidecar,
-                gang_scheduler=gang_scheduler,
-                scheduler_name=scheduler_name,
-                pod_security=pod_security,
-            ),
+            options=OperatorOptions(scheduler_name=scheduler_name, **job_options),
             workers=workers,
             host=host,
             port=metrics_port,
@@ -124,21 +108,7 @@ def run(
 @click.option("--image", help="An image with kfp-mindspore[operator], by digest.")
 @click.option("--operator-namespace", default=NAMESPACE, show_default=True, help="Namespace of the operator.")
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="Only jobs of this namespace; repeatable.")
-@click.option(
-    "--gang-scheduler",
-    type=click.Choice(GANG_SCHEDULERS),
-    default="none",
-    show_default=True,
-    help="Scheduler that admits all pods of a job or none.",
-)
-@click.option("--istio-sidecar", is_flag=True, help="Let Istio inject its sidecar into job pods.")
-@click.option(
-    "--pod-security",
-    type=click.Choice(POD_SECURITY),
-    default="restricted",
-    show_default=True,
-    help="Security context added to job pods where the template has none.",
-)
+@_add_job_options
 @click.option(
     "--replicas",
     type=click.IntRange(min=1),
@@ -155,9 +125,7 @@ def install(
     image: str | None,
     operator_namespace: str,
     namespaces: tuple[str, ...],
-    gang_scheduler: GangScheduler,
-    istio_sidecar: bool,
-    pod_security: PodSecurity,
+    job_options: dict[str, Any],
     replicas: int,
     definition_only: bool,
     dry_run: bool,
@@ -188,10 +156,8 @@ def install(
         image=image or PLACEHOLDER_OPERATOR_IMAGE,
         namespace=operator_namespace,
         watched=tuple(dict.fromkeys(namespaces)),
-        gang_scheduler=gang_scheduler,
-        istio_sidecar=istio_sidecar,
-        pod_security=pod_security,
         replicas=replicas,
+        **job_options,
     )
     objects = build_objects(options)
     if definition_only:

@@ -44,13 +44,7 @@ def run(
     Exit codes: 0: succeeded; 1: a step failed; 2: usage error; 3: a gate was not met and nothing was deployed.
     """
     result = run_and_show(source, parameters, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
-    if not result.steps:
-        result.check()
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        print_summary(result)
-    result.check()
+    print_outcome(result, as_json=as_json)
 
 
 def run_and_show(
@@ -77,6 +71,17 @@ def run_and_show(
             on_log=(lambda line: print(line, file=stream, flush=True)) if verbose else None,
             raise_on_error=False,
         )
+
+
+def print_outcome(result: RunResult, *, as_json: bool) -> None:
+    """Print a local run's result, then raise its error if it failed."""
+    if not result.steps:
+        result.check()
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_summary(result)
+    result.check()
 
 
 def print_summary(result: RunResult) -> None:

@@ -44,6 +44,12 @@ def add_backend_option(command: Command) -> Command:
     )(command)
 
 
+def _add_target(command: Command) -> Command:
+    """Add the argument NAME, `--namespace`, `--backend` and `--json`."""
+    options = add_namespace_option(add_backend_option(add_json_option(command)))
+    return click.argument("name", shell_complete=complete_services)(options)
+
+
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore service describe digits")
 def service() -> None:
     """Create, list, describe, promote, roll back and stop services."""
@@ -113,42 +119,30 @@ def list_services(namespace: str | None, all_namespaces: bool, backend: str | No
 
 
 @service.command(epilog="Example: kfp-mindspore service describe digits --json")
-@click.argument("name", shell_complete=complete_services)
-@add_namespace_option
-@add_backend_option
-@add_json_option
+@_add_target
 def describe(name: str, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """Show how the service NAME is."""
     _print_status(InferenceClient(backend, namespace).get(name), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service promote digits")
-@click.argument("name", shell_complete=complete_services)
 @add_wait_option
-@add_namespace_option
-@add_backend_option
-@add_json_option
+@_add_target
 def promote(name: str, wait: float, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """Make the canary of the service NAME its next version."""
     _print_outcome(InferenceClient(backend, namespace).promote(name, wait), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service rollback digits")
-@click.argument("name", shell_complete=complete_services)
 @add_wait_option
-@add_namespace_option
-@add_backend_option
-@add_json_option
+@_add_target
 def rollback(name: str, wait: float, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """Remove the canary of the service NAME; without one, deploy the model of the version before again."""
     _print_outcome(InferenceClient(backend, namespace).rollback(name, wait), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service stop digits")
-@click.argument("name", shell_complete=complete_services)
-@add_namespace_option
-@add_backend_option
-@add_json_option
+@_add_target
 def stop(name: str, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """End the service NAME; its state and its log stay until it is deleted."""
     status = InferenceClient(backend, namespace).stop(name)
@@ -159,10 +153,7 @@ def stop(name: str, namespace: str | None, backend: str | None, as_json: bool) -
 
 
 @service.command(epilog="Example: kfp-mindspore service delete digits")
-@click.argument("name", shell_complete=complete_services)
-@add_namespace_option
-@add_backend_option
-@add_json_option
+@_add_target
 def delete(name: str, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """End the service NAME and forget it."""
     client = InferenceClient(backend, namespace)

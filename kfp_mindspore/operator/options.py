@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.options import option
 
 GangScheduler = Literal["none", "volcano", "scheduler-plugins"]
 GANG_SCHEDULERS: tuple[GangScheduler, ...] = ("none", "volcano", "scheduler-plugins")
@@ -36,9 +37,9 @@ class OperatorOptions:
 
     manager: str = MANAGER
     istio_sidecar: bool = False
-    gang_scheduler: GangScheduler = "none"
+    gang_scheduler: GangScheduler = option("none", enum=GANG_SCHEDULERS)
     scheduler_name: str = ""
-    pod_security: PodSecurity = "restricted"
+    pod_security: PodSecurity = option("restricted", enum=POD_SECURITY)
     failure_grace_seconds: int = 1
     log_lines: int = 10
 
