@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,3 +105,42 @@ def test_plot_of_many_points_is_thinned() -> None:
     x = np.linspace(0, 1, 50_000)
     plot = build_plot("t", x, x, labels=("x", "y"), limits=((0, 1), (0, 1)), reference=((0, 0), (1, 1)))
     assert len(plot.points) == 1500
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        (b"\x89PNG\r\n", "data:image/png;base64,iVBORw0K"),
+        (b"GIF89a", "data:image/gif;base64,R0lGODlh"),
+        (b"a <b> & c", "a &lt;b&gt; &amp; c"),
+        (b"caf\xe9", "caf\ufffd"),
+        (b"y" * 81, "y" * 79 + "…"),
+        (b"z" * 80, "z" * 80),
+        (np.array([1.0, 0.25, 1e-9]), "1 0.25 1e-09"),
+        (np.array(7), "<td>7</td>"),
+        (np.array([b"red", b"blue"], object), "red blue"),
+        (np.arange(100), " 28 29 …"),
+        # An image has sides of 4 to 512 pixels and one or three channels.
+        (np.zeros((3, 6, 6)), "data:image/png;base64,"),
+        (np.zeros((6, 6, 3), np.uint8), "data:image/png;base64,"),
+        (np.ones((4, 4)), "data:image/png;base64,"),
+        (np.ones((3, 3)), "1 1 1 1 1 1 1 1 1"),
+        (np.zeros((2, 4, 4)), "0 0 0 0 0"),
+    ],
+)
+def test_worst_sample_is_shown(sample: Any, expected: str) -> None:
+    column = np.empty(8, object) if isinstance(sample, bytes) else np.stack([sample] * 8)
+    if isinstance(sample, bytes):
+        column[:] = sample
+    page = render_evaluation(evaluate("classification", SCORES, CLASSES, LABELS), None, {"x": column})
+    assert expected in page[page.index("largest losses") :]
+
+
+def test_channels_of_images_are_moved_last() -> None:
+    """Both orders of channels give the same picture, scaled to its own range."""
+    image = GENERATOR.random((8, 3, 6, 5))
+    evaluation = evaluate("classification", SCORES, CLASSES, LABELS)
+    pages = [
+        render_evaluation(evaluation, None, {"x": array}) for array in (image, np.moveaxis(image, 1, 3), 4 * image)
+    ]
+    assert pages[0] == pages[1] == pages[2]
