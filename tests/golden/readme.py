@@ -7,8 +7,6 @@ byte by byte, and keeps what stands below the custom-content mark.
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -33,14 +31,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 def read_function(folder: Path) -> ast.FunctionDef:
     """Parse the function of a component or pipeline, which has the folder's name."""
     (file,) = (folder / name for name in ("component.py", "pipeline.py") if (folder / name).is_file())
-    text = file.read_text()
-    if "build_pipeline" in text:
-        function = getattr(importlib.import_module("kfp_mindspore.pipelines"), folder.name).pipeline_func
-        text = f"def {folder.name}{inspect.signature(function)}:\n    {function.__doc__!r}"
-    (parsed,) = (
-        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == folder.name
-    )
-    return parsed
+    tree = ast.parse(file.read_text())
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == folder.name)
+    return function
 
 
 def render_readme(folder: Path) -> str:

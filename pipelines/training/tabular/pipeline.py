@@ -1,14 +1,63 @@
 """Regression or classification on table rows: load, train, export, evaluate, deploy if good enough, smoke test."""
 
+from typing import List
 
-def _build():
-    # The import guard of kubeflow/pipelines-components allows the standard library and kfp at module level.
-    from kfp_mindspore.pipelines.shared.training import build_pipeline
-
-    return build_pipeline("tabular")
+from kfp import dsl
 
 
-tabular = _build()
+@dsl.pipeline(
+    name="tabular",
+    description="Train a network on rows of numbers and categories, for a regression or a classification as the "
+    "target requires; export it to MindIR, evaluate it and, if its metric passes the threshold, "
+    "deploy and test it.",
+)
+def tabular(
+    dataset: str = "diabetes",
+    target: List[str] = [],
+    features: List[str] = [],
+    missing: str = "refuse",
+    epochs: int = 100,
+    learning_rate: float = 0.001,
+    noise: float = 0.4,
+    metric: str = "rmse",
+    threshold: float = 60.0,
+    seed: int = 42,
+    split_seed: int = 42,
+    service_name: str = "tabular",
+    namespace: str = "",
+    service_account: str = "",
+):
+    """Train, evaluate and serve a network for the rows of a table.
+
+    Args:
+        dataset: Name, path or URI of a dataset, such as `diabetes`, `breast_cancer` or a CSV file.
+        target: Field of the classes or numbers to predict; default the field named target, label or class.
+        features: Fields of the features; default all others.
+        missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
+        epochs: Passes over the training split.
+        learning_rate: Step size of the optimizer at the start.
+        noise: Deviation of the noise that is added to the standardised features in training.
+        metric: Metric of the gate, such as `rmse` or `mae` for numbers, `log_loss` or `accuracy` for classes.
+        threshold: Threshold of the metric on the test split for deployment.
+        seed: Seed of the initial parameters, the noise and the order of the samples.
+        split_seed: Seed of the split.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
+    """
+    from kfp_mindspore.pipelines.shared.training import train_and_deploy
+
+    train_and_deploy(
+        "tabular",
+        {"name": dataset, "seed": split_seed, "target": target, "features": features, "missing": missing},
+        {"epochs": epochs, "learning_rate": learning_rate, "noise": noise, "seed": seed},
+        metric=metric,
+        threshold=threshold,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+    )
+
 
 if __name__ == "__main__":
     from kfp import compiler

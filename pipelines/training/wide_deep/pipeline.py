@@ -1,14 +1,52 @@
 """Wide & Deep: train on MovieLens ratings, export, evaluate on later ratings, deploy."""
 
-
-def _build():
-    # The import guard of kubeflow/pipelines-components allows the standard library and kfp at module level.
-    from kfp_mindspore.pipelines.shared.training import build_pipeline
-
-    return build_pipeline("wide_deep")
+from kfp import dsl
 
 
-wide_deep = _build()
+@dsl.pipeline(
+    name="wide-deep",
+    description="Train a Wide & Deep network on the earlier ratings of MovieLens, evaluate it on the later ones "
+    "by the area under the ROC curve, deploy it if it reaches the threshold, and test the service.",
+)
+def wide_deep(
+    dataset: str = "movielens",
+    split: str = "time:timestamp",
+    epochs: int = 4,
+    learning_rate: float = 0.001,
+    threshold: float = 0.65,
+    seed: int = 42,
+    service_name: str = "wide-deep",
+    namespace: str = "",
+    service_account: str = "",
+):
+    """Train a recommender on ids of users and movies and genres, and serve it.
+
+    The test split is the latest fifth of the ratings, most of them by users without a rating in the training split.
+
+    Args:
+        dataset: `movielens`, or a dataset directory with its columns and preprocessing.
+        split: Split of the ratings; empty for a dataset directory, which is split.
+        epochs: Largest number of passes over the training data; the epoch with the best validation is exported.
+        learning_rate: Step size of the optimizer.
+        threshold: Minimum area under the ROC curve on the test split for deployment, 0 to 1.
+        seed: Seed of the initial parameters and the order of the samples.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
+    """
+    from kfp_mindspore.pipelines.shared.training import train_and_deploy
+
+    train_and_deploy(
+        "wide_deep",
+        {"name": dataset, "split": split},
+        {"epochs": epochs, "learning_rate": learning_rate, "seed": seed},
+        metric="roc_auc",
+        threshold=threshold,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+    )
+
 
 if __name__ == "__main__":
     from kfp import compiler
