@@ -174,7 +174,7 @@ def test_wheel_contains_package_without_tests(wheel: Path) -> None:
         "kfp_mindspore/components/training/train_msjob/metadata.yaml",
         "kfp_mindspore/components/training/train_msjob/README.md",
         "kfp_mindspore/pipelines/training/digits_lifecycle/pipeline.yaml",
-        "kfp_mindspore/steps/templates/evaluation.html.j2",
+        "kfp_mindspore/steps/evaluation/templates/evaluation.html.j2",
         "mindsporeserver/__main__.py",
         "kfp_mindspore/local/recorder/sitecustomize.py",
         "kfp_mindspore_cli.py",
