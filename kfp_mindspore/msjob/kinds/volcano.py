@@ -33,6 +33,8 @@ from kfp_mindspore.msjob.topology import is_standalone
 
 _NAME = "volcano"
 _QUEUE = "default"
+# Volcano 1.10 counts the first failure too, and its webhook replaces 0.
+_DEFAULT_MAX_RETRY = 3
 _KEPT = (
     *("runPolicy.backoffLimit", "runPolicy.ttlSecondsAfterFinished"),
     *(f"runPolicy.schedulingPolicy.{name}" for name in ("minAvailable", "priorityClass", "queue")),
@@ -58,7 +60,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         # Set by Volcano's webhook, where it is installed.
         "queue": (scheduling and scheduling.queue) or _QUEUE,
         "priorityClassName": scheduling.priority_class if scheduling else None,
-        "maxRetry": limit,
+        "maxRetry": limit + 1,
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         # Workers resolve the scheduler's name before its pod is ready.
         "plugins": {"env": [], "svc": ["--publish-not-ready-addresses=true"]},
@@ -96,8 +98,8 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     spec.drop("MSJob sets addresses and ranks", "plugins")
     spec.drop("the operator of MSJob sets the scheduler of gangs", schedulerName="volcano")
     spec.drop("it is a hint to the scheduler", "runningEstimate")
-    maximum = spec.take("maxRetry", 3)
-    policy = _read_restart_policy(policies) if maximum else "Never"
+    restarts = (spec.take("maxRetry", 0) or _DEFAULT_MAX_RETRY) - 1
+    policy = _read_restart_policy(policies) if restarts else "Never"
     replicas: dict[str, Any] = {}
     tasks = spec.take("tasks", [])
     for index, item in enumerate(tasks):
@@ -121,7 +123,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     }
     total = sum(item["replicas"] for item in replicas.values())
     run_policy = {
-        "backoffLimit": maximum,
+        "backoffLimit": restarts,
         "ttlSecondsAfterFinished": spec.take("ttlSecondsAfterFinished"),
         "schedulingPolicy": read_scheduling(scheduling, total, "spec", notes),
     }

@@ -93,7 +93,7 @@ def test_invalid_dimensions_are_rejected(
 
 @pytest.mark.parametrize("dimensions", [[], {"tokens": 3}, "tokens"])
 def test_dimensions_of_another_type_are_rejected(models: Path, tmp_path: Path, dimensions: Any) -> None:
-    with pytest.raises(ValidationError, match="must be a(n object| dict)"):
+    with pytest.raises(ValidationError, match=r"must be a(n object| dict)"):
         export_mindir(models / "sequence_checkpoint", tmp_path / "model", samples=make_texts(), dimensions=dimensions)
 
 

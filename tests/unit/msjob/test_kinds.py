@@ -143,7 +143,7 @@ def test_volcano_schedules_gang_and_runs_parameter_servers() -> None:
     (manifest,) = MSJob.from_dict(build_job(Worker=replica, PS=replica)).to("volcano")
     spec = manifest["spec"]
     assert {task["name"]: task["replicas"] for task in spec["tasks"]} == {"scheduler": 1, "ps": 2, "worker": 2}
-    assert (spec["minAvailable"], spec["maxRetry"]) == (5, 0)
+    assert (spec["minAvailable"], spec["maxRetry"]) == (5, 1)
     assert {"event": "PodFailed", "action": "AbortJob"} in spec["policies"]
     assert set(spec["plugins"]) == {"env", "svc"}
     roles = [get_variables(task["template"]["spec"]["containers"][0]) for task in spec["tasks"]]
@@ -380,3 +380,18 @@ def test_submitting_another_kind_hints_at_convert() -> None:
     assert caught.value.hint == (
         "It is a job of batch.volcano.sh/v1alpha1; convert it with: kfp-mindspore job convert FILE"
     )
+
+
+@pytest.mark.parametrize(
+    ("max_retry", "restarts", "policy"),
+    [(None, 2, "OnFailure"), (0, 2, "OnFailure"), (1, 0, "Never"), (4, 3, "OnFailure")],
+)
+def test_volcano_restarts_as_often_as_its_msjob(max_retry: int | None, restarts: int, policy: str) -> None:
+    replica = {"replicas": 2, "restartPolicy": "OnFailure", "template": build_template(command=COMMAND)}
+    (manifest,) = MSJob.from_dict(build_job(Worker=replica)).to("volcano")
+    manifest["spec"]["maxRetry"] = max_retry
+    if max_retry is None:
+        del manifest["spec"]["maxRetry"]
+    job = convert_file(yaml.safe_dump(manifest)).jobs[0]
+    assert job.effective_run_policy.backoff_limit == restarts
+    assert job.ms_replica_specs["Worker"].restart_policy == policy
