@@ -51,7 +51,7 @@ def is_checkpoint_name(name: str) -> bool:
     return _CHECKPOINT.fullmatch(name) is not None
 
 
-def find_directories(names: Iterable[str]) -> dict[str, frozenset[str]]:
+def get_directories(names: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return for each file the directories with markers that contain it."""
     names = list(names)
     marked = {get_directory(name) for name in names if is_marker(name)}
@@ -72,7 +72,7 @@ def plan_upload(changed: Collection[str], stored: Collection[str], present: Coll
         stored: Names of the objects in the store.
         present: Names of all local files; other objects are deleted.
     """
-    directories = find_directories({*stored, *present})
+    directories = get_directories({*stored, *present})
     kept = {directory for name in present for directory in directories[name]}
     removed = {name for name in stored if name not in present}
     touched = {directory for name in {*changed, *removed} for directory in directories[name]}

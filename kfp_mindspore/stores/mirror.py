@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kfp_mindspore.stores.artifact_store import ArtifactStore, join_uri
 from kfp_mindspore.stores.commit import (
-    find_directories,
+    get_directories,
     get_directory,
     is_marker,
     list_complete,
@@ -60,7 +60,7 @@ class ArtifactMirror:
                 if name in present and self._uploaded.get(name) != present[name]:
                     self._upload(name, present[name])
             return
-        directories = find_directories(present)
+        directories = get_directories(present)
         complete = {
             name: stamp
             for name, stamp in present.items()
