@@ -46,7 +46,7 @@ def get_elastic_grace_seconds(job: JobManifest) -> float:
 
 
 def get_restart_limit(job: JobManifest) -> int:
-    """Return the maximum for counted restarts: `maxRestarts` for an elastic job, else `backoffLimit`."""
+    """Return the maximum number of counted restarts: `maxRestarts` for an elastic job, else `backoffLimit`."""
     if job.elastic_policy is not None and job.elastic_policy.max_restarts is not None:
         return job.elastic_policy.max_restarts
     return job.effective_run_policy.backoff_limit or 0

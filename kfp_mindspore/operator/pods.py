@@ -162,7 +162,7 @@ def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
 
 
 def get_memory_limit(member: Member) -> str:
-    """Return a member training container's memory limit, a quantity; empty without one."""
+    """Return the memory limit of a member's training container as a quantity; empty without one."""
     for container in (member.spec.template or {}).get("spec", {}).get("containers") or []:
         if container.get("name") == CONTAINER_NAME:
             return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")

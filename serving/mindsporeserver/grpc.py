@@ -114,7 +114,7 @@ class InferenceService:
             await asyncio.wait(self._calls, timeout=1.0)
 
     def build_handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers for all methods; bytes that are no message are answered with INVALID_ARGUMENT."""
+        """Return the handlers for all methods; bytes that are not a message are answered with INVALID_ARGUMENT."""
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 self._wrap(getattr(self, name), request, _NEEDS.get(name, Needs.TOKEN)),

@@ -35,7 +35,7 @@ _MARGIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class WorkerLink:
-    """A worker's side in its connection to the parent.
+    """A worker's side of its connection to the parent.
 
     Args:
         connection: Readable when the parent has ended.

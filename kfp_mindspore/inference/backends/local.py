@@ -188,7 +188,7 @@ class LocalServingBackend(ServingBackend):
         lease: str | None,
         wait_seconds: float,
     ) -> None:
-        """Start a second server and the splitter in front of both; on failure the canary before, if any, stays."""
+        """Start a second server and the splitter in front of both; on failure the previous canary, if any, stays."""
         name, namespace = service.name, service.namespace
         # The service keeps its ports; a canary gets free ones.
         service = dataclasses.replace(service, port=0, grpc_port=0)

@@ -163,7 +163,7 @@ class ModelMetrics:
         return Totals(rows, batches, {**durations, "fail": (failed, 0.0)})
 
     def set_warm_shapes(self, count: int) -> None:
-        """Set the compiled input shape count; of several versions, the last one loaded."""
+        """Set the number of compiled input shapes; of several versions, the last one loaded."""
         self._warm_shapes.set(count)
 
     def set_model_bytes(self, count: int) -> None:
