@@ -42,7 +42,9 @@ def list_service_name_errors(field: str, name: object, longest: int) -> list[str
         name: The name.
         longest: Most characters, which leave room for suffixes.
     """
-    rule = f"at most {longest} lower-case letters, digits and '-', from a letter to a letter or digit"
+    rule = (
+        f"at most {longest} lower-case letters, digits and '-', starting with a letter, ending with a letter or digit"
+    )
     return _list_errors(field, [name], SERVICE_NAME, longest, rule)
 
 
