@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
 from tests.cluster.infrastructure.instances import remove_leftovers
 from tests.cluster.infrastructure.paths import ROOT
+from tests.support.jobs import eventually
 
 _JOB = {
     "metadata": {"name": "three"},
@@ -35,14 +35,6 @@ _JOB = {
         },
     },
 }
-
-
-def eventually(look: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := look()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
-    return value
 
 
 def test_controllers_create_pods(api_server: ControlPlane, api_namespace: str) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -25,16 +24,9 @@ from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.infrastructure.resources import evict, set_schedulable
+from tests.support.jobs import eventually
 
 _ENDED = {"Succeeded", "Failed"}
-
-
-def eventually(look: Callable[[], Any], seconds: float = 120) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := look()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.1)
-    return value
 
 
 def describe(name: str, script: str, **spec: Any) -> dict[str, Any]:

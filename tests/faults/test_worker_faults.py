@@ -74,7 +74,7 @@ def test_models_are_fixed_and_stay_served(pool: ModelServer, eventually: Eventua
         assert httpx.get(f"{public}/metrics", timeout=60).status_code == 403
     for _ in range(10):
         assert pool.post(PREDICT, json.loads(BODY))[0] == 200
-    assert pool.read_log().count("--reload_interval is 0 with --workers") == 1
+    eventually(lambda: pool.read_log().count("--reload_interval is 0 with --workers") == 1)
 
 
 def test_killed_worker_is_replaced_and_other_serves_on(pool: ModelServer, eventually: Eventually) -> None:

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parent / "job_script.py"
 Value = TypeVar("Value")
 
 
-def eventually(look: Callable[[], Value], seconds: float = 20.0) -> Value:
+def eventually(look: Callable[[], Value], seconds: float = 120.0) -> Value:
     """Return what `look` returns as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (value := look()):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import eventually
 from tests.support.mindspore_processes import MindSporeProcess
 from tests.support.model_servers import start_server as start_process
 
@@ -52,6 +53,10 @@ class Server:
                 pass
             time.sleep(0.02)
         pytest.fail(f"{path} did not answer 200:\n{self.log.read_text()[-3000:]}")
+
+    def wait_for_log(self, text: str) -> str:
+        """Return the log once it holds a text; a thread of the server writes it, after the response."""
+        return eventually(lambda: text in (log := self.log.read_text()) and log, 60)
 
 
 def pick_ports() -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from kfp_mindspore.settings import SERVICE_TOKEN_VARIABLE
 from mindsporeserver import access
 from mindsporeserver.access import Access, Needs, TokenFile
 from mindsporeserver.errors import ManagementPortError, UnauthenticatedError
+from tests.support.jobs import eventually
 from tests.support.model_servers import pick_ports
 
 FIRST, SECOND, OTHER = "f1rst-" + "a" * 40, "2nd." + "b" * 40 + "==", "other" * 9
@@ -218,8 +218,7 @@ def test_refused_requests_are_counted_and_logged(guarded: Guarded) -> None:
         if line.startswith("mindsporeserver_request_failures_total") and 'reason="denied"' in line and "digits" in line
     ]
     assert float(line.split()[-1]) >= 1
-    log = guarded.server.log.read_text()
-    assert "status=401" in log
+    log = guarded.server.wait_for_log("status=401")
     assert not any(token in log for token in (FIRST, SECOND, OTHER))
 
 
@@ -286,17 +285,11 @@ def test_rotation_needs_no_restart(guarded: Guarded) -> None:
     third = "third" * 8
     write(guarded.tokens.with_name("new"), SECOND, third).replace(guarded.tokens)
     try:
-        deadline = time.monotonic() + 30
-        while request(guarded.server, "/v2", None, bear(third))[0] != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: request(guarded.server, "/v2", None, bear(third))[0] == 200, 60)
         assert [request(guarded.server, "/v2", None, bear(token))[0] for token in (FIRST, SECOND)] == [401, 200]
     finally:
         write(guarded.tokens, FIRST, SECOND)
-        deadline = time.monotonic() + 30
-        while request(guarded.server, "/v2", None, bear(FIRST))[0] != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: request(guarded.server, "/v2", None, bear(FIRST))[0] == 200, 60)
 
 
 @pytest.mark.mindspore

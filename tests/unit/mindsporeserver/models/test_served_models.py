@@ -141,7 +141,7 @@ def test_failures_of_transform_and_of_its_client(served: Any) -> None:
         assert f"transform.py: preprocess failed with {kind}" in text
         assert "secret" not in text
         assert "Traceback" not in text
-    assert "/a/secret/path" in served.log.read_text()
+    served.wait_for_log("/a/secret/path")
     assert served.request("/v2/health/ready")[0] == 200
 
 
@@ -152,7 +152,7 @@ def test_transform_that_never_returns_delays_no_other_request(served: Any) -> No
             status, text = answer.result()
             assert (status, "its transform did not return in 5 s" in text) == (500, True)
     assert infer(served, "broken", "bad")[0] == 400
-    assert "model broken: run_preprocess did not return in 5 s; its thread is abandoned" in served.log.read_text()
+    served.wait_for_log("model broken: run_preprocess did not return in 5 s; its thread is abandoned")
 
 
 def test_length_over_largest_size_gets_400(served: Any) -> None:
