@@ -57,7 +57,7 @@ MOVED = {
 }
 # Heading to module and dataclass of options.
 OPTIONS = {
-    "Jobs": ("kfp_mindspore.msjob.options", "JobOptions"),
+    "Jobs": ("kfp_mindspore.msjob.build", "JobOptions"),
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
     "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),

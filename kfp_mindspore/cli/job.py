@@ -35,8 +35,8 @@ from kfp_mindspore.cli.job_report import (
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_json_list
 from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.msjob.missing_operator import report_missing_operator
-from kfp_mindspore.msjob.options import JobOptions
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
@@ -106,10 +106,9 @@ def submit(
     delete NAME` ends it.
     """
     from kfp_mindspore.msjob import build_msjob
-    from kfp_mindspore.msjob.build import to_env_vars
+    from kfp_mindspore.msjob.build import PodPatch, to_env_vars
     from kfp_mindspore.msjob.commands import build_directory_variables
     from kfp_mindspore.msjob.follow import follow_job
-    from kfp_mindspore.msjob.pod_patch import PodPatch
 
     client = target.make_client()
     if name is None:

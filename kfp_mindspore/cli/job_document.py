@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kfp_mindspore.cli.flags import list_given
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import list_options
 
 if TYPE_CHECKING:

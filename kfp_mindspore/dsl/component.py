@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from kfp_mindspore.dsl.storage import check_storage
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import check_values, to_json
 from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
 from kfp_mindspore.steps.handover.task_config import PARAMETER

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import check_values, merge_values
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.launch.options import format_task_options, parse_task_options, refer_to_input

@@ -7,11 +7,10 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.build import build_msjob
+from kfp_mindspore.msjob.build import PodPatch, build_msjob
 from kfp_mindspore.msjob.commands import build_function_command
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.names import KIND, REPLICA_TYPES, WORKER, resolve_replica_type
-from kfp_mindspore.msjob.pod_patch import PodPatch
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import get_image
 

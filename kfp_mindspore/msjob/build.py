@@ -1,19 +1,176 @@
-"""Build an MSJob from a command."""
+"""An MSJob's build from a command: the job's options, additions to its pods, and the manifest that they give."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_CLEAN_POD_POLICY, WORKER
-from kfp_mindspore.msjob.options import JobOptions
-from kfp_mindspore.msjob.pod_patch import PodPatch, patch_template
+from kfp_mindspore.msjob.names import (
+    CLEAN_POD_POLICIES,
+    CONTAINER_NAME,
+    DEFAULT_BACKOFF_LIMIT,
+    DEFAULT_CLEAN_POD_POLICY,
+    RESTART_POLICIES,
+    WORKER,
+)
 from kfp_mindspore.msjob.spec import ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.options import check_options, merge_values, option, to_text
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
+Object = Mapping[str, Any]
 SHARED_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Job options, checked when they are built.
+
+    Args:
+        workers: Worker count. With more than one, a scheduler is added.
+        image: The workers' image. Default: $KFP_MINDSPORE_IMAGE, in a step also the step's image; on this machine
+            the present environment is used instead.
+        env: The workers' environment variables by name.
+        restart_policy: Terminations that restart the job. `ExitCode`: those with a retryable exit code (130, 137, 138,
+            143), while any other fails the job; `OnFailure`: those with any exit code but 0; `Always`; `Never`.
+        success_policy: Workers whose success is the job's. `Default`: worker 0; `AllWorkers`.
+        backoff_limit: Restarts after which the job fails.
+        active_deadline_seconds: Seconds after which the job is terminated and fails. Default: no limit.
+        start_timeout_seconds: Seconds for which the job's pods may be unable to start. Default: 600 if no node of the
+            cluster fits a pod or no operator reconciles the job, 60 for an image that cannot be pulled, a missing
+            Secret or a refused pod, and no limit while other pods use the resources.
+        ttl_seconds_after_finished: Seconds after which a finished job is deleted. Default: it is kept.
+        clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
+        resources: Each worker's Kubernetes resource requirements. {"requests": {…}, "limits": {…}}, or by resource
+            for equal requests and limits, such as {"cpu": 2}.
+        working_dir: The command's working directory; by default the present one, on a cluster the image's.
+        empty_dirs: Size limits for empty directories in the workers' pods by path, such as 8Gi for `/dev/shm`. That one
+            is in memory; an empty text is no limit.
+        labels: Job labels.
+        annotations: Job annotations.
+        pod_labels: Pod labels.
+        pod_annotations: Pod annotations.
+        image_pull_secrets: Registry secret names for the job's pods.
+        service_account: Service account for the job's pods.
+        security_context: PodSecurityContext for the job's pods.
+        delete_after_done: Whether the step deletes its finished job, and with it its pods' logs.
+        storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
+
+    Raises:
+        ValidationError: A value is invalid; the message names each field.
+    """
+
+    workers: int = option(1, minimum=1)
+    image: str = ""
+    env: Mapping[str, str] = option({})
+    restart_policy: str = option("ExitCode", enum=list(RESTART_POLICIES))
+    success_policy: str = option("Default", enum=["Default", "AllWorkers"])
+    backoff_limit: int = option(DEFAULT_BACKOFF_LIMIT, minimum=0)
+    active_deadline_seconds: int | None = option(None, minimum=1)
+    start_timeout_seconds: int | None = option(None, minimum=1)
+    ttl_seconds_after_finished: int | None = option(None, minimum=0)
+    clean_pod_policy: str = option(DEFAULT_CLEAN_POD_POLICY, enum=list(CLEAN_POD_POLICIES))
+    resources: Mapping[str, Any] = option({})
+    working_dir: str = ""
+    empty_dirs: Mapping[str, str] = option({})
+    labels: Mapping[str, str] = option({})
+    annotations: Mapping[str, str] = option({})
+    pod_labels: Mapping[str, str] = option({})
+    pod_annotations: Mapping[str, str] = option({})
+    image_pull_secrets: Sequence[str] = ()
+    service_account: str = ""
+    security_context: Mapping[str, Any] = option({})
+    delete_after_done: bool = False
+    storage: str = "artifacts"
+
+    def __post_init__(self) -> None:
+        # KFP's parameters are numbers where Kubernetes has texts.
+        for name in ("env", "empty_dirs", "labels", "annotations", "pod_labels", "pod_annotations"):
+            if isinstance(values := getattr(self, name), Mapping):
+                object.__setattr__(self, name, {key: to_text(value) for key, value in values.items()})
+        check_options(self)
+        if errors := [
+            f"empty_dirs: must be absolute paths, got {path!r}" for path in self.empty_dirs if path[:1] != "/"
+        ]:
+            raise ValidationError(errors)
+
+    def merge(self, changes: Mapping[str, Any]) -> JobOptions:
+        """Return a copy with other values: a mapping is merged, None is ignored, any other value replaces.
+
+        Args:
+            changes: Values by field.
+        """
+        return dataclasses.replace(self, **merge_values(vars(self), changes))
+
+
+@dataclass(frozen=True)
+class PodPatch:
+    """Additions to a pod template; empty fields add nothing.
+
+    Args:
+        env: The training container's EnvVars, `valueFrom` included.
+        volumes: The pod's volumes.
+        volume_mounts: The training container's mounts.
+        resources: The training container's ResourceRequirements.
+        node_selector: Node labels for the pod.
+        tolerations: The pod's tolerations.
+        affinity: The pod's affinity: nodeAffinity, podAffinity, podAntiAffinity.
+        labels: Pod labels.
+        annotations: Pod annotations.
+        image_pull_secrets: Registry secret names: [{"name": …}].
+        service_account_name: The pod's service account.
+        security_context: PodSecurityContext.
+    """
+
+    env: Sequence[Object] = ()
+    volumes: Sequence[Object] = ()
+    volume_mounts: Sequence[Object] = ()
+    resources: Object = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Object] = ()
+    affinity: Object = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    image_pull_secrets: Sequence[Object] = ()
+    service_account_name: str = ""
+    security_context: Object = field(default_factory=dict)
+
+    def merge(self, other: PodPatch) -> PodPatch:
+        """Return both additions; where both set the same entry, `other`'s is used.
+
+        Entries are the same by `name` (env, volumes, pull secrets), by `mountPath` (mounts), by key (mappings; requests
+        and limits by resource), and tolerations by equality.
+        """
+        merged: dict[str, Any] = {}
+        for entry in dataclasses.fields(self):
+            mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
+            if isinstance(mine, str):
+                merged[entry.name] = theirs or mine
+            elif isinstance(mine, Mapping):
+                merged[entry.name] = _merge_mapping(mine, theirs)
+            else:
+                merged[entry.name] = _merge_list(mine, theirs, _KEYS.get(entry.name, "name"))
+        return PodPatch(**merged)
+
+
+# The field that identifies a list entry; None: the entry itself.
+_KEYS = {"volume_mounts": "mountPath", "tolerations": None}
+_POD_FIELDS = {
+    "volumes": "volumes",
+    "node_selector": "nodeSelector",
+    "tolerations": "tolerations",
+    "affinity": "affinity",
+    "image_pull_secrets": "imagePullSecrets",
+    "service_account_name": "serviceAccountName",
+    "security_context": "securityContext",
+}
+_CONTAINER_FIELDS = {"env": "env", "volume_mounts": "volumeMounts", "resources": "resources"}
+_METADATA_FIELDS = {"labels": "labels", "annotations": "annotations"}
 
 
 def build_msjob(
@@ -56,9 +213,9 @@ def build_msjob(
         container["workingDir"] = options.working_dir
     template = patch_template({"spec": {"containers": [container]}}, pod.merge(_build_patch(options)))
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
-    for field in ("labels", "annotations"):
-        if entries := getattr(options, field):
-            metadata[field] = dict(entries)
+    for key in ("labels", "annotations"):
+        if entries := getattr(options, key):
+            metadata[key] = dict(entries)
     clean_pod_policy = options.clean_pod_policy
     return MSJob(
         metadata=metadata,
@@ -132,3 +289,61 @@ def has_image(container: Mapping[str, Any]) -> bool:
         container: As in a pod template.
     """
     return container.get("image") not in (None, "", PLACEHOLDER_IMAGE)
+
+
+def patch_template(template: Object, patch: PodPatch) -> dict[str, Any]:
+    """Return a pod template with additions; where both set the same entry, the patch's is used.
+
+    Args:
+        template: PodTemplateSpec; unchanged. Its training container is the one named `mindspore`.
+        patch: The additions.
+    """
+    patched: dict[str, Any] = copy.deepcopy(dict(template))
+    pod = patched.setdefault("spec", {})
+    present = PodPatch(**_read(patched.get("metadata") or {}, _METADATA_FIELDS), **_read(pod, _POD_FIELDS))
+    merged = present.merge(patch)
+    _write(pod, merged, _POD_FIELDS)
+    metadata = dict(patched.get("metadata") or {})
+    _write(metadata, merged, _METADATA_FIELDS)
+    if metadata:
+        patched["metadata"] = metadata
+    for container in pod.get("containers") or []:
+        if container.get("name") == CONTAINER_NAME:
+            _write(container, PodPatch(**_read(container, _CONTAINER_FIELDS)).merge(patch), _CONTAINER_FIELDS)
+    return patched
+
+
+def _read(document: Object, fields: Mapping[str, str]) -> dict[str, Any]:
+    return {name: document[key] for name, key in fields.items() if document.get(key)}
+
+
+def _write(document: dict[str, Any], patch: PodPatch, fields: Mapping[str, str]) -> None:
+    for name, key in fields.items():
+        if value := getattr(patch, name):
+            document[key] = copy.deepcopy(value if isinstance(value, str | Mapping) else list(value))
+
+
+def _merge_mapping(mine: Object, theirs: Object) -> dict[str, Any]:
+    """Merge nested mappings key by key; lists and scalars are replaced."""
+    merged = dict(mine)
+    for key, value in theirs.items():
+        present = merged.get(key)
+        both = isinstance(present, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge_mapping(present, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _merge_list(mine: Sequence[Object], theirs: Sequence[Object], key: str | None) -> list[Object]:
+    """Replace entries with the same key in their place and append the others."""
+    merged = list(mine)
+    for item in theirs:
+        same = [
+            index
+            for index, other in enumerate(merged)
+            if (other == item if key is None else other.get(key) == item.get(key))
+        ]
+        if same:
+            merged[same[0]] = item
+        else:
+            merged.append(item)
+    return merged

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import from_literals
 from kfp_mindspore.runs.known_tasks import KnownTask, list_known_tasks
 

@@ -24,7 +24,7 @@ from kfp_mindspore.dsl import (
 from kfp_mindspore.inference import Service
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import option
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
 from kfp_mindspore.steps.handover.storage import JobStorage, get_root_uri, open_storage
 from kfp_mindspore.steps.handover.storage_spec import parse_storage

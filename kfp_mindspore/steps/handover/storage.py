@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import get_namespace
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.step_pod import read_step_pod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import (
     CODE_DIGEST_VARIABLE,
     IMAGE_VARIABLE,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import (
     CHECKPOINT_VARIABLE,
     DATASET_VARIABLE,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import LOCAL, PLACEHOLDER_IMAGE, get_backend_name, get_image
 from kfp_mindspore.steps.handover.step_pod import POD_NAME_VARIABLE, read_step_pod
 from kfp_mindspore.steps.handover.task_config import read_task_config

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import from_json
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.handover.executor_input import read_executor_input

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
-from kfp_mindspore.msjob.options import JobOptions
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_image
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, StepPod, read_step_pod

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import parse_values, to_text
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.handover.executor_input import read_executor_input

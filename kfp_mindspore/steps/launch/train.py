@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ProcessFailedError, ValidationError
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.msjob.options import JobOptions
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.options import from_literals, to_text
 from kfp_mindspore.settings import OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.handover.task_config import read_task_config

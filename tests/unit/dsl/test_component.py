@@ -6,7 +6,7 @@ from kfp import dsl
 
 from kfp_mindspore.dsl import msjob_component
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import from_json
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import to_json
 from kfp_mindspore.steps.launch import function as function_module
 from kfp_mindspore.steps.launch.function import launch_function

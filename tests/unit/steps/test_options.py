@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.options import JobOptions
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.launch.options import format_task_options, merge_task_options, parse_task_options
 

@@ -16,8 +16,7 @@ import yaml
 from kfp import dsl
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.msjob.options import JobOptions
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.settings import BACKEND_VARIABLE
 from kfp_mindspore.steps.handover import storage
 from kfp_mindspore.steps.launch import function, train

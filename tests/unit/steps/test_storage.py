@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.steps.handover.storage import JobStorage, get_root_uri, plan_storage
 from kfp_mindspore.steps.handover.storage_spec import StorageSpec, parse_storage
 from tests.support.fake_api_server import FakeApiServer

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.msjob.pod_patch import PodPatch
+from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.handover.task_config import read_task_config
 
