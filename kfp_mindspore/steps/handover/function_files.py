@@ -6,10 +6,9 @@ import contextlib
 import copy
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.msjob.build import PodPatch
@@ -20,33 +19,6 @@ from kfp_mindspore.stores.artifact_store import StoreError, join_uri
 
 _EXECUTOR_OUTPUT = "msjob_executor_output.json"
 _PARAMETERS = "msjob-parameters"
-
-
-class FunctionFiles(Protocol):
-    """Function files in a job's workers.
-
-    Attributes:
-        root: The step's output root.
-        executor_input: KFP's ExecutorInput for the workers.
-        paths: Artifact paths in the workers by URI, where they are not KFP's own.
-        checkpoint_dir: The workers' checkpoint directory.
-        patch: Additions to the job pods.
-    """
-
-    root: str
-    executor_input: dict[str, Any]
-    paths: dict[str, str]
-    checkpoint_dir: str
-    patch: PodPatch
-
-    def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the worker command."""
-
-    def explain_failures(self) -> AbstractContextManager[Any]:
-        """Return a context in which job errors name their reason."""
-
-    def read_output(self) -> dict[str, Any] | None:
-        """Return worker 0's ExecutorOutput; None if it wrote none."""
 
 
 class LocalFunctionFiles:
@@ -68,14 +40,8 @@ class LocalFunctionFiles:
         self.executor_input["outputs"]["outputFile"] = str(self._output)
         self.paths: dict[str, str] = {}
         self.patch = PodPatch()
-
-    def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the command."""
-        return list(command)
-
-    def explain_failures(self) -> AbstractContextManager[Any]:
-        """Return an empty context."""
-        return contextlib.nullcontext()
+        self.wrapper: tuple[str, ...] = ()
+        self.explain_failures = contextlib.nullcontext
 
     def read_output(self) -> dict[str, Any] | None:
         """Delete the checkpoints and return worker 0's ExecutorOutput."""
@@ -99,7 +65,7 @@ class ArtifactFunctionFiles:
         self.root = root
         self.checkpoint_dir = storage.checkpoint_dir
         self.patch = storage.patch
-        self.wrap = storage.wrap
+        self.wrapper = storage.wrapper
         self.explain_failures = storage.explain_failures
         self._artifacts = storage.artifacts
         outputs = executor_input["outputs"]
@@ -144,7 +110,7 @@ class ArtifactFunctionFiles:
 
 def open_function_files(
     storage: str, executor_input: Mapping[str, Any], arguments: Mapping[str, Any], patch: PodPatch | None = None
-) -> FunctionFiles:
+) -> LocalFunctionFiles | ArtifactFunctionFiles:
     """Return a function's files in its job's workers.
 
     Args:

@@ -63,10 +63,6 @@ class JobStorage:
     checkpoint_dir: str
     artifacts: ArtifactStore = field(compare=False)
 
-    def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the pod command."""
-        return [*self.wrapper, *command]
-
     @contextlib.contextmanager
     def explain_failures(self) -> Iterator[None]:
         """Add the reason to the error for a job whose image lacks the entrypoint."""

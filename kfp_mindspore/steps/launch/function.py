@@ -65,7 +65,7 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
     with files.explain_failures():
         name = launch_job(
             files.root,
-            files.wrap(command),
+            [*files.wrapper, *command],
             options.merge({"env": directories}),
             namespace=get_namespace() or "default",
             has_step_image=True,

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import ProcessFailedError, ValidationError
-from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, ValidationError
+from kfp_mindspore.files import resolve_location
+from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.options import from_literals, to_text
-from kfp_mindspore.settings import OUTPUT_VARIABLE, get_namespace
+from kfp_mindspore.settings import (
+    CHECKPOINT_VARIABLE,
+    DATASET_VARIABLE,
+    KUBERNETES,
+    OUTPUT_VARIABLE,
+    get_backend_name,
+    get_namespace,
+)
+from kfp_mindspore.steps.handover.storage import JobStorage, open_storage
+from kfp_mindspore.steps.handover.storage_spec import parse_storage
 from kfp_mindspore.steps.handover.task_config import read_task_config
-from kfp_mindspore.steps.handover.training_files import open_training_files
 from kfp_mindspore.steps.launch.arguments import parse_numbers, to_metadata
 from kfp_mindspore.steps.launch.job import launch_job
 from kfp_mindspore.steps.launch.options import merge_task_options
+from kfp_mindspore.stores.artifact_store import StoreError, join_uri
 
 if TYPE_CHECKING:
     from kfp import dsl
+
+_CHECKPOINT_FOLDER = "checkpoint"
+_METRICS_FILE = "metrics.jsonl"
+_OUTPUT = "model/"
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,85 @@ class TrainingResult:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
+
+
+class LocalTrainingFiles:
+    """This machine's directories; without `checkpoint_dir` the checkpoints are deleted once the job has succeeded."""
+
+    def __init__(self, output_dir: str, dataset_dir: str = "", checkpoint_dir: str = "") -> None:
+        self._output = Path(output_dir).absolute()
+        self._output.mkdir(parents=True, exist_ok=True)
+        beside = self._output.parent / f"{self._output.name}.checkpoints"
+        checkpoints = resolve_location(checkpoint_dir or beside)
+        if "://" not in checkpoints:
+            Path(checkpoints).mkdir(parents=True, exist_ok=True)
+        self._temporary = None if checkpoint_dir else checkpoints
+        self.patch = PodPatch()
+        self.wrapper: tuple[str, ...] = ()
+        self.explain_failures = contextlib.nullcontext
+        self.directories = {OUTPUT_VARIABLE: str(self._output), CHECKPOINT_VARIABLE: checkpoints}
+        if dataset_dir:
+            self.directories[DATASET_VARIABLE] = str(Path(dataset_dir).absolute())
+
+    def collect(self) -> Path | None:
+        """Delete temporary checkpoints and return the output directory."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        return self._output if any(self._output.iterdir()) else None
+
+    def read_checkpoint(self, directory: Path) -> Checkpoint | None:
+        """Return the final checkpoint."""
+        final = directory / _CHECKPOINT_FOLDER
+        return Checkpoint.open(final, verify=False) if (final / DESCRIPTION).is_file() else None
+
+
+class ArtifactTrainingFiles:
+    """The job pods' directories, whose output is below an artifact's URI; only small files are read here.
+
+    Args:
+        storage: How the pods and this process access the artifacts.
+        output: The output directory's name in `storage`.
+        output_uri: Its URI.
+        dataset_uri: Dataset URI; empty for none.
+    """
+
+    def __init__(self, storage: JobStorage, output: str, output_uri: str, dataset_uri: str = "") -> None:
+        self._storage = storage
+        self._uri = output_uri
+        self.patch = storage.patch
+        self.wrapper = storage.wrapper
+        self.explain_failures = storage.explain_failures
+        self.directories = {
+            OUTPUT_VARIABLE: storage.outputs[output],
+            CHECKPOINT_VARIABLE: storage.checkpoint_dir,
+            **({DATASET_VARIABLE: storage.inputs[dataset_uri]} if dataset_uri else {}),
+        }
+
+    def collect(self) -> Path | None:
+        """Download metrics.jsonl and the final checkpoint's description.
+
+        Raises:
+            KfpMindSporeError: The store cannot be reached or denies the request.
+        """
+        store = self._storage.artifacts
+        directory = Path(tempfile.mkdtemp(prefix="kfp-mindspore-"))
+        try:
+            if not store.list_files(self._uri):
+                return None
+            for name in (_METRICS_FILE, f"{_CHECKPOINT_FOLDER}/{DESCRIPTION}"):
+                content = store.read_bytes(join_uri(self._uri, name))
+                if content is not None:
+                    file = directory / name
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(content)
+        except StoreError as error:
+            raise KfpMindSporeError(f"the job has succeeded, but {error}") from error
+        return directory
+
+    def read_checkpoint(self, directory: Path) -> Checkpoint | None:
+        """Return the final checkpoint; its path has only the description."""
+        final = directory / _CHECKPOINT_FOLDER
+        return Checkpoint.read_description(final) if final.is_dir() else None
 
 
 def train_model(
@@ -137,7 +233,7 @@ def run_training(
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
     given = merge_task_options(from_literals(JobOptions, **options))
-    files = open_training_files(
+    files = _open_files(
         given.storage,
         root=root,
         output_dir=output_dir,
@@ -152,7 +248,7 @@ def run_training(
     with files.explain_failures():
         name = launch_job(
             root or str(Path(output_dir).absolute()),
-            files.wrap(parts),
+            [*files.wrapper, *parts],
             given.merge({"env": files.directories}),
             name=job_name,
             namespace=namespace,
@@ -173,6 +269,31 @@ def run_training(
         metrics=_read_metrics(collected),
         checkpoint=files.read_checkpoint(collected),
     )
+
+
+def _open_files(
+    storage: str,
+    *,
+    root: str,
+    output_dir: str,
+    output_uri: str,
+    dataset_dir: str,
+    dataset_uri: str,
+    checkpoint_dir: str,
+    patch: PodPatch | None,
+) -> LocalTrainingFiles | ArtifactTrainingFiles:
+    parse_storage(storage)
+    if get_backend_name() != KUBERNETES:
+        return LocalTrainingFiles(output_dir, dataset_dir, checkpoint_dir)
+    opened = open_storage(
+        storage,
+        root=root,
+        inputs={dataset_uri: dataset_dir} if dataset_uri else {},
+        outputs={_OUTPUT: output_uri},
+        checkpoint_dir=checkpoint_dir,
+        patch=patch,
+    )
+    return ArtifactTrainingFiles(opened, _OUTPUT, output_uri, dataset_uri)
 
 
 def to_arguments(values: Mapping[str, Any]) -> list[str]:
@@ -197,10 +318,10 @@ def to_arguments(values: Mapping[str, Any]) -> list[str]:
 
 
 def _read_metrics(output: Path) -> dict[str, float]:
-    from kfp_mindspore.training.history import METRICS_FILE, read_history
+    from kfp_mindspore.training.history import read_history
 
     last: dict[str, float] = {}
-    for record in read_history(output / METRICS_FILE):
+    for record in read_history(output / _METRICS_FILE):
         last.update(_flatten(record))
     return last
 

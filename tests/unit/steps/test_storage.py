@@ -85,7 +85,7 @@ def test_artifacts_are_read_from_empty_directory(cluster: Cluster) -> None:
     assert storage.inputs == {DATASET: "/kfp-mindspore/inputs/0/dataset"}
     assert storage.outputs == {"model/": "/kfp-mindspore/outputs/model"}
     assert storage.checkpoint_dir == "/kfp-mindspore/checkpoints"
-    assert storage.wrap(["python", "train.py"]) == [
+    assert [*storage.wrapper, "python", "train.py"] == [
         *("python", "-m", "kfp_mindspore.podside.artifacts"),
         *("--download", DATASET, "/kfp-mindspore/inputs/0/dataset"),
         *("--upload", "/kfp-mindspore/outputs/model", f"{ROOT}/model", "--mkdir", "/kfp-mindspore/outputs/model/"),
