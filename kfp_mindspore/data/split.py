@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError, UserError, ValidationError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import SPLITS
 
 if TYPE_CHECKING:
@@ -161,22 +161,65 @@ def _divide(
 def _stratify(
     chosen: NDArray[np.int64], classes: NDArray[Any], counts: dict[str, int], seed: int
 ) -> dict[str, NDArray[np.int64]]:
-    try:
-        from sklearn.model_selection import train_test_split
-    except ImportError:
-        raise MissingExtraError("sklearn", "train") from None
     parts = {"train": chosen}
-    try:
-        for split in ("test", "validation"):
-            if counts[split]:
-                parts["train"], parts[split], classes, _ = train_test_split(
-                    parts["train"], classes, test_size=counts[split], stratify=classes, random_state=seed
-                )
-    except ValueError as error:
-        raise UserError(
-            f"cannot split {len(chosen)} samples by label: {error}", hint="Split at random: --split random."
-        ) from None
+    for split in ("test", "validation"):
+        if counts[split]:
+            try:
+                rows, held = _draw_stratified(classes, counts[split], seed)
+            except ValueError as error:
+                raise UserError(
+                    f"cannot split {len(chosen)} samples by label: {error}", hint="Split at random: --split random."
+                ) from None
+            parts["train"], parts[split], classes = parts["train"][rows], parts["train"][held], classes[rows]
     return parts
+
+
+def _draw_stratified(classes: NDArray[Any], count: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows that stay and `count` drawn rows, both with the classes' shares, in random order.
+
+    It draws as scikit-learn 1.7's `train_test_split(stratify=…)` does, whose import takes longer than loading most data
+    sets: a seed keeps its split.
+
+    Raises:
+        ValueError: A class has one row, or a part has fewer rows than there are classes.
+    """
+    import numpy as np
+
+    names, index, sizes = np.unique(classes, return_inverse=True, return_counts=True)
+    rest = len(classes) - count
+    if sizes.min() < 2:
+        raise ValueError(f"class {names[sizes.argmin()]} has one sample only")
+    if min(count, rest) < len(names):
+        raise ValueError(f"{min(count, rest)} samples are fewer than the {len(names)} classes")
+    generator = np.random.RandomState(seed)
+    kept_sizes = _allocate(sizes, rest, generator)
+    drawn_sizes = _allocate(sizes - kept_sizes, count, generator)
+    kept: list[NDArray[np.intp]] = []
+    drawn: list[NDArray[np.intp]] = []
+    by_class = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
+    for rows, kept_size, drawn_size in zip(by_class, kept_sizes, drawn_sizes, strict=True):
+        shuffled = rows[generator.permutation(len(rows))]
+        kept.append(shuffled[:kept_size])
+        drawn.append(shuffled[kept_size : kept_size + drawn_size])
+    return generator.permutation(np.concatenate(kept)), generator.permutation(np.concatenate(drawn))
+
+
+def _allocate(sizes: NDArray[np.intp], count: int, generator: np.random.RandomState) -> NDArray[np.intp]:
+    """Divide `count` among classes in proportion to their sizes: largest remainders first, equal ones at random."""
+    import numpy as np
+
+    exact = sizes / sizes.sum() * count
+    allocated: NDArray[np.intp] = np.floor(exact).astype(np.intp)
+    remainders = exact - allocated
+    missing = int(count - allocated.sum())
+    for remainder in np.unique(remainders)[::-1]:
+        if missing <= 0:
+            break
+        (tied,) = np.nonzero(remainders == remainder)
+        chosen = generator.choice(tied, min(len(tied), missing), replace=False)
+        allocated[chosen] += 1
+        missing -= len(chosen)
+    return allocated
 
 
 def _divide_groups(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import MissingExtraError, UserError, ValidationError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.evaluation.predictions import Floats, Predictions
 from kfp_mindspore.evaluation.summaries import compute_calibration
 
@@ -56,7 +56,6 @@ class Metric:
 
         Raises:
             UserError: The metric is not defined for the task or the samples.
-            MissingExtraError: scikit-learn is needed and not installed.
         """
         if predictions.task not in self.tasks:
             raise UserError(_describe_task_mismatch(self, predictions.task))
@@ -170,14 +169,6 @@ def _describe_task_mismatch(metric: Metric, task: str) -> str:
     return f"metric {metric.name}: is for {' and '.join(metric.tasks)}, not {task}; expected {fitting or 'no metric'}"
 
 
-def _import_metrics() -> Any:
-    try:
-        from sklearn import metrics
-    except ImportError:
-        raise MissingExtraError("sklearn", "train") from None
-    return metrics
-
-
 def _average_losses(predictions: Predictions) -> tuple[Floats, Floats]:
     assert predictions.losses is not None
     return predictions.losses, predictions.weight
@@ -194,30 +185,40 @@ def _average_absolute_errors(predictions: Predictions) -> tuple[Floats, Floats]:
 
 
 def _compute_balanced_accuracy(predictions: Predictions) -> float:
-    # balanced_accuracy_score warns where a predicted class has no samples.
-    value: float = _import_metrics().recall_score(
-        predictions.target,
-        predictions.values,
-        labels=np.unique(predictions.target),
-        average="macro",
-        sample_weight=predictions.weight,
-        zero_division=0,
-    )
-    return value
+    _, truth = np.unique(predictions.target, return_inverse=True)
+    total = np.bincount(truth, predictions.weight)
+    correct = np.bincount(truth, predictions.weight * (predictions.values == predictions.target))
+    return float(np.mean(_divide(correct, total)))
 
 
 def _compute_f1(predictions: Predictions) -> float:
-    value: float = _import_metrics().f1_score(
-        predictions.target, predictions.values, average="macro", sample_weight=predictions.weight, zero_division=0
-    )
-    return value
+    """Return the classes' mean F1 score; 0 for a class that is neither true nor predicted."""
+    values, target = predictions.values, predictions.target
+    if predictions.task == "classification":
+        classes = np.unique([target, values])
+        values, target = values[:, None] == classes, target[:, None] == classes
+    weight = predictions.weight[:, None]
+    correct = (weight * (values * target)).sum(axis=0)
+    return float(np.mean(_divide(2 * correct, (weight * values).sum(axis=0) + (weight * target).sum(axis=0))))
+
+
+def _divide(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
+    """Return part / whole, 0 where the whole is 0."""
+    quotient: Floats = np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    return quotient
 
 
 def _compute_r2(predictions: Predictions) -> float:
+    """Return R², mean over the target's columns; a constant column has 1 if it is predicted exactly, else 0."""
     if len(predictions) < 2:
         raise UndefinedMetricError("r2: needs two samples")
-    value: float = _import_metrics().r2_score(predictions.target, predictions.values, sample_weight=predictions.weight)
-    return value
+    weight = predictions.weight[:, None]
+    target = predictions.target.reshape(len(predictions), -1)
+    mean = np.average(target, axis=0, weights=predictions.weight)
+    residual = (weight * np.square(target - predictions.values.reshape(target.shape))).sum(axis=0)
+    total = (weight * np.square(target - mean)).sum(axis=0)
+    unexplained = np.divide(residual, total, out=(residual > 0).astype(np.float64), where=total > 0)
+    return float(np.mean(1 - unexplained))
 
 
 def _compute_roc_auc(predictions: Predictions) -> float:
@@ -232,15 +233,20 @@ def _compute_roc_auc(predictions: Predictions) -> float:
             truth = truth[:, None] == np.arange(scores.shape[1])
             if scores.shape[1] == 2:
                 scores, truth = scores[:, 1:], truth[:, 1:]
-    roc_auc_score = _import_metrics().roc_auc_score
-    areas = [
-        roc_auc_score(truth[:, column], scores[:, column], sample_weight=predictions.weight)
-        for column in range(scores.shape[1])
-        if 0 < np.count_nonzero(truth[:, column]) < len(truth)
-    ]
-    if not areas:
+    areas = [_compute_area(truth[:, column], scores[:, column], predictions.weight) for column in range(truth.shape[1])]
+    found = [area for area in areas if area is not None]
+    if not found:
         raise UndefinedMetricError("roc_auc: needs samples of two classes; for a ranking, relevance 0 and above 0")
-    return float(np.mean(areas))
+    return float(np.mean(found))
+
+
+def _compute_area(truth: NDArray[Any], scores: NDArray[Any], weight: Floats) -> float | None:
+    """Return the weighted share of pairs in which the true sample has the higher score; equal scores count half."""
+    _, rank = np.unique(scores, return_inverse=True)
+    positive = np.bincount(rank, weight * truth)
+    negative = np.bincount(rank, weight * (1 - truth))
+    pairs = positive.sum() * negative.sum()
+    return float(np.sum(positive * (np.cumsum(negative) - negative / 2)) / pairs) if pairs > 0 else None
 
 
 def _compute_calibration_error(predictions: Predictions) -> float:
@@ -252,12 +258,11 @@ def _build_ndcg(cutoff: int) -> Metric:
     """Return NDCG at a cutoff: the mean over the groups that have two samples and a relevant one."""
 
     def per_group(predictions: Predictions) -> tuple[Floats, Floats]:
-        ndcg_score = _import_metrics().ndcg_score
         values = []
         for rows in list_groups(predictions):
             relevance = predictions.target[rows]
             if len(rows) > 1 and relevance.max() > 0:
-                values.append(ndcg_score(relevance[None], predictions.values[rows][None], k=cutoff))
+                values.append(_compute_ndcg(relevance, predictions.values[rows], cutoff))
             else:
                 values.append(math.nan)
         scores = np.array(values)
@@ -274,6 +279,17 @@ def _build_ndcg(cutoff: int) -> Metric:
         1,
         per_unit=per_group,
     )
+
+
+def _compute_ndcg(relevance: Floats, scores: Floats, cutoff: int) -> float:
+    discounts = 1 / np.log2(np.arange(2, len(scores) + 2))
+    discounts[cutoff:] = 0
+    # Samples with equal scores share the mean of their places' discounts.
+    _, group, sizes = np.unique(-scores, return_inverse=True, return_counts=True)
+    shared = np.add.reduceat(discounts, np.cumsum(sizes) - sizes) / sizes
+    gain: float = np.dot(relevance, shared[group])
+    best: float = np.dot(np.sort(relevance)[::-1], discounts)
+    return gain / best
 
 
 def list_groups(predictions: Predictions) -> list[NDArray[np.intp]]:

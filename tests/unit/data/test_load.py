@@ -14,11 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from sklearn.datasets import load_digits
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.data.report import render_report
-from kfp_mindspore.data.sources import fashion_mnist
-from kfp_mindspore.data.sources.base import to_objects
+from kfp_mindspore.data.sources import fashion_mnist, sklearn_sets
+from kfp_mindspore.data.sources.base import SourceRequest, to_objects
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.transform import DecodeImage, Normalize, Resize, Standardize, Tokenize
@@ -64,6 +65,17 @@ def test_sets_of_scikit_learn(
         if classes:
             assert samples.target is not None
             assert set(samples.target) == set(range(classes))
+
+
+@pytest.mark.parametrize("file", [sklearn_sets._DIGITS, "moved.csv.gz"])
+def test_digits_equal_scikit_learns(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when another release has moved the file."""
+    monkeypatch.setattr(sklearn_sets, "_DIGITS", file)
+    source = sklearn_sets.read_set("digits", SourceRequest())
+    raw = load_digits()
+    assert np.array_equal(source.columns["image"][:, 0], raw.images)
+    assert np.array_equal(source.columns["label"], raw.target)
+    assert source.labels == tuple(str(name) for name in raw.target_names)
 
 
 def test_fashion_mnist_of_debian(load: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.model_selection import train_test_split
 
 from kfp_mindspore.data.split import MODES, check_fractions, parse_mode, parse_shard, split_samples
 from kfp_mindspore.errors import UserError, ValidationError
@@ -130,8 +131,23 @@ def test_stratified_splits_have_shares_of_classes(seed: int) -> None:
         assert np.bincount(classes[parts[name]]).tolist() == shares
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_stratified_split_equals_scikit_learns(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    classes = generator.choice(list("abcde"), 200, p=generator.dirichlet(np.full(5, 5.0)))
+    rest, test = train_test_split(np.arange(200), test_size=20, stratify=classes, random_state=seed)
+    train, validation = train_test_split(rest, test_size=40, stratify=classes[rest], random_state=seed)
+    expected = dict(zip(SPLITS, (train.tolist(), validation.tolist(), test.tolist()), strict=True))
+    assert split(200, "stratified", classes=classes, seed=seed) == expected
+
+
+def test_classes_outnumber_test_split() -> None:
+    with pytest.raises(UserError, match="1 samples are fewer than the 2 classes"):
+        split(10, "stratified", classes=np.arange(10) % 2)
+
+
 def test_class_with_one_sample_names_random_split() -> None:
-    with pytest.raises(UserError, match="cannot split 20 samples by label") as caught:
+    with pytest.raises(UserError, match="cannot split 20 samples by label: class 1 has one sample only") as caught:
         split(20, "stratified", classes=np.array([0] * 19 + [1]))
     assert "--split random" in caught.value.hint
 

@@ -72,6 +72,36 @@ def test_metric_equals_sklearn(predictions, metric, expected) -> None:
     assert get_metric(metric, predictions.task)(predictions) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_metric_equals_sklearn_with_ties_and_zero_weights(seed) -> None:
+    generator = np.random.default_rng(seed)
+    scores, relevance = np.round(generator.normal(size=(30, 3)), 1), generator.integers(4, size=30)
+    target, weight = generator.integers(2 + seed % 2, size=30), generator.integers(3, size=30).astype(float)
+    counted = weight > 0
+    by_class = build_predictions("classification", scores, target, weight=weight)
+    truth, chances = target[counted, None] == np.arange(3), by_class.probabilities[counted]
+    areas = [
+        sklearn_metrics.roc_auc_score(truth[:, column], chances[:, column], sample_weight=weight[counted])
+        for column in range(2 + seed % 2)
+    ]
+    recall = sklearn_metrics.recall_score(
+        target, by_class.values, labels=np.unique(target), average="macro", sample_weight=weight, zero_division=0
+    )
+    f1 = sklearn_metrics.f1_score(target, by_class.values, average="macro", sample_weight=weight, zero_division=0)
+    found = compute_metrics(by_class)
+    assert found["roc_auc"] == pytest.approx(np.mean(areas))
+    assert found["balanced_accuracy"] == pytest.approx(recall)
+    assert found["f1_macro"] == pytest.approx(f1)
+    for cutoff in (1, 5, 40):
+        expected = sklearn_metrics.ndcg_score([relevance], [scores[:, 0]], k=cutoff)
+        by_rank = build_predictions("ranking", scores[:, 0], relevance)
+        assert get_metric(f"ndcg@{cutoff}")(by_rank) == pytest.approx(expected)
+    estimates = np.stack([relevance, np.ones(30)], axis=1)
+    constant = build_predictions("regression", estimates, np.stack([target, np.ones(30)], axis=1), weight=weight)
+    r2 = sklearn_metrics.r2_score(constant.target, estimates, sample_weight=weight)
+    assert compute_metrics(constant)["r2"] == pytest.approx(r2)
+
+
 HALF = np.full((1, 2), 0.5)
 TOKENS = np.log([[[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]])
 
