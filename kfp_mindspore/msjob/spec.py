@@ -20,6 +20,7 @@ from kfp_mindspore.msjob.names import (
     RESTART_POLICIES,
     SUCCESS_POLICIES,
     TOPOLOGY_KEY,
+    WORKER,
     resolve_replica_type,
 )
 from kfp_mindspore.msjob.schema import limit
@@ -183,8 +184,12 @@ class JobManifest:
     @property
     def workers(self) -> int:
         """Requested worker count."""
-        replicas = self.ms_replica_specs["Worker"].replicas
+        replicas = self.ms_replica_specs[WORKER].replicas
         return 1 if replicas is None else replicas
+
+    def get_replica_spec(self, replica_type: str) -> ReplicaSpec:
+        """Return a replica type's spec, by default the workers': MindSpore expects the same script in all roles."""
+        return self.ms_replica_specs.get(replica_type) or self.ms_replica_specs[WORKER]
 
     @property
     def effective_run_policy(self) -> RunPolicy:

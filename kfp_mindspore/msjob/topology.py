@@ -13,12 +13,11 @@ from kfp_mindspore.msjob.names import (
     PORT_NAME,
     REPLICA_INDEX_LABEL,
     REPLICA_TYPE_LABEL,
-    REPLICA_TYPES,
     ROLE_LABEL,
     SCHEDULER,
     WORKER,
 )
-from kfp_mindspore.msjob.spec import JobManifest, ReplicaSpec
+from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.settings import (
     CORES_VARIABLE,
     NODE_ID_VARIABLE,
@@ -73,7 +72,6 @@ class Member:
         index: Index within the type. A worker's index is its rank.
         environment: The MS_* variables; none for a job with one worker.
         labels: The pod's labels.
-        spec: Its replica spec.
     """
 
     name: str
@@ -81,7 +79,6 @@ class Member:
     index: int
     environment: dict[str, str]
     labels: dict[str, str]
-    spec: ReplicaSpec
 
 
 @dataclass(frozen=True)
@@ -109,17 +106,16 @@ def is_standalone(job: JobManifest, workers: int | None = None) -> bool:
 
 def get_scheduler_port(job: JobManifest, default: int = DEFAULT_PORT) -> int:
     """Return the scheduler's port on a cluster: the container port `msjob-port` in its template, or the default."""
-    spec = job.ms_replica_specs.get(SCHEDULER) or job.ms_replica_specs[WORKER]
-    named = (port for port in spec.container.get("ports") or [] if port.get("name") == PORT_NAME)
+    container = job.get_replica_spec(SCHEDULER).container
+    named = (port for port in container.get("ports") or [] if port.get("name") == PORT_NAME)
     return next((int(port["containerPort"]) for port in named), default)
 
 
 def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None = None) -> Topology:
     """Compute a job's topology.
 
-    A job with one worker is one process without MS_*. Otherwise a scheduler is added; without its own template it runs
-    the workers' template, which is what MindSpore expects: the same script in all roles. An elastic job's workers have
-    the requested worker count in a separate variable.
+    A job with one worker is one process without MS_*. Otherwise a scheduler is added. An elastic job's workers have the
+    requested worker count in a separate variable.
 
     Args:
         spec: A valid job.
@@ -129,16 +125,13 @@ def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None 
     requested = get_requested_workers(spec)
     workers = workers or requested
     standalone = is_standalone(spec, workers)
-    replicas = dict(spec.ms_replica_specs)
-    if standalone:
-        replicas = {WORKER: replicas[WORKER]}
-    elif SCHEDULER not in replicas:
-        worker = replicas[WORKER]
-        replicas[SCHEDULER] = ReplicaSpec(1, worker.restart_policy, worker.template)
-    servers = _count(replicas.get(PARAMETER_SERVER))
+    servers = 0
+    if PARAMETER_SERVER in spec.ms_replica_specs:
+        replicas = spec.ms_replica_specs[PARAMETER_SERVER].replicas
+        servers = 1 if replicas is None else replicas
     members = []
-    for kind in (kind for kind in REPLICA_TYPES if kind in replicas):
-        for index in range(workers if kind == WORKER else _count(replicas[kind])):
+    for kind, count in ((SCHEDULER, 0 if standalone else 1), (PARAMETER_SERVER, servers), (WORKER, workers)):
+        for index in range(count):
             environment: dict[str, str] = {}
             if not standalone:
                 host = endpoints.bind_host or endpoints.host if kind == SCHEDULER else endpoints.host
@@ -162,7 +155,6 @@ def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None 
                     index=index,
                     environment=environment,
                     labels=make_labels(spec.name, kind, index),
-                    spec=replicas[kind],
                 )
             )
     return Topology(tuple(members), None if standalone else endpoints.port)
@@ -177,7 +169,3 @@ def make_labels(job_name: str, replica_type: str, index: int) -> dict[str, str]:
         REPLICA_INDEX_LABEL: str(index),
     }
     return {**labels, ROLE_LABEL: "master"} if replica_type == WORKER and index == 0 else labels
-
-
-def _count(spec: ReplicaSpec | None) -> int:
-    return 0 if spec is None else 1 if spec.replicas is None else spec.replicas

@@ -43,7 +43,7 @@ def build_pod(
         restarts: The job's counted restarts.
         options: The operator's options.
     """
-    template = copy.deepcopy(member.spec.template)
+    template = copy.deepcopy(job.get_replica_spec(member.replica_type).template)
     metadata: dict[str, Any] = dict(template.get("metadata") or {})
     labels = {**(metadata.get("labels") or {}), **member.labels, ATTEMPT_LABEL: str(attempt)}
     annotations = {
@@ -161,12 +161,10 @@ def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
     return sentences
 
 
-def get_memory_limit(member: Member) -> str:
-    """Return the memory limit of a member's training container as a quantity; empty without one."""
-    for container in (member.spec.template or {}).get("spec", {}).get("containers") or []:
-        if container.get("name") == CONTAINER_NAME:
-            return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")
-    return ""
+def get_memory_limit(job: MSJob, replica_type: str) -> str:
+    """Return the memory limit of a replica type's training container as a quantity; empty without one."""
+    resources = job.get_replica_spec(replica_type).container.get("resources") or {}
+    return str((resources.get("limits") or {}).get("memory") or "")
 
 
 def get_requests(job: MSJob, member: Member) -> dict[str, str]:
@@ -177,8 +175,9 @@ def get_requests(job: MSJob, member: Member) -> dict[str, str]:
         member: The member.
     """
     totals = []
+    pod = job.get_replica_spec(member.replica_type).template["spec"]
     for key in ("containers", "initContainers"):
-        containers = copy.deepcopy(member.spec.template["spec"].get(key) or [])
+        containers = copy.deepcopy(pod.get(key) or [])
         for container in containers:
             if uses_worker_template(job, member):
                 _drop_devices(container)

@@ -162,7 +162,7 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
         return gang
     endings = list_terminations(gang.members, current, launched=state.status.has(RUNNING), host=gang.host)
     decision = decide_job_phase(
-        [(ending, member.spec.effective_restart_policy) for ending, member in zip(endings, gang.members, strict=True)],
+        [(ending, gang.job.get_replica_spec(ending.replica_type).effective_restart_policy) for ending in endings],
         success_policy=gang.job.success_policy or "",
         restarts=state.restarts,
         backoff_limit=get_restart_limit(gang.job),
@@ -182,8 +182,8 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
     state.status.failure = None if failure.exit_code == PEER_LOST_EXIT_CODE else failure
     if failure.reason == "OOMKilled":
         # The last line was printed before and is not the cause.
-        limits = (get_memory_limit(member) for member in gang.members if member.name == failure.pod)
-        message += "".join(f"; its memory limit is {limit}" for limit in limits if limit)
+        if limit := get_memory_limit(gang.job, decision.termination.replica_type):
+            message += f"; its memory limit is {limit}"
     elif failure.log:
         message = f"{message}; its last line: {failure.log[-1]}"
     if decision.action == "fail":

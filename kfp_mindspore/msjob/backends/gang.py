@@ -134,7 +134,7 @@ class ProcessGang:
                     running.pod.reason or "",
                     running.pod.message or "",
                 ),
-                running.member.spec.effective_restart_policy,
+                self._job.get_replica_spec(running.pod.replica_type).effective_restart_policy,
             )
             for running in self._members
         ]
@@ -142,7 +142,7 @@ class ProcessGang:
     @property
     def grace_seconds(self) -> float:
         """Its members' longest grace period."""
-        return max((running.member.spec.grace_seconds for running in self._members), default=0.0)
+        return max((self._job.get_replica_spec(pod.replica_type).grace_seconds for pod in self.pods), default=0.0)
 
     def is_running(self) -> bool:
         """Return whether a member still ran at the last `poll`."""

@@ -71,7 +71,7 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
         environment: The submitting process's environment.
         cwd: The submitting process's directory.
     """
-    container = member.spec.container
+    container = job.get_replica_spec(member.replica_type).container
     variables = dict(member.environment)
     for item in container.get("env") or []:
         value = _read_variable(job, member, item)
@@ -119,8 +119,9 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
             continue
         seen.add(kind)
         path = f"spec.msReplicaSpecs.{kind}.template.spec"
-        _check_pod(member.spec.template["spec"], path, errors, warnings)
-        containers = member.spec.template["spec"]["containers"]
+        pod = job.get_replica_spec(kind).template["spec"]
+        _check_pod(pod, path, errors, warnings)
+        containers = pod["containers"]
         index = next(i for i, item in enumerate(containers) if item["name"] == CONTAINER_NAME)
         where = f"{path}.containers[{index}]"
         before = len(errors)
@@ -228,7 +229,7 @@ def _read_variable(job: MSJob, member: Member, item: Mapping[str, Any]) -> str |
     if path is None:
         return None
     if keyed := _KEYED_FIELD.fullmatch(path):
-        own = (member.spec.template.get("metadata") or {}).get(keyed[1]) or {}
+        own = (job.get_replica_spec(member.replica_type).template.get("metadata") or {}).get(keyed[1]) or {}
         values = {**own, **member.labels} if keyed[1] == "labels" else own
         return str(values.get(keyed[2], ""))
     fields = {

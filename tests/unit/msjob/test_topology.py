@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import MSJob, ReplicaSpec, build_msjob
+from kfp_mindspore.msjob.names import SCHEDULER
 from kfp_mindspore.msjob.topology import (
     VARIABLES,
     Endpoints,
@@ -44,7 +45,8 @@ def test_one_worker_is_one_plain_process(specs: dict[str, ReplicaSpec]) -> None:
 
 def test_workers_get_scheduler_of_their_own_template() -> None:
     worker = make_spec(2)
-    topology = build_topology(make_job(Worker=worker), HERE)
+    job = make_job(Worker=worker)
+    topology = build_topology(job, HERE)
     assert [(member.name, member.environment) for member in topology.members] == [
         (
             "digits-scheduler-0",
@@ -81,13 +83,12 @@ def test_workers_get_scheduler_of_their_own_template() -> None:
         ),
     ]
     assert topology.scheduler_port == 4321
-    scheduler = topology.members[0].spec
-    assert (scheduler.template, scheduler.restart_policy) == (worker.template, worker.restart_policy)
+    assert job.get_replica_spec(SCHEDULER) == worker
 
 
 def test_scheduler_with_its_own_template_keeps_it() -> None:
     job = make_job(Worker=make_spec(2), Scheduler=make_spec(word="schedule"))
-    assert build_topology(job, HERE).members[0].spec.container["command"] == ["schedule"]
+    assert job.get_replica_spec(SCHEDULER).container["command"] == ["schedule"]
 
 
 def test_parameter_servers_make_cluster_of_one_worker_too() -> None:
