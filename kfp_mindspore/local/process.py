@@ -68,9 +68,11 @@ class ProcessIdentity:
 
     def is_alive(self) -> bool:
         """Return whether this very process still runs; a zombie does not."""
-        if (child := _detached.get(self.pid)) is not None and child.poll() is not None:
+        is_alive = ProcessIdentity.of(self.pid) == self
+        # Polled afterwards: a child that ended in between is a zombie, and nobody may ask again.
+        if not is_alive and (child := _detached.get(self.pid)) is not None and child.poll() is not None:
             del _detached[self.pid]
-        return ProcessIdentity.of(self.pid) == self
+        return is_alive
 
     def wait(self, timeout: float) -> bool:
         """Wait until the process is gone.
