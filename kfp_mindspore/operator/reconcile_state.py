@@ -37,13 +37,13 @@ class ReconcileState:
     def __init__(
         self, document: Mapping[str, Any], observed: Observed, now: datetime.datetime, options: OperatorOptions
     ):
-        self.document = document
         self.observed = observed
         self.now = now
         self.options = options
         self.pod_groups = get_pod_groups(options.gang_scheduler)
         self.uid = str(document["metadata"].get("uid", ""))
         self.name = str(document["metadata"]["name"])
+        self.policy = read_policy(document)
         self.lease: str | None = (document["metadata"].get("annotations") or {}).get(LEASE_ANNOTATION)
         self.status = read_status(document.get("status"))
         self.pods = tuple(pod for pod in observed.pods if pod.owner == self.uid)
@@ -111,9 +111,9 @@ class ReconcileState:
 
     def clean_up(self) -> None:
         """Delete a finished job's objects by its cleanPodPolicy, and the job after its TTL."""
-        raw = read_policy(self.document)
         # An invalid job's policy may have any value.
-        policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
+        policy = self.policy.get("cleanPodPolicy")
+        policy = policy if policy in CLEAN_POD_POLICIES else "Running"
         failed = self.status.get_condition(FAILED)
         reason = failed.reason if failed is not None and failed.status == "True" else ""
         at_once = reason in _ENDED_AT_ONCE
@@ -130,7 +130,7 @@ class ReconcileState:
         elif self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods):
             self.delete(ENDPOINT_SLICES, self.endpoint)
         self.delete(self.pod_groups, self.observed.pod_group)
-        seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
+        seconds, end = self.policy.get("ttlSecondsAfterFinished"), self.status.completion_time
         if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
             end += datetime.timedelta(seconds=seconds)
             self.actions.append(RequeueAt(end) if self.now < end else Delete(MSJOBS, self.name, self.uid))
