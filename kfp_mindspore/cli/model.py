@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json, print_table
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
+from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
+
+_LISTED = 20
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore model verify out/model --outputs")
@@ -232,7 +235,12 @@ def _describe(bundle: ModelBundle) -> dict[str, Any]:
 
 def _describe_serving(bundle: ModelBundle) -> dict[str, Any]:
     signature: Signature = bundle.signature
-    return {"task": signature.task, "labels": list(signature.labels), "preprocessing": bundle.read_preprocessing()}
+    return {
+        "task": signature.task,
+        "labels": list(signature.labels),
+        "preprocessing": bundle.read_preprocessing(),
+        "rows": None if (rows := signature.rows) is None else rows.to_dict(),
+    }
 
 
 def _print_signature(bundle: ModelBundle) -> None:
@@ -249,14 +257,27 @@ def _print_signature(bundle: ModelBundle) -> None:
             click.echo(f"request {spec['name']}: {spec['dtype']} ({', '.join(map(str, spec['shape']))})")
         click.echo(f"preprocessing: {render_steps(declaration.get('pre', ()))}")
         click.echo(f"postprocessing: {render_steps(declaration.get('post', ()))}")
+    if rows := signature.rows:
+        _print_rows(rows, declaration.get("pre", ()))
     if TRANSFORM_FILE in signature.files:
         click.echo(f"\n{TRANSFORM_FILE}: changes requests and responses; served only with --allow_model_code true")
-    metadata = {name: text for name, text in signature.metadata.items() if name not in ("task", "labels")}
+    metadata = {name: text for name, text in signature.metadata.items() if name not in ("task", "labels", "rows")}
     for title, table in (("verified", signature.verified), ("metadata", metadata)):
         if table:
             click.echo(f"\n{title}:")
             for name, value in table.items():
                 click.echo(f"  {name}: {value}")
+
+
+def _print_rows(rows: RowLayout, steps: Sequence[Mapping[str, Any]]) -> None:
+    """Print the columns by which rows are accepted, and the features that they become."""
+    click.echo("")
+    print_table(rows.describe_columns(), ["column", "dtype", "input"])
+    for name, features in rows.list_features(steps).items():
+        listed = ", ".join(features[:_LISTED]) + (", …" if len(features) > _LISTED else "")
+        click.echo(f"features of {name}: {len(features)} ({listed})")
+    ignored = ", ".join((*rows.target, *rows.others)) or "none"
+    click.echo(f"missing values: {rows.missing}; other columns: {rows.extra}; ignored: {ignored}")
 
 
 def _print_specs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:

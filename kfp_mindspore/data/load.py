@@ -167,9 +167,9 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     """Encode, split, fit the preprocessing and write; a field is released once it is in the splits."""
     from kfp_mindspore.data.preprocessing import fit_preprocessing, fit_vocabulary
 
-    report: dict[str, Any] = {"format": source.format}
+    report: dict[str, Any] = {"format": source.format, "missing_rule": options.missing}
     if missing := check_missing(source, roles, options.missing):
-        report |= {"missing": missing, "missing_rule": options.missing}
+        report["missing"] = missing
     if options.missing == "drop" and missing:
         report["dropped"] = drop_incomplete(source, missing)
     target = encode_target(
@@ -189,7 +189,8 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     others = _build_others(source, roles, target, kind)
     source.columns.clear()
     splits = _take({**features.arrays, **{column.name: array for column, array in others}}, features.arrays, indexes)
-    if missing and options.missing not in ("refuse", "drop"):
+    if options.missing not in ("refuse", "drop"):
+        # Also without missing values: requests may have some.
         report["filled"] = fill_missing(features.columns, splits, options.missing)
     preprocessing, labels, vocabulary = options.preprocessing, target.labels, None
     if target.task == "language_model" and target.array is not None and target.array.dtype == object:

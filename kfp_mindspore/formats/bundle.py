@@ -307,7 +307,7 @@ def _read_signature(file: Path) -> Signature:
     with naming_fields(file, "a model's signature"):
         try:
             signature = Signature.from_dict(value)
-            _ = signature.dimensions, signature.ranges, signature.serving
+            _ = signature.dimensions, signature.ranges, signature.serving, signature.rows
         except ValidationError as error:
             raise ValidationError(error.errors, subject=f"{file}: metadata") from None
     return signature

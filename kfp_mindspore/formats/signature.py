@@ -11,6 +11,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.manifest import parse_entries
 from kfp_mindspore.formats.model_options import Dimension, parse_dimensions, parse_ranges, parse_serving
+from kfp_mindspore.formats.rows import RowLayout, parse_layout
 from kfp_mindspore.formats.tensors import TensorSpec
 
 FORMAT_VERSION = 1
@@ -26,8 +27,9 @@ class Signature:
         mindspore_version: The version that exported the model.
         files: Name to {"sha256": …, "size": bytes}.
         verified: The export verification's result: `samples`, `max_abs_diff`, `tolerance` and their origin.
-        metadata: Texts. Reserved: `labels`, a JSON list of class names; `dimensions`, `ranges` and `serving`, JSON
-            objects read by the `parse_*` functions; `encryption`, the method; `transform`, a registered name.
+        metadata: Texts. Reserved: `labels`, a JSON list of class names; `dimensions`, `ranges`, `serving` and
+            `rows`, JSON objects read by the `parse_*` functions; `encryption`, the method; `transform`, a registered
+            name.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -88,6 +90,15 @@ class Signature:
             ValidationError: The metadata's `serving` is invalid.
         """
         return parse_serving(self._load("serving"))
+
+    @property
+    def rows(self) -> RowLayout | None:
+        """The columns by which rows are accepted; None where requests have the inputs only.
+
+        Raises:
+            ValidationError: The metadata's `rows` are invalid.
+        """
+        return parse_layout(self._load("rows"))
 
     @property
     def encryption(self) -> str:

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,14 @@ from kfp_mindspore.formats.bundle import (
     BundleWriter,
     ModelBundle,
     Signature,
+    TensorSpec,
     VerifiedSamples,
     write_bundle,
 )
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
+from kfp_mindspore.formats.rows import build_layout
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving, load_export_samples
@@ -42,6 +44,7 @@ from kfp_mindspore.mindir.padding import (
 )
 from kfp_mindspore.mindir.shards import is_sharded, merge_shards, open_sharded
 from kfp_mindspore.mindir.verify import compare_raw, run_and_compare
+from kfp_mindspore.transform.declaration import build_pipeline
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform, read_transform_source
 
@@ -140,11 +143,14 @@ def export_mindir(
         signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
         signature = _add_ranges(signature, file, named, key)
         declaration: dict[str, Any] = {}
+        names = dict(zip(loaded.inputs, named, strict=True)) if len(named) == 1 else {}
         if declared:
-            names = dict(zip(loaded.inputs, named, strict=True)) if len(named) == 1 else {}
             declaration = declare_serving(loaded, names, signature.outputs)
             if declaration.get("pre"):
                 kept = dataclasses.replace(kept, raw=loaded.raw)
+        raw_specs = build_pipeline(declaration).inputs if declaration.get("pre") else None
+        if transform is None:
+            signature = _add_rows(signature, loaded, raw_specs, names, options.extra_columns)
         tolerance = kept.scale_tolerance(options.tolerance)
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
@@ -304,6 +310,29 @@ def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | 
         inputs=tuple(dataclasses.replace(spec, range=ranges.get(spec.name)) for spec in signature.inputs),
         metadata={name: text for name, text in signature.metadata.items() if name != "ranges"},
     )
+
+
+def _add_rows(
+    signature: Signature, loaded: ExportSamples, raw: Sequence[TensorSpec] | None, names: Mapping[str, str], extra: str
+) -> Signature:
+    """Return the signature with the columns by which a table's rows are accepted.
+
+    Args:
+        signature: The signature.
+        loaded: The export's samples.
+        raw: Request inputs before a declared preprocessing; None when requests have the graph's inputs.
+        names: The graph's input by the dataset's column, where it differs.
+        extra: Whether other columns are `ignore`d or `refuse`d.
+    """
+    if loaded.dataset is None or (raw is None and loaded.dataset.preprocessing.get("pre")):
+        return signature
+    if raw is None:
+        layout = build_layout(loaded.dataset, signature.free_batch(signature.inputs), names, extra=extra)
+    else:
+        layout = build_layout(loaded.dataset, raw, {}, extra=extra)
+    if layout is None:
+        return signature
+    return dataclasses.replace(signature, metadata={**signature.metadata, "rows": json.dumps(layout.to_dict())})
 
 
 def _check_signature(directory: Path, output_dir: Path | str) -> None:

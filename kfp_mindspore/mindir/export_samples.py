@@ -40,6 +40,7 @@ class ExportSamples:
         labels: Class names.
         task: The dataset's task; empty without a dataset.
         origin: Where they come from, for the signature's `verified`.
+        dataset: The dataset, or None.
     """
 
     inputs: Arrays
@@ -51,6 +52,7 @@ class ExportSamples:
     labels: tuple[str, ...] = ()
     task: str = ""
     origin: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Dataset | None = None
 
     @property
     def is_classification(self) -> bool:
@@ -114,6 +116,7 @@ def load_export_samples(
         labels=dataset.labels,
         task=dataset.task,
         origin={"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digest},
+        dataset=dataset,
     )
 
 

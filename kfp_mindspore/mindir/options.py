@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.rows import EXTRA
 from kfp_mindspore.options import check_options, option
 
 FREE = "free"
 TOLERANCE = 1e-5
 # Metadata that `export_mindir` writes from validated arguments.
-_OWN_METADATA = ("dimensions", "encryption", "transform")
+_OWN_METADATA = ("dimensions", "encryption", "rows", "transform")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ExportOptions:
         dimensions: Free dimensions other than the batch by name, and the sizes to pad them to. See
             `formats.model_options.parse_dimensions`; the graph is compared with the network at every size that the
             samples can be padded to.
+        extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
         strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default its `strategy/`.
     """
 
@@ -44,6 +46,7 @@ class ExportOptions:
     tolerance: float = TOLERANCE
     transform: Path | str | None = None
     dimensions: Mapping[str, Any] | None = None
+    extra_columns: str = option("ignore", enum=EXTRA)
     strategy: Path | str | None = None
 
     def check(self) -> None:
