@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ class RowLayout:
             for one in self.inputs
             for index, column in enumerate(one.columns)
         ]
+
+    def name_columns(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return specs with the columns of stacked inputs, for messages."""
+        columns = {(one.name, one.shape): one.columns for one in self.inputs if one.stacked}
+        return tuple(dataclasses.replace(spec, columns=columns.get((spec.name, spec.shape[1:]), ())) for spec in specs)
 
     def list_features(self, steps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         """Return the features in each network input after declared steps, such as `age` or `city=Oslo`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 BYTES = "bytes"
 """dtype of texts and encoded images, as `bytes` objects: of a transform's inputs and outputs, never of a graph's."""
+
+_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class TensorSpec:
         shape: -1 for a free dimension.
         range: An input's least and greatest value, both included; None without a limit. Indices into a table have one:
             the graph raises on an index outside it.
+        columns: A table's columns in an input, in order, for messages.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     range: tuple[float, float] | None = None
+    columns: tuple[str, ...] = field(default=(), compare=False)
 
     def describe_mismatch(self, dtype: str, shape: Sequence[int]) -> str:
         """Return how an array differs from this.
@@ -45,7 +49,12 @@ class TensorSpec:
         fits = len(shape) == len(self.shape) and all(
             size == wanted >= 0 or (wanted == -1 and size > 0) for size, wanted in zip(shape, self.shape, strict=True)
         )
-        return "" if fits else f"shape must be {self.shape}, got {tuple(shape)}"
+        return "" if fits else f"shape must be {self.describe_shape()}, got {tuple(shape)}"
+
+    def describe_shape(self) -> str:
+        """Return the shape, with the columns' names where they are known."""
+        listed = ", ".join(self.columns[:_LISTED]) + (", …" if len(self.columns) > _LISTED else "")
+        return f"{self.shape} ({listed})" if listed else str(self.shape)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON types."""

@@ -67,6 +67,8 @@ class Graph:
         self.batch = self.signature.batch_size
         # A fixed batch is filled by padding and splitting, so requests may have any row count.
         self.inputs = self.signature.free_batch(self.signature.inputs)
+        if self.signature.rows is not None:
+            self.inputs = self.signature.rows.name_columns(self.inputs)
         self.sizes = self._compute_sizes(max_batch, warm)
         for spec in self.inputs:
             _check_dtype(spec)

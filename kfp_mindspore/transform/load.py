@@ -65,7 +65,8 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
         except UserError as error:
             raise UserError(f"{where}: {error.message}", hint=error.hint) from None
         bound = bind_transform(pipeline, signature, f"{bundle.path.name}/{PREPROCESSING_FILE}")
-        return dataclasses.replace(bound, light=list_light_methods(pipeline))
+        inputs = bound.inputs if signature.rows is None else signature.rows.name_columns(bound.inputs)
+        return dataclasses.replace(bound, inputs=inputs, light=list_light_methods(pipeline))
     if entry is None:
         return load_registered(name, signature) if name else None
     if not allow_code:

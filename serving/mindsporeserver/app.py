@@ -205,11 +205,11 @@ class Application:
     ) -> bytes:
         event = RequestEvent(all_headers, body) if is_event(headers) else None
         if event is not None:
-            inputs = v1.decode(event.payload, model.readers)
+            inputs = v1.decode(event.payload, model.readers, model.rows)
         elif len(body) <= _LARGE:
-            inputs = v1.decode(v1.parse_json(body), model.readers)
+            inputs = v1.decode(v1.parse_json(body), model.readers, model.rows)
         else:
-            inputs = await asyncio.to_thread(lambda: v1.decode(v1.parse_json(body), model.readers))
+            inputs = await asyncio.to_thread(lambda: v1.decode(v1.parse_json(body), model.readers, model.rows))
         outputs, record.ticket = await model.infer(inputs, deadline=deadline)
         content = v1.encode(outputs)
         if event is None:
@@ -229,7 +229,7 @@ class Application:
         record: RequestRecord,
         reply: Headers,
     ) -> bytes:
-        arguments = (body, headers.get(_JSON_LENGTH), model.readers, model.output_names)
+        arguments = (body, headers.get(_JSON_LENGTH), model.readers, model.output_names, model.rows)
         request = v2.decode(*arguments) if len(body) <= _LARGE else await asyncio.to_thread(v2.decode, *arguments)
         record.request_id = record.request_id or request.id
         outputs, record.ticket = await model.infer(request.inputs, deadline=deadline)

@@ -23,8 +23,9 @@ from mindsporeserver.errors import (
     RequestError,
     ShuttingDownError,
 )
+from mindsporeserver.protocols.rows import RowReader
 from mindsporeserver.protocols.tensors import InputReader, check_names, join, name_array, shorten
-from mindsporeserver.protocols.v2 import refuse_extensions, to_bytes
+from mindsporeserver.protocols.v2 import get_reader, refuse_extensions, to_bytes
 from mindsporeserver.state import ServerState, read_deadline
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class InferenceService:
         record.request_id = request.id
         try:
             with model.admit():
-                inputs = decode(request, model.readers)
+                inputs = decode(request, model.readers, model.rows)
                 names = _read_outputs(request, model.output_names)
                 remaining = context.time_remaining()
                 deadline = read_deadline(started, self._timeout_seconds, None)
@@ -208,7 +209,10 @@ class InferenceService:
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         """Return a model's inputs and outputs, from its signature."""
-        return pb.ModelMetadataResponse(**self._state.describe_model(request.name, request.version))
+        described = self._state.describe_model(request.name, request.version)
+        # The message has no field for the columns of a table's model; ModelConfig and HTTP have.
+        described.pop("rows", None)
+        return pb.ModelMetadataResponse(**described)
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
         """Load a model, or load it again; the response is kserve's, Triton's has no fields."""
@@ -254,8 +258,8 @@ class HealthService:
             await self._servicer.set(service, _SERVING if is_serving else _NOT_SERVING)
 
 
-def decode(request: Any, readers: Mapping[str, InputReader]) -> Arrays:
-    """Read a ModelInferRequest's inputs, raw or typed.
+def decode(request: Any, readers: Mapping[str, InputReader], rows: RowReader | None = None) -> Arrays:
+    """Read a ModelInferRequest's inputs, raw or typed: the model's own, or with `rows` one per column.
 
     Raises:
         InvalidRequestError: Naming the input, what was expected and what was found.
@@ -267,14 +271,16 @@ def decode(request: Any, readers: Mapping[str, InputReader]) -> Arrays:
         )
     refuse_extensions(request.parameters, "parameters")
     inputs: Arrays = {}
+    names: list[str] = [tensor.name for tensor in request.inputs]
+    if rows is not None and not rows.accepts(names):
+        rows = None
     for index, tensor in enumerate(request.inputs):
         name = tensor.name
-        reader = readers.get(name)
+        if name in names[:index]:
+            raise InvalidRequestError(f"input {shorten(name)}: given twice")
+        reader = get_reader(name, tensor.datatype, readers, rows)
         if reader is None:
-            raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(readers)}")
-        if name in inputs:
-            raise InvalidRequestError(f"input {name!r}: given twice")
-        reader.check_datatype(tensor.datatype)
+            continue
         refuse_extensions(tensor.parameters, f"input {name!r}: parameters")
         shape = list(tensor.shape)
         if raw:
@@ -283,6 +289,8 @@ def decode(request: Any, readers: Mapping[str, InputReader]) -> Arrays:
             inputs[name] = reader.read_raw(raw[index], shape)
         else:
             inputs[name] = reader.read_flat(_list_contents(tensor, name), shape)
+    if rows is not None:
+        return rows.pack(inputs, names)
     if len(inputs) != len(readers):
         check_names(inputs, readers)
     return inputs

@@ -7,6 +7,7 @@ Source: https://github.com/triton-inference-server/common/tree/main/protobuf (gr
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -30,7 +31,9 @@ _MESSAGES = {
     "ModelConfigRequest": "string name, string version",
     "ModelConfigResponse": "ModelConfig config",
     "ModelConfig": "string name, string platform, int32 max_batch_size=4, *ModelInput input, *ModelOutput output, "
-    "string backend=17",
+    "*ConfigParameter parameters=14, string backend=17",
+    "ConfigParameter": "string key, ParameterValue value",
+    "ParameterValue": "string string_value",
     "ModelInput": "string name, int32 data_type, int64 dims=4",
     "ModelOutput": "string name, int32 data_type, int64 dims=3",
     "ModelStatisticsRequest": "string name, string version",
@@ -105,7 +108,15 @@ def encode_config(model: MindSporeModel) -> Any:
         for kind in ("input", "output")
     }
     size = model.settings.max_batch if batched else 0
-    config = {"name": model.name, "platform": description["platform"], "backend": BACKEND, "max_batch_size": size}
+    config: dict[str, Any] = {
+        "name": model.name,
+        "platform": description["platform"],
+        "backend": BACKEND,
+        "max_batch_size": size,
+    }
+    if model.rows is not None:
+        text = json.dumps(model.rows.layout.to_dict())
+        config["parameters"] = [{"key": "rows", "value": {"string_value": text}}]
     return messages["ModelConfigResponse"](config={**config, **tensors})
 
 

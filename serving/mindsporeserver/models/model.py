@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec
+from kfp_mindspore.formats.rows import fits
 from kfp_mindspore.mindir.graph import Graph
 from kfp_mindspore.transform.base import TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform
@@ -24,6 +25,7 @@ from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
 from mindsporeserver.observability.metrics import ModelMetrics, ServerMetrics
+from mindsporeserver.protocols.rows import RowReader
 from mindsporeserver.protocols.tensors import InputReader, describe
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ class MindSporeModel:
         self._requests = _RequestCounter()
         self._identity: tuple[int, ...] = ()
         self.readers: Mapping[str, InputReader] = {}
+        self.rows: RowReader | None = None
         self.output_names: tuple[str, ...] = ()
 
     @property
@@ -215,14 +218,15 @@ class MindSporeModel:
         return outputs, ticket
 
     def describe(self) -> dict[str, Any]:
-        """Return the model's V2 metadata."""
-        return {
+        """Return the model's V2 metadata, with `rows` beside the protocol's fields for a table's model."""
+        described = {
             "name": self.name,
             "versions": [self.version],
             "platform": PLATFORM,
             "inputs": describe(self.inputs),
             "outputs": describe(self.outputs),
         }
+        return described if self.rows is None else {**described, "rows": self.rows.layout.to_dict()}
 
     def _run_light(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         """Run a light method in the event loop, where a small request takes less time than starting a thread."""
@@ -279,6 +283,8 @@ class MindSporeModel:
         if _identify(self.bundle.mindir) != self._identity:
             raise BundleReplacedError(f"{self.bundle.path}: was replaced during its load")
         self.readers = {spec.name: InputReader(spec, finite=self.settings.finite) for spec in self.inputs}
+        if (layout := self.bundle.signature.rows) is not None and fits(layout, self.inputs):
+            self.rows = RowReader(layout, finite=self.settings.finite)
         self.output_names = tuple(spec.name for spec in self.outputs)
         self.metrics.set_warm_shapes(len(self._graph.list_shapes()) * max(1, len(self._graph.sizes)))
         self.metrics.set_model_bytes(sum(int(entry["size"]) for entry in self.bundle.signature.files.values()))

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 # Dtype for a transform input: each element is a text or a file.
 BYTES = "bytes"
 
-_DATATYPES = {
+DATATYPES = {
     "bool": "BOOL",
     **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
     BYTES: "BYTES",
 }
-_BY_DTYPE = {np.dtype(name): datatype for name, datatype in _DATATYPES.items() if name != BYTES}
+_BY_DTYPE = {np.dtype(name): datatype for name, datatype in DATATYPES.items() if name != BYTES}
 _NUMBERS = frozenset({int, float})
 # JSON types accepted for each dtype kind: floats are not integers, and only booleans are booleans.
 _LEAVES = {
@@ -53,7 +53,7 @@ def name_datatype(dtype: str) -> str:
     Raises:
         InvalidRequestError: V2 has no name for it, as for bfloat16 and complex numbers.
     """
-    name = _DATATYPES.get(dtype)
+    name = DATATYPES.get(dtype)
     if name is None:
         raise InvalidRequestError(f"dtype {dtype} has no name in the V2 protocol; use V1")
     return name
@@ -67,7 +67,7 @@ def name_array(array: NDArray[Any]) -> str:
 def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     """Return V2's metadata for inputs or outputs, -1 for a free dimension."""
     return [
-        {"name": spec.name, "datatype": _DATATYPES.get(spec.dtype, spec.dtype.upper()), "shape": list(spec.shape)}
+        {"name": spec.name, "datatype": DATATYPES.get(spec.dtype, spec.dtype.upper()), "shape": list(spec.shape)}
         for spec in specs
     ]
 
@@ -84,7 +84,7 @@ class InputReader:
         self._depth = len(spec.shape) - 1
         self.spec = spec
         self.name = spec.name
-        self.datatype = _DATATYPES.get(spec.dtype, spec.dtype.upper())
+        self.datatype = DATATYPES.get(spec.dtype, spec.dtype.upper())
         self.is_bytes = spec.dtype == BYTES
         self.dtype = np.dtype(object) if self.is_bytes else np.dtype(spec.dtype)
         self._leaves = _LEAVES.get(self.dtype.kind, frozenset())
@@ -199,13 +199,15 @@ class InputReader:
             (size == wanted >= 0) or (wanted == -1 and size > 0) for size, wanted in zip(shape, expected, strict=True)
         )
         if not fits:
-            raise InvalidRequestError(f"input {self.name!r}: shape must be {expected}, got {shorten(tuple(shape))}")
+            raise InvalidRequestError(
+                f"input {self.name!r}: shape must be {self.spec.describe_shape()}, got {shorten(tuple(shape))}"
+            )
         return math.prod(shape)
 
     def refuse_ragged(self) -> NoReturn:
         """Refuse rows with different lengths, whether their element count fits or not."""
         raise InvalidRequestError(
-            f"input {self.name!r}: shape must be {self.spec.shape}, got rows of different lengths"
+            f"input {self.name!r}: shape must be {self.spec.describe_shape()}, got rows of different lengths"
         )
 
     def _check_values(self, array: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 
 from mindsporeserver.errors import InvalidRequestError
+from mindsporeserver.protocols.rows import RowReader
 from mindsporeserver.protocols.tensors import InputReader, join, list_texts, name_type, shorten
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ def _describe_content(body: bytes) -> str:
     return ""
 
 
-def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:
-    """Read a V1 body: `instances` holds one nested list per row, or one object with named inputs per row.
+def decode(payload: Any, readers: Mapping[str, InputReader], rows_by_column: RowReader | None = None) -> Arrays:
+    """Read a V1 body: `instances` holds one nested list per row, or one object with named inputs or columns per row.
 
     Args:
         payload: What the body's JSON held.
         readers: The inputs that are accepted.
+        rows_by_column: Reads rows by column names; None to accept inputs only.
 
     Raises:
         InvalidRequestError: Naming the input, what was expected and what was found.
@@ -71,13 +73,16 @@ def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:
         raise InvalidRequestError(f"instances: must be a list, got {name_type(rows)}")
     first = next(iter(readers.values()))
     if rows and isinstance(rows[0], dict) and not (first.is_bytes and rows[0].keys() == {"b64"}):
+        if rows_by_column is not None and rows_by_column.accepts(rows[0]):
+            return rows_by_column.read_rows(rows)
         return {
             name: reader.read_nested([_get(row, index, name, readers) for index, row in enumerate(rows)])
             for name, reader in readers.items()
         }
     if len(readers) > 1:
+        columns = "" if rows_by_column is None else f", or the columns {join(rows_by_column.layout.columns)}"
         raise InvalidRequestError(
-            f"instances: must be objects with {join(readers)}, got {name_type(rows[0] if rows else rows)}"
+            f"instances: must be objects with {join(readers)}{columns}, got {name_type(rows[0] if rows else rows)}"
         )
     return {first.name: first.read_nested(rows)}
 

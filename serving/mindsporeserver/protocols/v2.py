@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from mindsporeserver.errors import InvalidRequestError
+from mindsporeserver.protocols.rows import ColumnReader, RowReader
 from mindsporeserver.protocols.tensors import (
     InputReader,
     check_names,
@@ -71,7 +72,11 @@ class Answer(NamedTuple):
 
 
 def decode(
-    body: bytes, header_length: bytes | str | None, readers: Mapping[str, InputReader], outputs: Sequence[str]
+    body: bytes,
+    header_length: bytes | str | None,
+    readers: Mapping[str, InputReader],
+    outputs: Sequence[str],
+    rows: RowReader | None = None,
 ) -> Inference:
     """Decode a request body.
 
@@ -80,6 +85,7 @@ def decode(
         header_length: The Inference-Header-Content-Length header's value, the JSON's length; None without it.
         readers: Accepted inputs by name.
         outputs: The model's output names.
+        rows: Reads one input per column; None to accept the model's own inputs only.
 
     Raises:
         InvalidRequestError: The body is invalid; the message names the field, the expected and the found value.
@@ -95,23 +101,17 @@ def decode(
     content = memoryview(body)
     position = length
     inputs: Arrays = {}
-    for index, tensor in enumerate(tensors):
-        if not isinstance(tensor, dict):
-            raise InvalidRequestError(f"inputs[{index}]: must be an object, got {name_type(tensor)}")
-        name = tensor.get("name")
-        if not isinstance(name, str):
-            raise InvalidRequestError(f"inputs[{index}].name: must be a string, got {_describe_value(tensor, 'name')}")
-        reader = readers.get(name)
-        if reader is None:
-            raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(readers)}")
-        if name in inputs:
-            raise InvalidRequestError(f"input {name!r}: given twice")
-        reader.check_datatype(tensor.get("datatype"))
+    names = _read_names(tensors)
+    if rows is not None and not rows.accepts(names):
+        rows = None
+    for name, tensor in zip(names, tensors, strict=True):
+        reader = get_reader(name, tensor.get("datatype"), readers, rows)
         size = _read_size(tensor, name)
         if size is None:
             if "data" not in tensor:
                 raise InvalidRequestError(f"input {name!r}: data is missing, and parameters.binary_data_size too")
-            inputs[name] = reader.read_flat(tensor["data"], tensor.get("shape"))
+            if reader is not None:
+                inputs[name] = reader.read_flat(tensor["data"], tensor.get("shape"))
             continue
         if header_length is None:
             raise InvalidRequestError(
@@ -124,11 +124,14 @@ def decode(
                 f"input {name!r}: binary_data_size must be at most {len(body) - position}, the rest of the body, "
                 f"got {size}"
             )
-        inputs[name] = reader.read_raw(content[position : position + size], tensor.get("shape"))
+        if reader is not None:
+            inputs[name] = reader.read_raw(content[position : position + size], tensor.get("shape"))
         position += size
     if position != len(body):
         raise InvalidRequestError(f"body: {len(body) - position} bytes after the binary data of all inputs")
-    if len(inputs) != len(readers):
+    if rows is not None:
+        inputs = rows.pack(inputs, names)
+    elif len(inputs) != len(readers):
         check_names(inputs, readers)
     request_id = payload.get("id")
     if request_id is not None and not isinstance(request_id, str):
@@ -203,6 +206,43 @@ def refuse_extensions(parameters: Container[str], where: str) -> None:
     for name in _REFUSED_PARAMETERS:
         if name in parameters:
             raise InvalidRequestError(f"{where}.{name}: this protocol extension is not supported")
+
+
+def get_reader(
+    name: str, datatype: Any, readers: Mapping[str, InputReader], rows: RowReader | None
+) -> InputReader | ColumnReader | None:
+    """Return the reader for an input or a column; None for a column that is ignored.
+
+    Args:
+        name: The request's name for it.
+        datatype: The request's datatype.
+        readers: The model's inputs.
+        rows: Reads columns; None when the request has the model's inputs.
+
+    Raises:
+        InvalidRequestError: The input is unknown, or the datatype is wrong.
+    """
+    if rows is not None:
+        return rows.get_reader(name, datatype)
+    reader = readers.get(name)
+    if reader is None:
+        raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(readers)}")
+    reader.check_datatype(datatype)
+    return reader
+
+
+def _read_names(tensors: Sequence[Any]) -> list[str]:
+    names: dict[str, None] = {}
+    for index, tensor in enumerate(tensors):
+        if not isinstance(tensor, dict):
+            raise InvalidRequestError(f"inputs[{index}]: must be an object, got {name_type(tensor)}")
+        name = tensor.get("name")
+        if not isinstance(name, str):
+            raise InvalidRequestError(f"inputs[{index}].name: must be a string, got {_describe_value(tensor, 'name')}")
+        if name in names:
+            raise InvalidRequestError(f"input {shorten(name)}: given twice")
+        names[name] = None
+    return list(names)
 
 
 def _check_unicode(field: str, text: str) -> None:

@@ -1,0 +1,124 @@
+"""Requests by a table's column names, in place of the model's own inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfp_mindspore.formats.bundle import TensorSpec
+from kfp_mindspore.formats.rows import RowLayout
+from kfp_mindspore.transform.base import TransformInputError
+from kfp_mindspore.transform.rows import RowPacker
+from mindsporeserver.errors import InvalidRequestError
+from mindsporeserver.protocols.tensors import DATATYPES, InputReader, shorten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+_DTYPES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
+
+
+class RowReader:
+    """Converts requests by column names to the model's inputs.
+
+    Args:
+        layout: The columns and the inputs.
+        finite: Whether infinities are refused.
+    """
+
+    def __init__(self, layout: RowLayout, *, finite: bool) -> None:
+        self.layout = layout
+        self._packer = RowPacker(layout, finite=finite)
+        self._inputs = {column: one for one in layout.inputs for column in one.columns}
+        self._make_reader = lru_cache(maxsize=256)(self._build_reader)
+
+    def accepts(self, names: Iterable[str]) -> bool:
+        """Return whether a request's names are columns, rather than the model's own inputs."""
+        return self._packer.accepts(names)
+
+    def read_rows(self, rows: Sequence[Any]) -> Arrays:
+        """Convert V1's rows, each an object with the columns' values.
+
+        Raises:
+            InvalidRequestError: Naming row, column, what was expected and what was found.
+        """
+        try:
+            return self._packer.pack_rows(rows, _name_instance)
+        except TransformInputError as error:
+            raise InvalidRequestError(error.message) from None
+
+    def pack(self, columns: Arrays, names: Iterable[str]) -> Arrays:
+        """Convert V2's columns.
+
+        Args:
+            columns: Arrays by column.
+            names: All names in the request.
+
+        Raises:
+            InvalidRequestError: Naming the column, what was expected and what was found.
+        """
+        try:
+            self._packer.check_columns(names)
+            return self._packer.pack_columns(columns)
+        except TransformInputError as error:
+            raise InvalidRequestError(error.message) from None
+
+    def get_reader(self, name: str, datatype: Any) -> ColumnReader | None:
+        """Return the reader for a V2 input; None for one that is no column, which `pack` validates.
+
+        Raises:
+            InvalidRequestError: The datatype is not the column's; the message names the column.
+        """
+        if name not in self._inputs:
+            return None
+        is_text = name in self.layout.texts
+        if not isinstance(datatype, str) or datatype not in _DTYPES or (datatype == "BYTES") != is_text:
+            expected = "BYTES" if is_text else "a number's, such as FP64 or INT64"
+            raise InvalidRequestError(f"column {name!r}: datatype must be {expected}, got {shorten(datatype)}")
+        return self._make_reader(name, datatype)
+
+    def _build_reader(self, name: str, datatype: str) -> ColumnReader:
+        one = self._inputs[name]
+        return ColumnReader(TensorSpec(name, _DTYPES[datatype], (-1, *(() if one.stacked else one.shape))))
+
+
+class ColumnReader:
+    """Converts one column's values in V2.
+
+    Args:
+        spec: The request's dtype and the column's shape.
+    """
+
+    def __init__(self, spec: TensorSpec) -> None:
+        # A missing number is NaN; the packer refuses it unless the layout has a value for it.
+        self._reader = InputReader(spec, finite=False)
+        self._spec = spec
+
+    def read_flat(self, values: Any, shape: Any) -> NDArray[Any]:
+        """Convert `data`; null is a missing value."""
+        reader = self._reader
+        if isinstance(values, list) and None in values:
+            fill = "" if reader.is_bytes else np.nan
+            values = [fill if value is None else value for value in values]
+            if not reader.is_bytes:
+                reader = InputReader(dataclasses.replace(self._spec, dtype="float64"), finite=False)
+        return reader.read_flat(values, self._flatten(shape))
+
+    def read_raw(self, content: bytes | memoryview, shape: Any) -> NDArray[Any]:
+        """Convert binary data."""
+        return self._reader.read_raw(content, self._flatten(shape))
+
+    def _flatten(self, shape: Any) -> Any:
+        """Return [N] for [N, 1], the form of clients that send matrices."""
+        is_matrix = isinstance(shape, list) and len(shape) == 2 and shape[1] == 1
+        return shape[:1] if is_matrix and len(self._spec.shape) == 1 else shape
+
+
+def _name_instance(index: int) -> str:
+    return f"instances[{index}]"
