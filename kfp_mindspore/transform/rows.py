@@ -1,6 +1,7 @@
 """Rows by column names to a model's inputs: the one conversion of server, client, files and batch predictions.
 
-Columns are converted as a whole. A missing value is None, NaN, or an empty text; it follows the dataset's rule.
+Columns are converted as a whole. A missing value is None or NaN; it follows the dataset's rule. An
+empty text is a value, as in CSV files.
 """
 
 from __future__ import annotations
@@ -144,9 +145,10 @@ class RowPacker:
         (column,) = one.columns
         if one.dtype == BYTES:
             texts = _to_texts(values, column, name)
-            if self.layout.missing in ("refuse", "drop") and not all(texts.flat):
-                place = [bool(text) for text in texts.flat].index(False)
-                self._refuse_missing(column, place // (texts.size // len(texts)), name)
+            if (missing := np.equal(texts, None)).any():
+                if self.layout.missing in ("refuse", "drop"):
+                    self._refuse_missing(column, int(np.argwhere(missing)[0][0]), name)
+                texts[missing] = b""
             return texts
         dtype = np.dtype(one.dtype)
         if one.shape:
@@ -271,7 +273,7 @@ def _to_numbers(values: Any, column: str, dtype: np.dtype[Any] | None, name: Cal
 
 
 def _to_texts(values: Any, column: str, name: Callable[[int], str]) -> NDArray[Any]:
-    """Return texts as an array of `bytes` objects, missing ones empty."""
+    """Return texts as an array of `bytes` objects, missing ones None."""
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "OSU":
             raise TransformInputError(f"{name(0)}: column {column!r}: must be a text, got {_show(values.flat[0])}")
@@ -284,13 +286,13 @@ def _to_texts(values: Any, column: str, name: Callable[[int], str]) -> NDArray[A
     return fill_objects([_to_bytes(value, column, index, name) for index, value in enumerate(values)])
 
 
-def _to_bytes(value: Any, column: str, index: int, name: Callable[[int], str]) -> bytes:
+def _to_bytes(value: Any, column: str, index: int, name: Callable[[int], str]) -> bytes | None:
     if isinstance(value, str):
         return value.encode(errors="surrogatepass")
     if isinstance(value, bytes):
         return value
     if _is_missing(value):
-        return b""
+        return None
     if isinstance(value, Mapping) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)
@@ -321,13 +323,11 @@ def _to_nested(values: Any, column: str, dtype: np.dtype[Any], name: Callable[[i
 
 
 def _is_missing(value: Any) -> bool:
-    if value is None or (isinstance(value, (str, bytes)) and not value):
-        return True
-    return isinstance(value, float) and value != value
+    return value is None or (isinstance(value, float) and value != value)
 
 
 def _show(value: Any) -> str:
-    if value is None or (isinstance(value, float) and value != value):
+    if _is_missing(value):
         return "no value"
     kind = {str: "the text ", bytes: "the text ", bool: "the boolean ", list: "a list ", dict: "an object "}
     return f"{kind.get(type(value), '')}{value!r:.60}"

@@ -102,13 +102,16 @@ class ColumnReader:
 
     def read_flat(self, values: Any, shape: Any) -> NDArray[Any]:
         """Convert `data`; null is a missing value."""
-        reader = self._reader
-        if isinstance(values, list) and None in values:
-            fill = "" if reader.is_bytes else np.nan
-            values = [fill if value is None else value for value in values]
-            if not reader.is_bytes:
-                reader = InputReader(dataclasses.replace(self._spec, dtype="float64"), finite=False)
-        return reader.read_flat(values, self._flatten(shape))
+        reader, shape = self._reader, self._flatten(shape)
+        if not isinstance(values, list) or None not in values:
+            return reader.read_flat(values, shape)
+        if not reader.is_bytes:
+            reader = InputReader(dataclasses.replace(self._spec, dtype="float64"), finite=False)
+        fill = "" if reader.is_bytes else np.nan
+        array = reader.read_flat([fill if value is None else value for value in values], shape)
+        if reader.is_bytes:
+            array.ravel()[[value is None for value in values]] = None
+        return array
 
     def read_raw(self, content: bytes | memoryview, shape: Any) -> NDArray[Any]:
         """Convert binary data."""

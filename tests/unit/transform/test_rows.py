@@ -39,6 +39,7 @@ def to_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
         (STRICT, {**ROW, "price": 1}, {"features_numbers": [41, 3.5], "city": b"Oslo"}),
         (LAYOUT, {**ROW, "age": True}, {"features_numbers": [1, 3.5], "city": b"Oslo"}),
         (LAYOUT, {**ROW, "city": {"b64": "T3Nsbw=="}}, {"features_numbers": [41, 3.5], "city": b"Oslo"}),
+        (LAYOUT, {**ROW, "city": ""}, {"features_numbers": [41, 3.5], "city": b""}),
         (MEAN, {**ROW, "age": None}, {"features_numbers": [40, 3.5], "city": b"Oslo"}),
         (MEAN, {**ROW, "income": math.nan}, {"features_numbers": [41, 2.5], "city": b"Oslo"}),
         (MEAN, {"age": None, "income": None, "city": None}, {"features_numbers": [40, 2.5], "city": b""}),
@@ -65,7 +66,7 @@ def test_rows_and_columns_become_inputs(layout: RowLayout, row: dict[str, Any], 
         (LAYOUT, {**ROW, "city": 7}, r"row 1: column 'city': must be a text, got 7"),
         (LAYOUT, {**ROW, "city": {"b64": "%"}}, r"row 1: column 'city': b64 is not valid base64"),
         (LAYOUT, {**ROW, "income": None}, r"row 1: column 'income': the value is missing, .* missing=refuse fills no"),
-        (LAYOUT, {**ROW, "city": ""}, r"row 1: column 'city': the value is missing"),
+        (LAYOUT, {**ROW, "city": None}, r"row 1: column 'city': the value is missing"),
         (LAYOUT, {**ROW, "income": 1e300}, r"row 1: column 'income': must be a finite number"),
         (LAYOUT, {**ROW, "income": 10**400}, r"column 'income': must be numbers of at most 64 bits"),
         (MEAN, {**ROW, "income": math.inf}, r"row 1: column 'income': must be a finite number"),
@@ -125,7 +126,7 @@ def test_rows_equal_columns_and_unpacked_inputs(rows: list[dict[str, Any]]) -> N
     for others in (packer.pack_columns(columns), packer.pack_columns(packer.unpack(packed))):
         for name, array in packed.items():
             np.testing.assert_array_equal(others[name], array)
-    incomplete = [any(row[name] in (None, "") for name in MEAN.columns) for row in rows]
+    incomplete = [any(row[name] is None for name in MEAN.columns) for row in rows]
     assert packer.list_incomplete(columns).tolist() == incomplete
 
 

@@ -140,9 +140,12 @@ def test_missing_values_follow_datasets_rule(served: Any, tables: Path) -> None:
     assert layout is not None
     mean = dict(zip(layout.inputs[0].columns, layout.inputs[0].fill, strict=True))["income"]
     expected = predict_v1(served, "mean", [{**ROW, "income": mean}])
-    for predict in (predict_v1, predict_v2, predict_binary, predict_grpc):
+    for predict in PROTOCOLS:
         found = predict(served, "mean", [{**ROW, "income": None}, {**ROW, "income": 1.0}])
         np.testing.assert_allclose(found[:1], expected, rtol=1e-6)
+    for predict in (predict_v1, predict_v2):
+        found = predict(served, "mean", [{**ROW, "city": None}, {**ROW, "city": ""}, ROW])
+        assert (found[:, 3:].tolist(), found[0].tolist()) == ([[0, 0, 0], [0, 0, 0], [0, 1, 0]], found[1].tolist())
 
 
 @pytest.mark.parametrize(
