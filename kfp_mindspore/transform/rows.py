@@ -145,10 +145,11 @@ class RowPacker:
         (column,) = one.columns
         if one.dtype == BYTES:
             texts = _to_texts(values, column, name)
-            if (missing := np.equal(texts, None)).any():
+            found = texts.ravel().tolist()
+            if None in found:
                 if self.layout.missing in ("refuse", "drop"):
-                    self._refuse_missing(column, int(np.argwhere(missing)[0][0]), name)
-                texts[missing] = b""
+                    self._refuse_missing(column, found.index(None) * len(texts) // len(found), name)
+                texts = fill_objects([text or b"" for text in found]).reshape(texts.shape)
             return texts
         dtype = np.dtype(one.dtype)
         if one.shape:
