@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Iterable, Sequence
 
 from kfp_mindspore.settings import is_in_pod
 
@@ -98,3 +99,27 @@ class GateNotMetError(KfpMindSporeError):
     """The model did not pass the pipeline's gate."""
 
     exit_code = 3
+
+
+def get_closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return the known name closest to a mistyped one, in any case; empty when none is as similar as `cutoff`."""
+    by_case = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=cutoff)
+    return by_case[close[0]] if close else ""
+
+
+def suggest(name: str, known: Collection[str], *, cutoff: float = 0.6, listed: bool = True) -> str:
+    """Return `; did you mean 'x'?` for a mistyped name.
+
+    Args:
+        name: The unknown name.
+        known: The known names.
+        cutoff: Least similarity, 0 to 1.
+        listed: Without a close name, suggest one that contains `name`, else list all; otherwise return an empty string.
+    """
+    close = get_closest(name, known, cutoff=cutoff)
+    if listed and not close:
+        close = next((word for word in known if len(name) > 1 and name.lower() in word.lower()), "")
+        if not close:
+            return f"; expected {', '.join(known) or 'none'}"
+    return f"; did you mean {close!r}?" if close else ""

@@ -86,7 +86,7 @@ def build(
 
     if not destination and not dry_run:
         raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
-    _check_destination(destination)
+    _check_names(destination, base, platform)
     words = _split_command(command)
     context = collect_source(source, command=words, tags=cell_tags, include=include)
     options = ImageOptions(
@@ -150,7 +150,6 @@ def runtime(
     --build-arg PIP_INDEX_URL=…, one with a login as a file by --secret pip=…
     """
     from kfp_mindspore.images import make_plan
-    from kfp_mindspore.images.plan import check_platform
     from kfp_mindspore.images.runtime import (
         DEFAULT_BASE,
         DEFAULT_EXTRAS,
@@ -161,9 +160,8 @@ def runtime(
 
     if not destination and not dry_run:
         raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
-    _check_destination(destination)
-    check_platform(platform)
     base = base or DEFAULT_BASE
+    _check_names(destination, base, platform)
     # Before the wheel, which takes longer.
     digest = builder.resolve_base(base, platform)
     context = make_runtime_context(wheel, constraints)
@@ -220,12 +218,15 @@ def inspect(reference: str, platform: str, registry: RegistryConfig, as_json: bo
                 click.echo(f"  {line}")
 
 
-def _check_destination(destination: str) -> None:
-    """Validate the destination before the first request."""
-    from kfp_mindspore.images.reference import parse_repository
+def _check_names(destination: str, base: str, platform: str) -> None:
+    """Validate the images' names and the platform before the first request."""
+    from kfp_mindspore.images.plan import check_platform
+    from kfp_mindspore.images.reference import parse_reference, parse_repository
 
     if destination:
         parse_repository(destination, field="--to")
+    parse_reference(base, field="--base")
+    check_platform(platform, field="--platform")
 
 
 def _split_command(command: str) -> tuple[str, ...]:

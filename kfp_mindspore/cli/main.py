@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import json
@@ -16,7 +15,7 @@ from typing import Any
 import click
 
 from kfp_mindspore import __version__
-from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, UserError, get_closest
 from kfp_mindspore.files import get_home
 from kfp_mindspore.settings import DEBUG_VARIABLE, HOME_VARIABLE, is_debug
 
@@ -59,9 +58,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a subcommand; name the closest one if it does not exist."""
-        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        close = get_closest(args[0], COMMANDS)
         if close and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close[0]!r}?", ctx)
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close!r}?", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -45,10 +45,10 @@ def msjob_component(
     """Turn a Python function into a component that runs the function in each MSJob worker.
 
     The rules of `@dsl.component` apply: parameters have KFP's types, imports are inside the function, and only its
-    source is in the component. The step's process submits the job, prints its log and waits for its end. The step's
-    outputs are worker 0's; other workers write to scratch paths. Each worker has MindSpore's topology in `MS_*`. For
-    `kfp_mindspore.training.fit`, KFP_MINDSPORE_DATASET_DIR and KFP_MINDSPORE_OUTPUT_DIR are the paths for the first
-    input with type Dataset and the first output with type Model, and KFP_MINDSPORE_CHECKPOINT_DIR persists across job
+    source is in the component. The step submits the job, prints its log and waits until it has finished. Worker 0
+    writes the step's outputs; other workers write to scratch paths. `MS_*` variables describe the topology to each
+    worker. `kfp_mindspore.training.fit` reads the first Dataset input (KFP_MINDSPORE_DATASET_DIR), writes the first
+    Model output (KFP_MINDSPORE_OUTPUT_DIR) and resumes from KFP_MINDSPORE_CHECKPOINT_DIR, which persists across job
     restarts.
 
     Args:
@@ -126,8 +126,8 @@ def _build_component(
         entry = structures.InputSpec(_TASK_CONFIG, optional=True, description=description)
         component.component_spec.inputs = {**inputs, PARAMETER: entry}
     container = component.component_spec.implementation.container
-    # A lightweight component command's last argument is its source. The footer replaces the function by its launcher; a
-    # worker imports the same source and calls the wrapped function.
+    # The last argument of a lightweight component's command is the source. The footer replaces the function by its
+    # launcher; a worker imports the same source and calls the wrapped function.
     *command, source = container.command
     changed = [*command, source.rstrip() + _FOOTER.format(name=function.__name__, options=to_json(options))]
     # The job pods' image, too; `set_image` adds the variable where it replaces the placeholder.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.errors import UserError, ValidationError, suggest
 from kfp_mindspore.evaluation.predictions import Floats, Predictions
 from kfp_mindspore.evaluation.summaries import compute_calibration
 
@@ -97,11 +96,7 @@ def get_metric(name: str, task: str = "") -> Metric:
         metric = _build_ndcg(int(cutoff.group(1)))
     if metric is None:
         known = [known for known, entry in METRICS.items() if task in ("", *entry.tasks)]
-        close = difflib.get_close_matches(name.lower(), known, n=1) or [
-            entry for entry in known if name.lower() in entry
-        ]
-        hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(known)}"
-        raise UserError(f"metric {name!r}: unknown; {hint}")
+        raise UserError(f"metric {name!r}: unknown{suggest(name, known)}")
     if task and task not in metric.tasks:
         raise UserError(_describe_task_mismatch(metric, task))
     return metric

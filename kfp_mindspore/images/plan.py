@@ -52,14 +52,18 @@ def get_source_date_epoch() -> int:
     return int(text)
 
 
-def check_platform(platform: str) -> None:
+def check_platform(platform: str, *, field: str = "platform") -> None:
     """Validate a platform.
+
+    Args:
+        platform: The platform.
+        field: Argument name, for the message.
 
     Raises:
         UserError: It is neither such as `linux/amd64` nor `all`.
     """
     if platform != ALL_PLATFORMS and not _PLATFORM.fullmatch(platform):
-        raise UserError(f"platform: must be such as linux/amd64, or {ALL_PLATFORMS}, got {platform!r}")
+        raise UserError(f"{field}: must be such as linux/amd64, or {ALL_PLATFORMS}, got {platform!r}")
 
 
 @dataclass(frozen=True)

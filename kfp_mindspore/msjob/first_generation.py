@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.errors import ValidationError, suggest
 from kfp_mindspore.msjob.changes import Change
 from kfp_mindspore.msjob.kinds.common import rename_references
 from kfp_mindspore.msjob.names import (
@@ -24,7 +24,6 @@ from kfp_mindspore.msjob.names import (
     WORKER,
 )
 from kfp_mindspore.msjob.template_volumes import list_mappings, merge_volumes, move_volume_sources
-from kfp_mindspore.msjob.validation import suggest
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -329,7 +328,9 @@ class _Reader:
 
     def _check_fields(self, document: Mapping[str, Any], path: str, known: tuple[str, ...]) -> None:
         self.errors += [
-            f"{path}.{name}: unknown field{suggest(str(name), known)}" for name in document if name not in known
+            f"{path}.{name}: unknown field{suggest(str(name), known, cutoff=0.75, listed=False)}"
+            for name in document
+            if name not in known
         ]
 
 

@@ -6,13 +6,12 @@ got 0`. A null value counts as an absent field, as in Kubernetes.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.errors import ValidationError, suggest
 from kfp_mindspore.kube.names import NAMESPACE, SERVICE_NAME
 from kfp_mindspore.msjob.names import (
     API_VERSION,
@@ -94,13 +93,6 @@ def list_errors(document: Any) -> list[str]:
     for error in _load_validator().iter_errors(document):
         errors.setdefault(_format_path(error.absolute_path), error.message)
     return [f"{path}: {message}" for path, message in errors.items()] + _list_status_errors(status)
-
-
-def suggest(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:
-    """Return `; did you mean '…'?` when a known name is close, else an empty string."""
-    by_case = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=cutoff)
-    return f"; did you mean '{by_case[close[0]]}'?" if close else ""
 
 
 def _drop_nulls(value: Any) -> Any:
@@ -300,7 +292,7 @@ def _load_validator() -> Any:
         for key, item in _mapping(value).items():
             if key in fields:
                 yield from node.descend(item, fields[key], path=key, schema_path=key)
-            elif (hint := suggest(key, fields, cutoff=0.75 if closed else 0.8)) or closed:
+            elif (hint := suggest(key, fields, cutoff=0.75 if closed else 0.8, listed=False)) or closed:
                 yield error(f"unknown field{hint}", path=[key])
 
     def check_additional(node: Any, inner: Any, value: Any, _: Schema) -> Iterator[Any]:

@@ -25,7 +25,10 @@ def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
         UserError: `image` is empty or contains white space.
     """
     if not image or any(character.isspace() for character in image):
-        raise UserError(f"image: must be the name of an image, got {image!r}")
+        raise UserError(
+            f"image: must be the name of an image, got {image!r}",
+            hint="Expected HOST/NAME:TAG or HOST/NAME@sha256:…, as `kfp-mindspore image build` prints it.",
+        )
     changed = copy.deepcopy(spec)
     previous = {container["image"] for container in _list_containers(changed) if _has_own_image(container)}
     for container in _list_containers(changed):

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
-from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.errors import NotFoundError, UserError, suggest
 from kfp_mindspore.runs.spec import PipelineSpec, dump_spec, parse_documents, read_spec
 
 PACKAGE = "kfp_mindspore.pipelines"
@@ -70,14 +70,15 @@ def check_source(source: str) -> None:
         NotFoundError: The pipeline or file does not exist; the message lists the pipelines in this package.
     """
     path, _ = _split(source)
-    if path.suffix == ".py" or _is_compiled(path):
-        if not path.is_file():
-            raise NotFoundError(f"{path}: no such file")
-    elif source not in list_pipelines():
-        raise NotFoundError(
-            f"{source}: no such pipeline",
-            hint=f"Expected {', '.join([*list_pipelines(), 'file.py[:function]'])} or a compiled file.yaml.",
-        )
+    pipelines = list_pipelines()
+    is_file = path.suffix == ".py" or _is_compiled(path)
+    if path.is_file() if is_file else source in pipelines:
+        return
+    problem = f"{path}: no such file" if is_file else f"{source}: no such pipeline"
+    raise NotFoundError(
+        f"{problem}{suggest(path.stem, pipelines, listed=False)}",
+        hint=f"Expected {', '.join([*pipelines, 'file.py[:function]'])} or a compiled file.yaml.",
+    )
 
 
 def load_spec(source: str) -> PipelineSpec:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.errors import UserError, ValidationError, suggest
 from kfp_mindspore.runs.argument_checks import check_arguments
 
 PipelineSpec = dict[str, Any]
@@ -176,9 +175,7 @@ def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[
     values: dict[str, Any] = {}
     for name, value in arguments.items():
         if name not in parameters:
-            close = difflib.get_close_matches(name, parameters, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(parameters) or 'none'}"
-            errors.append(f"{name}: no such parameter, {hint}")
+            errors.append(f"{name}: no such parameter{suggest(name, parameters)}")
             continue
         try:
             values[name] = _convert(parameters[name].kind, value)

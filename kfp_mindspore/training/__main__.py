@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import training
-from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, UserError, suggest
 from kfp_mindspore.formats.dataset import TASKS, Dataset
 from kfp_mindspore.mindir.network import build_network
 from kfp_mindspore.options import read_descriptions
 from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.names import suggest
 
 if TYPE_CHECKING:
     from kfp_mindspore.training.loop import FitResult

@@ -15,10 +15,10 @@ from mindspore import Parameter, Tensor, load_checkpoint
 from mindspore.train import Callback, EarlyStopping, History, LambdaCallback, ReduceLROnPlateau, TimeMonitor
 from mindspore.train import callback as _builtin
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, suggest
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source
-from kfp_mindspore.training.names import is_lower_better, suggest
+from kfp_mindspore.training.names import is_lower_better
 
 _logger = logging.getLogger(__name__)
 

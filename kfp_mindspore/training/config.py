@@ -10,8 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.training.names import suggest
+from kfp_mindspore.errors import ValidationError, suggest
 from kfp_mindspore.training.schedules import Schedule, build_schedule
 
 if TYPE_CHECKING:

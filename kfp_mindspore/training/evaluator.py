@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore.train import Metric, get_metric_fn, names
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, suggest
 from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training import watchdog
@@ -16,7 +16,6 @@ from kfp_mindspore.training.data import Validation
 from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.distributed import gather_rows, sum_values
 from kfp_mindspore.training.losses import NetworkWithLoss
-from kfp_mindspore.training.names import suggest
 from kfp_mindspore.training.sampler import get_part
 from kfp_mindspore.training.task_metrics import TaskMetric, is_task_metric
 

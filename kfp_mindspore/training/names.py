@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-
-
-def suggest(name: str, known: Sequence[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known name, otherwise the known names."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known) or 'none'}"
-
 
 def is_lower_better(metric: str) -> bool:
     """Return whether a metric improves when it falls, by its name: losses, errors, perplexity and distances."""

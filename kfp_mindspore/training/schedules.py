@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.training.names import suggest
+from kfp_mindspore.errors import ValidationError, suggest
 
 SCHEDULES = ("constant", "cosine", "linear", "polynomial", "exponential", "step")
 

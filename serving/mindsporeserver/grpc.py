@@ -235,7 +235,7 @@ class InferenceService:
         return triton.encode_config(self._state.repository.get_model(request.name, request.version))
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
-        """Return a model's totals, or each model's without a name."""
+        """Return a model's statistics, or all models' if the request names none."""
         repository = self._state.repository
         names = [request.name] if request.name else list(repository.models)
         return triton.encode_statistics([repository.get_model(name, request.version) for name in names])

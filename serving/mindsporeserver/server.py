@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS = 0.2
-# Time for connections in the listener's queue, and handshakes in progress, before it is closed. In several turns: after
-# the whole process was paused a timer that has expired runs before sockets are polled.
+# Time to accept queued connections and finish handshakes before the listener is closed. In several turns: after the
+# whole process was paused, an expired timer runs before sockets are polled.
 _SETTLE_TURNS, _SETTLE_SECONDS = 10, 0.02
-# Time in which gRPC clients end up waiting for a held call, and in which they receive GOAWAY before it ends: grpc ends
-# calls that reach a stopped server with CANCELLED, which clients do not retry.
+# Time to hold late gRPC calls, and to deliver GOAWAY before they end: grpc ends calls that reach a stopped server with
+# CANCELLED, which clients do not retry.
 _HOLD_SECONDS = 0.3
 _GOAWAY_SECONDS = 0.2
 

@@ -1,7 +1,7 @@
 """`--workers N`: identical server processes that share the ports by SO_REUSEPORT, restarted when they die.
 
-The parent imports neither MindSpore nor NumPy. It starts each worker with its own command line and one socket pair end:
-a worker writes a byte when its models are loaded, and shuts down when the parent's end is closed.
+The parent imports neither MindSpore nor NumPy. It passes its command line and one end of a socket pair to each worker.
+A worker writes a byte when its models are loaded, and shuts down when the parent's end is closed.
 """
 
 from __future__ import annotations

@@ -47,3 +47,19 @@ def test_validation_error_names_subject_and_all_fields() -> None:
 
 def test_wait_timeout_is_timeout_error() -> None:
     assert issubclass(errors.WaitTimeoutError, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "hint"),
+    [
+        ("REPLICAS", False, "; did you mean 'replicas'?"),
+        ("tmplate", False, "; did you mean 'podTemplate'?"),
+        ("pod", True, "; did you mean 'podTemplate'?"),
+        ("pod", False, ""),
+        ("x", True, "; expected replicas, podTemplate"),
+        ("", True, "; expected replicas, podTemplate"),
+        ("", False, ""),
+    ],
+)
+def test_suggestions(name: str, listed: bool, hint: str) -> None:
+    assert errors.suggest(name, ["replicas", "podTemplate"], listed=listed) == hint

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import MissingExtraError, UserError, suggest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +97,8 @@ def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> l
     missing = sorted(((request.fields or frozenset()) | request.exact) - set(found))
     if missing:
         listed = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
-        raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}")
+        hint = suggest(missing[0], found, listed=False)
+        raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}{hint}")
     if request.fields is None:
         return list(found)
     guessed = guess_target(found) if request.guess_target else ()

@@ -105,7 +105,7 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
         cwd: The submitting process's directory.
 
     Returns:
-        Warnings, one sentence a field.
+        One sentence for each ignored or replaced field.
 
     Raises:
         ValidationError: It cannot; the message names the fields.
@@ -186,7 +186,9 @@ def _check_pod(spec: Mapping[str, Any], path: str, errors: list[str], warnings: 
 
 def _check_container(container: Mapping[str, Any], path: str, errors: list[str], warnings: list[str]) -> None:
     if not container.get("command"):
-        errors.append(f"{path}.command: is required: the local backend runs no image")
+        errors.append(
+            f"{path}.command: is required, no image runs on this machine; append it: job submit … -- python train.py"
+        )
     if container.get("image") not in (None, PLACEHOLDER_IMAGE):
         warnings.append(f"{path}.image: ignored, the job runs in this environment ({sys.executable})")
     if container.get("resources"):

@@ -26,7 +26,7 @@ LOAD_RESULTS = ("ok", "failed")
 # Label value for all models that are not served: client-supplied names would create series without bound.
 UNKNOWN_MODEL = "(unknown)"
 
-# 100 µs to 10 s in steps by factor 2 or 2.5, a quantile's largest error.
+# Buckets from 100 µs to 10 s, each 2 or 2.5 times the previous one: the largest error of an estimated quantile.
 SECONDS = (
     *(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),

@@ -54,6 +54,7 @@ def test_options_are_passed(arguments: list[str], count: int, capsys: pytest.Cap
     [
         (["absent.csv"], "absent.csv: neither a named data set nor an existing path"),
         (["table.csv", "--target", "colour"], "table.csv (CSV): no field 'colour', found width, height, city"),
+        (["table.csv", "--target", "heigth"], "day, label; did you mean 'height'?"),
         (["table.csv", "--preprocessing", "[{"], "preprocessing: not valid JSON"),
         (["table.csv", "--image-size", "8"], "must be HEIGHTxWIDTH"),
         (["table.csv", "--input", "x="], "--input x: must name at least one field"),

@@ -103,6 +103,8 @@ def showing():
     [
         ("nothing", None, "nothing: no such pipeline"),
         ("nothing.py", None, "nothing.py: no such file"),
+        ("digts_lifecycle", None, "no such pipeline; did you mean 'digits_lifecycle'?"),
+        ("nothing.yaml", None, "Expected batch_predict, "),
         ("bad.py", "x = ", "bad.py:1: SyntaxError"),
         ("bad.py", "import nowhere", "bad.py:1: ModuleNotFoundError: No module named 'nowhere'"),
         ("bad.py", DSL.format("value=nobody"), "bad.py:9: NameError: name 'nobody' is not defined"),
@@ -316,7 +318,7 @@ def test_documented_schedule_reads_its_data(pipelines_server: Any) -> None:
         (["digits_lifecycle", "--host", "{url}"], 2, "digits-lifecycle: its steps have no image"),
         (["nothing", "--host", "{url}"], 2, "nothing: no such pipeline"),
         (["digits_lifecycle", "--host", "http://127.0.0.1:{port}", "--image", IMAGE], 1, "no response from Kubeflow"),
-        (["digits_lifecycle", "--host", "{url}", "--image", "a b"], 2, "image: must be the name of an image"),
+        (["digits_lifecycle", "--host", "{url}", "--image", "a b"], 2, "got 'a b'\nExpected HOST/NAME:TAG"),
     ],
 )
 def test_invalid_request_is_refused_before_any_connection(

@@ -199,9 +199,9 @@ def test_values_are_in_range(task, seed) -> None:
 @pytest.mark.parametrize(
     ("name", "task", "message"),
     [
-        ("acuracy", "", r"metric 'acuracy': unknown; did you mean accuracy\?"),
-        ("f1", "classification", r"did you mean f1_macro\?"),
-        ("auc", "ranking", r"did you mean roc_auc\?"),
+        ("acuracy", "", r"metric 'acuracy': unknown; did you mean 'accuracy'\?"),
+        ("f1", "classification", r"did you mean 'f1_macro'\?"),
+        ("auc", "ranking", r"did you mean 'roc_auc'\?"),
         ("zzz", "ranking", r"expected roc_auc, ndcg@10$"),
         ("mae", "classification", r"metric mae: is for regression, not classification; expected accuracy, balanced_"),
         ("", "none", "task none: has no metrics"),

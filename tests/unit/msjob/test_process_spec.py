@@ -149,7 +149,7 @@ def test_command_without_warm_spares_is_warned_of(command: list[str], count: int
 @pytest.mark.parametrize(
     ("container", "pod", "error"),
     [
-        ({"command": None}, {}, f"{CONTAINER}.command: is required"),
+        ({"command": None}, {}, f"{CONTAINER}.command: is required, no image runs on this machine; append it"),
         ({"command": ["no-such-program"]}, {}, f"{CONTAINER}.command[0]: must be a program of this machine"),
         ({"command": ["./no-such-program"]}, {}, f"{CONTAINER}.command[0]: must be a program of this machine"),
         ({"command": ["python", "-u", "missing.py"]}, {}, f"{CONTAINER}.command: no such script 'missing.py' in "),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
-from kfp_mindspore.msjob.validation import list_errors, suggest, validate_msjob
+from kfp_mindspore.msjob.validation import list_errors, validate_msjob
 
 DELETED = object()
 SPECS = "spec.msReplicaSpecs"
@@ -247,14 +247,6 @@ def test_all_wrong_fields_are_named_at_once(document: dict[str, Any]) -> None:
 def test_documents_that_are_no_mappings(value: Any) -> None:
     with pytest.raises(ValidationError, match=r"^MSJob is invalid: document: must be a mapping, got "):
         validate_msjob(value)
-
-
-@pytest.mark.parametrize(
-    ("word", "found"),
-    [("REPLICAS", "replicas"), ("replcas", "replicas"), ("tmplate", "template"), ("x", None), ("", None)],
-)
-def test_suggestions(word: str, found: str | None) -> None:
-    assert suggest(word, ["replicas", "template"]) == (f"; did you mean '{found}'?" if found else "")
 
 
 junk = st.none() | st.booleans() | st.integers(-2, 2) | st.just(2.5) | st.sampled_from(["", "x", "True"])

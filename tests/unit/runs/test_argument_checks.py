@@ -47,7 +47,7 @@ def gates(metric: str = "accuracy", threshold: float = 0.9, nested: float = 0.1,
         ({"threshold": "95"}, r"step check: threshold: must be 0 to 1"),
         ({"metric": "perplexity", "threshold": 0.5}, r"at least 1, the range of perplexity"),
         ({"metric": "rmse", "threshold": 95.0}, ""),
-        ({"metric": "acc"}, r"step check: metric 'acc': unknown; did you mean accuracy\?"),
+        ({"metric": "acc"}, r"step check: metric 'acc': unknown; did you mean 'accuracy'\?"),
         ({"metric": ""}, ""),
         ({"metric": "", "threshold": 95.0}, ""),
         (

@@ -125,7 +125,7 @@ def test_pipeline_function_with_loop_and_output(home: Path, project: Path, monke
 
 
 def test_invalid_argument_leaves_no_run_directory(project: Path, home: Path) -> None:
-    with pytest.raises(UserError, match="mesage: no such parameter, did you mean message"):
+    with pytest.raises(UserError, match="mesage: no such parameter; did you mean 'message'"):
         run_local(f"{project}/steps.py:failing", {"mesage": "x"})
     with pytest.raises(NotFoundError, match="no_such: no such pipeline"):
         run_local("no_such")

@@ -370,7 +370,7 @@ def test_unknown_run_is_error(client: remote.RemoteClient) -> None:
 def test_invalid_arguments_are_refused_before_any_request(
     client: remote.RemoteClient, pipelines_server: Any, package: str
 ) -> None:
-    with pytest.raises(ValidationError, match=r"number: must be an integer, got 'many'; .*did you mean name\?"):
+    with pytest.raises(ValidationError, match=r"number: must be an integer, got 'many'; .*did you mean 'name'\?"):
         client.run(package, {"number": "many", "nam": "y"})
     assert not pipelines_server.runs
 

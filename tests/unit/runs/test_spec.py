@@ -169,8 +169,8 @@ def test_arguments_are_converted(name: str, given: Any, expected: Any) -> None:
         ({"list": "{}"}, "list: must be a JSON list"),
         ({"struct": "["}, "struct: must be a JSON object"),
         ({"string": 3}, "string: must be a string, got 3"),
-        ({"sting": "3"}, "sting: no such parameter, did you mean string?"),
-        ({"zzz": "3"}, "zzz: no such parameter, expected number_integer"),
+        ({"sting": "3"}, "sting: no such parameter; did you mean 'string'?"),
+        ({"zzz": "3"}, "zzz: no such parameter; expected number_integer"),
     ],
 )
 def test_invalid_argument_is_named(arguments: dict[str, Any], message: str) -> None:
