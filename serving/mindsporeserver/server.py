@@ -134,12 +134,12 @@ class Server:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_signal)
         if self._link is not None:
-            self._link.on_parent_exit(self._ending.set)
+            self._link.follow_parent(self._ending.set)
         expiring = loop.create_task(self._expire())
         loading = loop.create_task(self._load())
         loading.add_done_callback(self._on_loaded)
         if self._link is not None and not self._link.listens_early:
-            await self._wait_loaded()
+            await self._wait_loaded(self._link.opened)
         if not self._ending.is_set():
             rpc = await self._start_grpc()
             serving = loop.create_task(self._http.serve(sockets=[self._options.http_socket]))
@@ -173,8 +173,8 @@ class Server:
         self._failure = error
         self._ending.set()
 
-    async def _wait_loaded(self) -> None:
-        while not self._state.repository.loaded and not self._ending.is_set():
+    async def _wait_loaded(self, opened: asyncio.Event) -> None:
+        while not (self._state.repository.loaded and opened.is_set()) and not self._ending.is_set():
             await asyncio.sleep(0.02)
 
     async def _load(self) -> None:

@@ -1,7 +1,9 @@
 """`--workers N`: identical server processes that share the ports by SO_REUSEPORT, restarted when they die.
 
 The parent imports neither MindSpore nor NumPy. It passes its command line and one end of a socket pair to each worker.
-A worker writes a byte when its models are loaded, and shuts down when the parent's end is closed.
+A worker writes a byte when its models are loaded, and shuts down when the parent's end is closed. The parent writes a
+byte when a worker may listen: worker 0 listens first, and no other until it is ready, since clients cannot choose a
+worker, and a ready one would make the whole server seem ready.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindsporeserver.ports import bind_port, check_port
@@ -40,10 +42,12 @@ class WorkerLink:
     Args:
         connection: Readable when the parent has ended.
         listens_early: Whether to listen before the models are loaded, as one process must for liveness probes.
+        opened: Set when the worker may listen, after `follow_parent`.
     """
 
     connection: socket.socket
     listens_early: bool
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     def from_environment(cls) -> WorkerLink | None:
@@ -56,13 +60,20 @@ class WorkerLink:
         with contextlib.suppress(OSError):
             self.connection.send(b"r")
 
-    def on_parent_exit(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the running event loop when the parent has ended."""
+    def follow_parent(self, on_exit: Callable[[], None]) -> None:
+        """Set `opened` when the worker may listen; call `on_exit` in the running loop when the parent has ended."""
         loop = asyncio.get_running_loop()
 
         def notify() -> None:
-            loop.remove_reader(self.connection)
-            callback()
+            try:
+                is_open = bool(self.connection.recv(1))
+            except OSError:
+                is_open = False
+            if is_open:
+                self.opened.set()
+            else:
+                loop.remove_reader(self.connection)
+                on_exit()
 
         loop.add_reader(self.connection, notify)
 
@@ -113,7 +124,9 @@ class _Pool:
         self._environment = environment
         self._grace_period = grace_period
         self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._links: dict[int, socket.socket] = {}
         self._ready: set[int] = set()
+        self._is_open = False
         self._was_ready = False
         self._stopping = asyncio.Event()
         self._is_killing = False
@@ -145,6 +158,8 @@ class _Pool:
             self._ready.discard(index)
             if self._stopping.is_set():
                 return code
+            if index == 0:
+                self._open()
             if not self._was_ready:
                 return code or 1
             failures = 0 if was_ready else failures + 1
@@ -170,7 +185,9 @@ class _Pool:
                     # A terminal's Ctrl-C reaches the parent only, which forwards it once.
                     start_new_session=True,
                 )
-            self._processes[index] = process
+            self._processes[index], self._links[index] = process, ours
+            if self._is_open:
+                self._permit(ours)
             if self._stopping.is_set():
                 self._signal(process)
             ours.setblocking(False)
@@ -179,14 +196,28 @@ class _Pool:
                 return await process.wait()
             finally:
                 loop.remove_reader(ours)
-                del self._processes[index]
+                del self._processes[index], self._links[index]
 
     def _read(self, index: int, connection: socket.socket) -> None:
         if connection.recv(1):
             self._ready.add(index)
             self._was_ready = True
+            if index == 0:
+                self._open()
         else:
             asyncio.get_running_loop().remove_reader(connection)
+
+    def _open(self) -> None:
+        """Let all workers listen, now and when they are restarted."""
+        if not self._is_open:
+            self._is_open = True
+            for link in self._links.values():
+                self._permit(link)
+
+    @staticmethod
+    def _permit(link: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            link.send(b"o")
 
     def _stop(self) -> None:
         self._is_killing = self._stopping.is_set()

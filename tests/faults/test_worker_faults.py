@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -31,6 +33,13 @@ PREDICT = "/v1/models/digits:predict"
 def list_workers(server: ModelServer) -> list[int]:
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
     return sorted(int(pid) for pid in children.split())
+
+
+def list_early_workers(server: ModelServer) -> list[int]:
+    """Return the worker that listens before its models are loaded."""
+    return [
+        pid for pid in list_workers(server) if re.search(rb"WORKER=\d+:1", Path(f"/proc/{pid}/environ").read_bytes())
+    ]
 
 
 def count_ready(server: ModelServer) -> int:
@@ -75,6 +84,18 @@ def test_models_are_fixed_and_stay_served(pool: ModelServer, eventually: Eventua
     for _ in range(10):
         assert pool.post(PREDICT, json.loads(BODY))[0] == 200
     eventually(lambda: pool.read_log().count("--reload_interval is 0 with --workers") == 1)
+
+
+def test_no_worker_listens_before_first_is_ready(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
+    server = serve({"digits": hard_models / "a"}, WORKERS)
+    (first,) = eventually(lambda: list_early_workers(server), 60)
+    os.kill(first, signal.SIGSTOP)
+    eventually(lambda: count_ready(server) == 1, 120)
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", server.port)) == errno.ECONNREFUSED
+    os.kill(first, signal.SIGCONT)
+    server.wait_ready()
+    assert [server.post(PREDICT, json.loads(BODY))[0] for _ in range(20)] == [200] * 20
 
 
 def test_killed_worker_is_replaced_and_other_serves_on(pool: ModelServer, eventually: Eventually) -> None:
