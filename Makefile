@@ -77,7 +77,7 @@ DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 
 test-docker: $(STAMP) ## Tests with a Docker daemon of their own (root; installs Debian's packages)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(DOCKER_PACKAGES) >/dev/null 2>&1; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DOCKER_PACKAGES); fi
+	  .ci/apt-install $(DOCKER_PACKAGES); fi
 	$(PYTEST) -m docker --durations 10 tests/docker
 
 cluster-build: $(STAMP) ## Build Kubernetes and BuildKit for the tests into a cache: 16 minutes the first time

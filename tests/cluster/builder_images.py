@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
+from tests.cluster.infrastructure.commands import call
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, get_images, unpack_archive, write_archive
 from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
@@ -67,10 +68,7 @@ def push_archive(archive: Path, target: str) -> None:
     if shutil.which("skopeo") is None:
         raise UnavailableError("skopeo is not installed: apt-get install skopeo")
     words = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
-    done = subprocess.run(
-        [*words, f"docker-archive:{archive}", f"docker://{target}"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    call(*words, f"docker-archive:{archive}", f"docker://{target}", seconds=None)
 
 
 def push_busybox(registry: str, folder: Path) -> str:
@@ -112,16 +110,7 @@ def _install(root: Path, packages: Sequence[str]) -> None:
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "LANG": "C.UTF-8"}
     proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     for words in (["update"], ["install", "--yes", "--no-install-recommends", *packages], ["clean"]):
-        done = subprocess.run(
-            ["chroot", str(root), "apt-get", "--quiet", *words],
-            env={**environment, **proxies},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"apt-get {words[0]} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+        call("chroot", str(root), "apt-get", "--quiet", *words, seconds=None, environment={**environment, **proxies})
     shutil.rmtree(root / "var/lib/apt/lists")
     for name in _DEVICES:
         (root / "dev" / name).unlink()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster.infrastructure.commands import call
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_go
 
@@ -257,15 +257,4 @@ def _fetch_module(folder: Path, module: str) -> dict[str, str]:
 
 def _call_go(arguments: Sequence[str], folder: Path) -> str:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
-    done = subprocess.run(
-        ["go", *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"go {' '.join(arguments[:2])} in {folder} failed:\n{done.stderr[-4000:]}")
-    return done.stdout
+    return call("go", *arguments, seconds=None, folder=folder, environment=environment)

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.cluster.infrastructure.binaries import get_binaries
+from tests.cluster.infrastructure.commands import call
 from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
@@ -95,9 +95,7 @@ def bootstrap(root: Path, packages: Sequence[str]) -> None:
     if shutil.which("debootstrap") is None:
         raise UnavailableError("debootstrap is not installed; run `python -m tests.cluster build` as root")
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", _DEBIAN, str(root)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"debootstrap exited with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    call(*command, seconds=None)
     for path in _UNUSED:
         shutil.rmtree(root / path, ignore_errors=True)
 

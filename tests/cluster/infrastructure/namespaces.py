@@ -8,13 +8,13 @@ changes that `machine.py` reverts.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_mindspore.files import read_json, write_json
+from tests.cluster.infrastructure.commands import call
 from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.machine import DEVICE, FIXED_PLACES
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE
@@ -133,20 +133,6 @@ def remove_link(directory: Path) -> None:
     if record.exists():
         with contextlib.suppress(RuntimeError):
             call("ip", "link", "delete", _name_device(read_json(record)["number"]))
-
-
-def call(*command: str, seconds: float = 120) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        RuntimeError: It failed; the message holds its errors.
-    """
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=seconds
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    return done.stdout
 
 
 def _link(pid: int) -> Network:

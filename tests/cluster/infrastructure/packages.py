@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.infrastructure.commands import call
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 EXTRAS = (
     "artifacts", "data", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes", "workloads"
 )  # fmt: skip
+_UV = str(Path(sys.executable).with_name("uv"))
 _PYTHON_VERSION = "3.11"
 _SOURCES = ("kfp_mindspore", "components", "pipelines", "serving")
 _FILES = ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore_cli.py")
@@ -117,7 +118,18 @@ def install_project(directory: Path) -> PodPackages:
             shutil.copyfile(ROOT / name, source / name)
         for name in _SOURCES:
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        _call_uv("build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(wheels), str(source))
+        call(
+            _UV,
+            "build",
+            "--quiet",
+            "--wheel",
+            "--python",
+            sys.executable,
+            "--out-dir",
+            str(wheels),
+            str(source),
+            seconds=None,
+        )
         (wheel,) = wheels.glob("*.whl")
         install_python_packages(directory, "--no-deps", str(wheel))
     return PodPackages(dependencies, make_directory(directory))
@@ -143,11 +155,4 @@ def install_python_packages(target: Path, *words: str) -> None:
     """
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     where = ["--target", str(target), "--python", sys.executable, "--python-version", _PYTHON_VERSION]
-    _call_uv("pip", "install", "--quiet", *where, *constraints, *words)
-
-
-def _call_uv(*words: str) -> None:
-    uv = Path(sys.executable).with_name("uv")
-    done = subprocess.run([str(uv), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"uv {words[0]} failed:\n{done.stderr[-4000:]}")
+    call(_UV, "pip", "install", "--quiet", *where, *constraints, *words, seconds=None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from tests.cluster.infrastructure.commands import call
+from tests.cluster.infrastructure.paths import ROOT
 
 # Debian package by a program or file in it.
 PACKAGES: Mapping[str, str] = {
@@ -49,18 +51,10 @@ def install_packages() -> None:
     check_root()
     if shutil.which("apt-get") is None:
         raise UnavailableError(f"{', '.join(missing)}: not installed, and there is no apt-get to install them with")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *missing]):
-        done = subprocess.run(
-            ["apt-get", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise UnavailableError(f"apt-get {' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+    try:
+        call(str(ROOT / ".ci/apt-install"), *missing, seconds=None)
+    except RuntimeError as error:
+        raise UnavailableError(str(error)) from error
 
 
 def check_control_plane() -> None:
