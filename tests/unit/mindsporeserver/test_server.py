@@ -332,9 +332,9 @@ def test_bad_bundle_ends_it_with_one_line(
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--http_port=70000", "--http_port: must be 1 to 65535, got 70000"),
-        ("--workers=0", "--workers: must be at least 1, got 0"),
-        ("--max_batch=0", "--max_batch: must be at least 1, got 0"),
+        ("--http_port=70000", "--http_port: must be an integer ≥ 1 and ≤ 65535, got 70000"),
+        ("--workers=0", "--workers: must be an integer ≥ 1, got 0"),
+        ("--max_batch=0", "--max_batch: must be an integer ≥ 1, got 0"),
     ],
 )
 def test_bad_flags(models: Path, start_server: Callable[..., Any], flag: str, message: str) -> None:
