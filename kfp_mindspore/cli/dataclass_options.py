@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -24,21 +25,24 @@ def dataclass_options(
     without: Collection[str] = (),
     names: Mapping[str, str] | None = None,
     types: Mapping[str, click.ParamType] | None = None,  # type: ignore[type-arg,unused-ignore]
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
     once: Collection[str] = (),
     into: str = "options",
     is_complete: bool = True,
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each field; the command gets an instance of the dataclass.
 
-    Types, limits, defaults and help are the declaration's. A list or a dict of strings is repeatable; another dict is
-    JSON.
+    Types, limits, defaults and help are the declaration's: help is the first sentence, with a note in brackets behind
+    it such as [env: KFP_TOKEN]. A list or a dict of strings is repeatable; another dict is JSON.
 
     Args:
         declaration: The dataclass, see `kfp_mindspore.options`.
         only: Fields with an option; default all.
         without: Fields without one; in the instance they have their defaults.
-        names: Option by field, where it is not the field's name with dashes: {"env_vars": "--env"}.
+        names: Option by field, where it is not the field's name with dashes: {"env_vars": "--env"}; with a short form
+            "-n --namespace".
         types: Parameter types by field, such as `click.Path()`.
+        settings: Further keywords of `click.option` by field: {"token": {"envvar": "KFP_TOKEN"}}.
         once: Lists given by one option, whose type in `types` returns a list.
         into: Name of the command's argument.
         is_complete: Whether the fields are all that the dataclass requires; else the command gets them as a dict.
@@ -55,25 +59,29 @@ def dataclass_options(
         added: Any = wrapped
         for entry in reversed(declared):
             flag = (names or {}).get(entry.name) or "--" + entry.name.replace("_", "-")
-            added = _build_option(entry, flag, (types or {}).get(entry.name), entry.name in once)(added)
+            kind, further = (types or {}).get(entry.name), (settings or {}).get(entry.name, {})
+            added = _build_option(entry, flag, kind, entry.name in once, further)(added)
         return added  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _build_option(entry: Option, flag: str, kind: Any, is_once: bool) -> Callable[[Any], Any]:
+def _build_option(
+    entry: Option, flag: str, kind: Any, is_once: bool, further: Mapping[str, Any]
+) -> Callable[[Any], Any]:
     is_repeatable = entry.is_repeatable and not is_once
-    help_text = entry.summary.replace("`", "") + ("; repeatable." if is_repeatable else ".")
-    settings: dict[str, Any] = {"help": help_text, "required": entry.is_required}
+    note = re.match(r"\.( \[[^]]+\])", entry.description.removeprefix(entry.summary))
+    end = ("; repeatable." if is_repeatable else ".") + (note[1] if note else "")
+    settings: dict[str, Any] = {"help": entry.summary.replace("`", "") + end, "required": entry.is_required}
     if entry.kind is bool and entry.default is False:
-        return click.option(flag, entry.name, is_flag=True, help=help_text)
+        return click.option(flag, entry.name, is_flag=True, help=settings["help"])
     if entry.kind is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     if is_repeatable:
         settings["multiple"] = True
     elif not entry.is_required and entry.default not in (None, ""):
         settings |= {"default": entry.default, "show_default": True}
-    return click.option(flag, entry.name, type=kind or _get_type(entry), **settings)
+    return click.option(*flag.split(), entry.name, type=kind or _get_type(entry), **{**settings, **further})
 
 
 def _get_type(entry: Option) -> click.ParamType:  # type: ignore[type-arg,unused-ignore]

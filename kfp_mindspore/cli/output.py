@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -38,16 +36,6 @@ class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def add_json_option(command: Command) -> Command:
     """Add the option `--json`, passed as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
-
-
-def add_backend_option(command: Command) -> Command:
-    """Add the option `--backend`, passed as `backend`: `local`, `kubernetes` or None."""
-    return click.option(
-        "--backend",
-        type=click.Choice([LOCAL, KUBERNETES]),
-        envvar=BACKEND_VARIABLE,
-        help="Backend. [default: local on a machine, kubernetes in a pod]",
-    )(command)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kfp_mindspore.cli.completion import complete_pipelines
+from kfp_mindspore.cli.dataclass_options import dataclass_options
+from kfp_mindspore.cli.output import PairType
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
@@ -29,24 +31,24 @@ class PipelineServerOptions:
     """Server option values.
 
     Args:
-        host: Server URL; may be empty.
-        namespace: User namespace on a multi-user server.
-        token: Bearer token.
-        token_file: File with a service account's token.
-        cookie: Session cookie.
-        ca_file: The server's certificate authority.
-        kubeconfig: Kubeconfig for the runs' cluster.
-        context: The kubeconfig's context.
+        host: URL of Kubeflow Pipelines. [env: KFP_ENDPOINT]
+        namespace: Your namespace on a multi-user server.
+        token: Bearer token. [env: KFP_TOKEN]
+        token_file: File with a service account's token. [env: KF_PIPELINES_SA_TOKEN_PATH]
+        cookie: Session cookie, such as `authservice_session=…`. [env: KFP_COOKIE]
+        ca_file: Certificate authority of the server, PEM.
+        kubeconfig: Cluster of the runs, for reasons of failures. [default: KUBECONFIG, ~/.kube/config if it exists]
+        context: Context of the kubeconfig. [default: its current one]
     """
 
-    host: str
-    namespace: str
-    token: str
-    token_file: str
-    cookie: str
-    ca_file: str
-    kubeconfig: Path | None
-    context: str | None
+    host: str = ""
+    namespace: str = ""
+    token: str = ""
+    token_file: str = ""
+    cookie: str = ""
+    ca_file: str = ""
+    kubeconfig: Path | None = None
+    context: str | None = None
 
     def connect(self) -> RemoteClient:
         """Return a client for the server.
@@ -96,6 +98,47 @@ class PipelineServerOptions:
         return cluster
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Options for a run and a schedule, as `RemoteClient.run` and `schedule` have them.
+
+    Args:
+        experiment: Experiment of the run.
+        pipeline_root: URI of the artifacts, such as `s3://bucket/runs`.
+        service_account: Service account of the steps.
+        no_cache: Disable caching.
+    """
+
+    experiment: str = "Default"
+    pipeline_root: str = ""
+    service_account: str = ""
+    no_cache: bool = False
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return the client's keyword arguments."""
+        arguments = dataclasses.asdict(self)
+        return {"cache": not arguments.pop("no_cache"), **arguments}
+
+
+add_server_options = dataclass_options(
+    PipelineServerOptions,
+    into="server",
+    names={"namespace": "-n --namespace"},
+    types={"kubeconfig": click.Path(path_type=Path)},
+    settings={
+        "host": {"envvar": ["KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT"]},
+        "token": {"envvar": "KFP_TOKEN"},
+        "token_file": {"envvar": "KF_PIPELINES_SA_TOKEN_PATH"},
+        "cookie": {"envvar": "KFP_COOKIE"},
+    },
+)
+# Pipeline arguments, passed to the command as `parameters`.
+add_parameters = click.option(
+    "-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable."
+)
+_add_run_options = dataclass_options(RunOptions)
+
+
 def add_source(command: Command) -> Command:
     """Add the argument SOURCE and the option `--image`."""
     image = click.option(
@@ -107,70 +150,6 @@ def add_source(command: Command) -> Command:
     return click.argument("source", metavar=SOURCE, shell_complete=complete_pipelines)(image(command))
 
 
-def add_server_options(command: Command) -> Command:
-    """Add a server's options, passed to the command as `server`."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, **options: Any) -> Any:
-        server = PipelineServerOptions(
-            **{name: options.pop(name) for name in PipelineServerOptions.__dataclass_fields__}
-        )
-        return command(*arguments, server=server, **options)
-
-    for option in reversed(
-        (
-            click.option(
-                "--host",
-                envvar=["KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT"],
-                default="",
-                help="URL of Kubeflow Pipelines. [env: KFP_ENDPOINT]",
-            ),
-            click.option("-n", "--namespace", default="", help="Your namespace on a multi-user server."),
-            click.option("--token", envvar="KFP_TOKEN", default="", help="Bearer token. [env: KFP_TOKEN]"),
-            click.option(
-                "--token-file",
-                envvar="KF_PIPELINES_SA_TOKEN_PATH",
-                default="",
-                help="File with a service account's token. [env: KF_PIPELINES_SA_TOKEN_PATH]",
-            ),
-            click.option(
-                "--cookie",
-                envvar="KFP_COOKIE",
-                default="",
-                help="Session cookie, such as authservice_session=…. [env: KFP_COOKIE]",
-            ),
-            click.option("--ca-file", default="", help="Certificate authority of the server, PEM."),
-            click.option(
-                "--kubeconfig",
-                type=click.Path(path_type=Path),
-                help="Cluster of the runs, for reasons of failures. [default: KUBECONFIG, ~/.kube/config if it exists]",
-            ),
-            click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
-        )
-    ):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
-
-
-def add_parameters(command: Command) -> Command:
-    """Add the option for pipeline arguments, passed to the command as `parameters`."""
-    from kfp_mindspore.cli.output import PairType
-
-    return click.option(
-        "-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable."
-    )(command)
-
-
 def add_run_options(command: Command) -> Command:
-    """Add the options for a run and a schedule."""
-    for option in reversed(
-        (
-            add_parameters,
-            click.option("--experiment", default="Default", show_default=True, help="Experiment of the run."),
-            click.option("--pipeline-root", default="", help="URI of the artifacts, such as s3://bucket/runs."),
-            click.option("--service-account", default="", help="Service account of the steps."),
-            click.option("--no-cache", is_flag=True, help="Disable caching."),
-        )
-    ):
-        command = option(command)
-    return command
+    """Add `RunOptions` and the pipeline arguments."""
+    return add_parameters(_add_run_options(command))

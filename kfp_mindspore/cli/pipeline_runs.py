@@ -10,7 +10,13 @@ import click
 
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json, print_table
-from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, add_run_options, add_server_options, add_source
+from kfp_mindspore.cli.pipeline_options import (
+    PipelineServerOptions,
+    RunOptions,
+    add_run_options,
+    add_server_options,
+    add_source,
+)
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs.records import RemoteRun
@@ -52,10 +58,7 @@ def run(
     image: str,
     parameters: tuple[tuple[str, str], ...],
     name: str,
-    experiment: str,
-    pipeline_root: str,
-    service_account: str,
-    no_cache: bool,
+    options: RunOptions,
     wait: bool,
     timeout: float | None,
     server: PipelineServerOptions,
@@ -63,15 +66,7 @@ def run(
 ) -> None:
     """Start a run on Kubeflow Pipelines (`kfp-mindspore run` runs locally)."""
     client, text = server.prepare(source, image)
-    started = client.run(
-        text,
-        dict(parameters),
-        name=name,
-        experiment=experiment,
-        cache=not no_cache,
-        pipeline_root=pipeline_root,
-        service_account=service_account,
-    )
+    started = client.run(text, dict(parameters), name=name, **options.to_arguments())
     click.echo(f"{started.name}: {started.url}", err=as_json)
     if wait or timeout is not None:
         started = client.wait(
@@ -152,10 +147,7 @@ def schedule(
     source: str,
     image: str,
     parameters: tuple[tuple[str, str], ...],
-    experiment: str,
-    pipeline_root: str,
-    service_account: str,
-    no_cache: bool,
+    options: RunOptions,
     name: str,
     cron: str,
     every: int | None,
@@ -172,12 +164,9 @@ def schedule(
         name=name,
         cron=cron,
         every_seconds=every,
-        experiment=experiment,
-        cache=not no_cache,
-        pipeline_root=pipeline_root,
-        service_account=service_account,
         max_concurrency=max_concurrency,
         catch_up=catch_up,
+        **options.to_arguments(),
     )
     if as_json:
         print_json(dataclasses.asdict(created))

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.output import add_backend_option
+from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.names import list_namespace_errors
+from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJobClient
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class BackendOptions:
     """`--backend`, `--namespace`, `--context` and `--kubeconfig` values.
 
-    Attributes:
-        backend: `local`, `kubernetes`, or None for the environment's.
-        namespace: Job namespace; None for the backend's.
-        context: The kubeconfig's context.
-        kubeconfig: The kubeconfig.
+    Args:
+        backend: Backend. [default: local on a machine, kubernetes in a pod]
+        namespace: Namespace of the job. [default: the context's, else 'default']
+        context: Context of the kubeconfig. [default: its current one]
+        kubeconfig: A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]
     """
 
     backend: str | None = None
@@ -39,8 +36,6 @@ class BackendOptions:
     @property
     def is_cluster(self) -> bool:
         """Whether the jobs are on a cluster."""
-        from kfp_mindspore.settings import KUBERNETES, get_backend_name
-
         return (self.backend or (KUBERNETES if self._names_cluster else get_backend_name())) == KUBERNETES
 
     def make_client(self) -> MSJobClient:
@@ -67,26 +62,10 @@ class BackendOptions:
         return self.context is not None or self.kubeconfig is not None
 
 
-def add_target_options(command: Command) -> Command:
-    """Add `--backend`, `--namespace`, `--context` and `--kubeconfig`, passed to the command as `target`."""
-
-    @functools.wraps(command)
-    def wrapped(
-        *arguments: Any,
-        backend: str | None,
-        namespace: str | None,
-        context: str | None,
-        kubeconfig: Path | None,
-        **options: Any,
-    ) -> Any:
-        return command(*arguments, target=BackendOptions(backend, namespace, context, kubeconfig), **options)
-
-    file = click.Path(path_type=Path)
-    for add in (
-        click.option("--kubeconfig", type=file, help="A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]"),
-        click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
-        click.option("-n", "--namespace", help="Namespace of the job. [default: the context's, else 'default']"),
-        add_backend_option,
-    ):
-        wrapped = add(wrapped)
-    return wrapped  # type: ignore[return-value]
+add_target_options = dataclass_options(
+    BackendOptions,
+    into="target",
+    names={"namespace": "-n --namespace"},
+    types={"backend": click.Choice([LOCAL, KUBERNETES]), "kubeconfig": click.Path(path_type=Path)},
+    settings={"backend": {"envvar": BACKEND_VARIABLE}},
+)

@@ -49,12 +49,12 @@ class RemoteClient:
     """Uploads, runs and watches pipelines on a Kubeflow Pipelines server.
 
     Args:
-        host: Server URL, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
-        namespace: User namespace on a multi-user server; empty on a single-user server.
+        host: URL of Kubeflow Pipelines, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
+        namespace: Your namespace on a multi-user server; empty on a single-user server.
         token: Bearer token; empty for none.
         token_file: File with a service account's token, used without a token; empty for none.
         cookie: Session cookie, such as `authservice_session=…`; empty for none.
-        ca_file: The server's certificate authority; empty for the system's.
+        ca_file: Certificate authority of the server, PEM; empty for the system's.
         cluster: Client for the runs' cluster, for failure reasons; None to use the server alone.
         connect_seconds: The first request's timeout, in seconds.
 
@@ -145,10 +145,10 @@ class RemoteClient:
             text: The compiled pipeline.
             arguments: Pipeline arguments; text is parsed as the parameter's type.
             name: Run name; default the pipeline's name with the time.
-            experiment: Experiment name; created if missing.
+            experiment: Experiment of the run; created if missing.
             cache: Whether to use the server's cache.
-            pipeline_root: Artifact URI, such as `s3://bucket/runs`; default the server's.
-            service_account: The steps' service account; default the server's.
+            pipeline_root: URI of the artifacts, such as `s3://bucket/runs`; default the server's.
+            service_account: Service account of the steps; default the server's.
 
         Raises:
             UserError: The text is not a compiled pipeline, its steps have no image, or an argument is invalid.
@@ -204,10 +204,10 @@ class RemoteClient:
             cron: Five fields (minute, hour, day, month, weekday), or six with seconds first; UTC unless the server
                 has another time zone.
             every_seconds: Interval in seconds, instead of `cron`.
-            experiment: Experiment name; created if missing.
+            experiment: Experiment of the run; created if missing.
             cache: Whether to use the server's cache.
-            pipeline_root: Artifact URI; default the server's.
-            service_account: The steps' service account; default the server's.
+            pipeline_root: URI of the artifacts, such as `s3://bucket/runs`; default the server's.
+            service_account: Service account of the steps; default the server's.
             max_concurrency: How many of its runs may run at once.
             catch_up: Whether to run once for each time that was missed while the schedule was disabled.
 

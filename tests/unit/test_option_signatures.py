@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
 from kfp_mindspore.components import deploy_kserve, export_mindir, load_dataset, train_msjob
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import (
@@ -26,6 +27,7 @@ from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import option
+from kfp_mindspore.runs import RemoteClient
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 
 _OF_SETTERS = "a setter sets it"
@@ -99,6 +101,16 @@ SIGNATURES = [
             only=("workers", "image", "env", "resources", "labels", "annotations"),
         )
         for method in (MSJobClient.train, MSJobClient.create_job)
+    ),
+    Signature(
+        PipelineServerOptions,
+        RemoteClient,
+        CLIENT,
+        without={"host": "required", **dict.fromkeys(("kubeconfig", "context"), "a Cluster has it")},
+    ),
+    *(
+        Signature(RunOptions, method, CLIENT, without={"no_cache": "its opposite, `cache`"})
+        for method in (RemoteClient.run, RemoteClient.schedule)
     ),
 ]
 
