@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.completion import complete_pipelines
+from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_options import add_parameters
 from kfp_mindspore.errors import UserError
@@ -22,42 +24,73 @@ if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.runs.preflight import CheckResult
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 DEFAULT_ACCOUNT = "pipeline-runner"
 
 
-def add_account_options(command: Command) -> Command:
-    """Add the options for a run's account, its namespaces and the cluster."""
-    file = click.Path(path_type=Path)
-    options = (
-        click.option("-n", "--namespace", required=True, help="Namespace of the runs."),
-        click.option(
-            "--service-account",
-            default=DEFAULT_ACCOUNT,
-            show_default=True,
-            help="Service account of the steps; default-editor in a profile of Kubeflow.",
-        ),
-        click.option("--job-namespace", "training", multiple=True, help="Namespace of the MSJobs. [default: -n]"),
-        click.option("--service-namespace", "deployment", multiple=True, help="Namespace of services. [default: -n]"),
-        click.option(
-            "--build-namespace",
-            "images",
-            multiple=True,
-            help="Namespace of image builds, which it enables.",
-        ),
-        click.option(
-            "--secret", "secrets", multiple=True, help="Secret of the artifact store, besides KFP's own; repeatable."
-        ),
-        click.option(
-            "--model-account", default="", help="Service account of services, with the Secret of the model's store."
-        ),
-        click.option("--kubeconfig", type=file, help="A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]"),
-        click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+@dataclass(frozen=True)
+class AccountOptions:
+    """A run's account, its namespaces and the cluster.
+
+    Args:
+        namespace: Namespace of the runs.
+        service_account: Service account of the steps; default-editor in a profile of Kubeflow.
+        training: Namespace of the MSJobs. [default: -n]
+        deployment: Namespace of services. [default: -n]
+        images: Namespace of image builds, which it enables.
+        secrets: Secret of the artifact store, besides KFP's own.
+        model_account: Service account of services, with the Secret of the model's store.
+        kubeconfig: A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]
+        context: Context of the kubeconfig. [default: its current one]
+    """
+
+    namespace: str
+    service_account: str = DEFAULT_ACCOUNT
+    training: Sequence[str] = ()
+    deployment: Sequence[str] = ()
+    images: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    model_account: str = ""
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    @property
+    def namespaces(self) -> dict[Capability, Sequence[str]]:
+        """The namespaces by capability."""
+        return {"training": self.training, "deployment": self.deployment, "images": self.images}
+
+    def make_account(self) -> ServiceAccount:
+        """Return the steps' service account.
+
+        Raises:
+            UserError: A name is invalid.
+        """
+        others = (*self.training, *self.deployment, *self.images)
+        errors = list_namespace_errors("namespace", self.namespace, *others)
+        errors += list_name_errors("--service-account", self.service_account)
+        errors += list_name_errors("--model-account", *filter(None, [self.model_account]))
+        if errors := errors + list_name_errors("--secret", *self.secrets):
+            raise UserError("; ".join(errors))
+        return ServiceAccount(self.service_account, self.namespace)
+
+    def open_cluster(self) -> Cluster:
+        """Return the client for the cluster."""
+        from kfp_mindspore.kube.cluster import Cluster
+
+        return Cluster(self.kubeconfig, self.context)
+
+
+_add_account_options = dataclass_options(
+    AccountOptions,
+    into="access",
+    names={
+        "namespace": "-n --namespace",
+        "training": "--job-namespace",
+        "deployment": "--service-namespace",
+        "images": "--build-namespace",
+        "secrets": "--secret",
+    },
+    types={"kubeconfig": click.Path(path_type=Path)},
+)
 
 
 @click.command(
@@ -68,7 +101,7 @@ Examples:
   kfp-mindspore pipeline setup -n my-profile --service-account default-editor --apply
   kfp-mindspore pipeline setup -n kubeflow --model-account model-reader --apply""",
 )
-@add_account_options
+@_add_account_options
 @click.option(
     "--for",
     "capabilities",
@@ -80,19 +113,7 @@ Examples:
 @click.option("--apply", is_flag=True, help="Apply the objects to the cluster instead of printing them.")
 @add_json_option
 def setup(
-    namespace: str,
-    service_account: str,
-    training: tuple[str, ...],
-    deployment: tuple[str, ...],
-    images: tuple[str, ...],
-    secrets: tuple[str, ...],
-    model_account: str,
-    capabilities: tuple[Capability, ...],
-    store_endpoint: str,
-    apply: bool,
-    kubeconfig: Path | None,
-    context: str | None,
-    as_json: bool,
+    access: AccountOptions, capabilities: tuple[Capability, ...], store_endpoint: str, apply: bool, as_json: bool
 ) -> None:
     """Print or apply the Roles and RoleBindings that the steps of runs need.
 
@@ -102,14 +123,13 @@ def setup(
     from kfp_mindspore.inference.store_account import build_account
     from kfp_mindspore.runs.access import build_access, list_default_capabilities
 
-    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets, model_account)
+    account, model_account = access.make_account(), access.model_account
     if store_endpoint and not (model_account and store_endpoint.startswith(("http://", "https://"))):
         raise UserError("--store-endpoint: must be http://… or https://…, together with --model-account")
-    given: dict[Capability, tuple[str, ...]] = {"training": training, "deployment": deployment, "images": images}
-    names = capabilities or list_default_capabilities(has_builds=bool(images))
-    chosen = {name: given.get(name) or (namespace,) for name in PERMISSIONS if name in names}
-    documents = build_access(account, chosen, secrets)
-    places = (deployment or (namespace,)) if model_account else ()
+    names = capabilities or list_default_capabilities(has_builds=bool(access.images))
+    chosen = {name: access.namespaces.get(name) or (access.namespace,) for name in PERMISSIONS if name in names}
+    documents = build_access(account, chosen, access.secrets)
+    places = (access.deployment or (access.namespace,)) if model_account else ()
     documents += [build_account(model_account, place) for place in places]
     if not apply:
         if model_account:
@@ -119,10 +139,8 @@ def setup(
         else:
             click.echo("---\n".join(dump_manifest(document) for document in documents), nl=False)
         return
-    from kfp_mindspore.kube.cluster import Cluster
-
-    cluster = Cluster(kubeconfig, context)
-    documents += _build_secrets(cluster, namespace, model_account, places, store_endpoint)
+    cluster = access.open_cluster()
+    documents += _build_secrets(cluster, access.namespace, model_account, places, store_endpoint)
     applied = []
     for document in documents:
         metadata = cluster.apply(document)["metadata"]
@@ -134,7 +152,7 @@ def setup(
 
 
 def _build_secrets(
-    cluster: Cluster, namespace: str, name: str, places: tuple[str, ...], endpoint: str
+    cluster: Cluster, namespace: str, name: str, places: Sequence[str], endpoint: str
 ) -> list[dict[str, Any]]:
     """Return the Secrets for the services' service account, with the artifact store's credentials."""
     from kfp_mindspore.inference.store_account import build_secret
@@ -163,7 +181,7 @@ Examples:
     default="",
     shell_complete=complete_pipelines,
 )
-@add_account_options
+@_add_account_options
 @click.option("--image", envvar=IMAGE_VARIABLE, default="", help="Image of the steps. [env: KFP_MINDSPORE_IMAGE]")
 @add_parameters
 @click.option("--pipeline-root", default="", help="URI of the run's artifacts. [default: the namespace's]")
@@ -171,42 +189,33 @@ Examples:
 def check(
     source: str,
     parameters: tuple[tuple[str, str], ...],
-    namespace: str,
-    service_account: str,
-    training: tuple[str, ...],
-    deployment: tuple[str, ...],
-    images: tuple[str, ...],
-    secrets: tuple[str, ...],
-    model_account: str,
+    access: AccountOptions,
     image: str,
     pipeline_root: str,
-    kubeconfig: Path | None,
-    context: str | None,
     as_json: bool,
 ) -> int:
     """Check before a run that a cluster has what its steps need, and that URIs of data can be read.
 
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
-    from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.runs.preflight import Destination, run_checks
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import convert_arguments, parse_spec
 
     if parameters and not source:
         raise UserError("--param: needs a pipeline: kfp-mindspore pipeline check NAME … --param NAME=VALUE")
-    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets, model_account)
+    account = access.make_account()
     text = compile_text(source, image) if source else ""
     spec = parse_spec(text, subject=source) if source else None
     arguments = convert_arguments(spec, dict(parameters)) if spec is not None and parameters else {}
     destination = Destination(
         account,
-        {"training": training, "deployment": deployment, "images": images},
-        secrets=secrets,
-        model_account=model_account,
+        access.namespaces,
+        secrets=access.secrets,
+        model_account=access.model_account,
         pipeline_root=pipeline_root,
     )
-    results = [*_check_storage(spec, text), *run_checks(Cluster(kubeconfig, context), destination, spec, arguments)]
+    results = [*_check_storage(spec, text), *run_checks(access.open_cluster(), destination, spec, arguments)]
     passed = all(result.status != "failed" for result in results)
     if as_json:
         print_json({"passed": passed, "checks": [dataclasses.asdict(result) for result in results]})
@@ -229,13 +238,3 @@ def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
             CheckResult("storage", "failed", error, "See the parameter storage of train_msjob.") for error in errors
         ]
     return [CheckResult("storage", "passed", "jobs have access to their data")]
-
-
-def _make_account(
-    namespace: str, name: str, others: tuple[str, ...], secrets: tuple[str, ...], model_account: str
-) -> ServiceAccount:
-    errors = list_namespace_errors("namespace", namespace, *others) + list_name_errors("--service-account", name)
-    errors += list_name_errors("--model-account", *filter(None, [model_account]))
-    if errors := errors + list_name_errors("--secret", *secrets):
-        raise UserError("; ".join(errors))
-    return ServiceAccount(name, namespace)
