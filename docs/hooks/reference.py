@@ -61,6 +61,7 @@ OPTIONS = {
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
     "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),
+    "Deployments": ("kfp_mindspore.inference.service", "DeploymentOptions"),
 }
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.predict import predict
-from kfp_mindspore.inference.service import Service, ServiceStatus, check_canary, list_name_errors
+from kfp_mindspore.inference.service import DeploymentOptions, Service, ServiceStatus, list_name_errors
 from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.options import check_values
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, get_backend_name
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class InferenceClient:
         """
         service = replace(service, namespace=service.namespace or self.namespace)
         service.validate()
-        check_canary(canary, service.name)
+        check_values(DeploymentOptions, {"canary": canary}, subject=f"service {service.name}")
         # No span: nearly all the time is the server's start-up, which a run counts as overhead.
         return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease, canary=canary)
 

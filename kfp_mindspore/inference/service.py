@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors, list_service_name_errors
-from kfp_mindspore.options import list_options, option
+from kfp_mindspore.options import check_options, list_options, option
 from kfp_mindspore.settings import KUBERNETES, LOCAL
 
 LOOPBACK = "127.0.0.1"
@@ -116,6 +116,35 @@ class Service:
 
 
 @dataclass(frozen=True)
+class DeploymentOptions:
+    """How a pipeline deploys, tests and registers a service.
+
+    Args:
+        model_uri: Bundle URI for a cluster (s3://, gs://, pvc://claim/path, …); default the artifact's.
+        canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
+        max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
+        wait_seconds: Seconds to wait until the service is ready.
+        gate: Whether the model passed: evaluate_mindir's `passed`, compare_models' `better`; False deploys nothing.
+        smoke_samples: Samples that the smoke test sends by each protocol; 0 for no test. A canary is always tested.
+        registry: Kubeflow's Model Registry address, at which a deployed bundle is registered; default none.
+
+    Raises:
+        ValidationError: Naming each field that is wrong.
+    """
+
+    model_uri: str = ""
+    canary: int = option(0, minimum=0, maximum=99)
+    max_worsening: float = 0.0
+    wait_seconds: int = option(120, minimum=0)
+    gate: bool = True
+    smoke_samples: int = option(0, minimum=0)
+    registry: str = ""
+
+    def __post_init__(self) -> None:
+        check_options(self, subject="deployment")
+
+
+@dataclass(frozen=True)
 class CanaryStatus:
     """A service's canary: a second model that gets some requests.
 
@@ -202,19 +231,6 @@ class ServiceStatus:
 def list_name_errors(name: Any, namespace: Any) -> list[str]:
     """Return one sentence for each error in a service's name and namespace."""
     return [*list_service_name_errors("name", name, MAXIMUM_NAME), *list_namespace_errors("namespace", namespace)]
-
-
-def check_canary(percent: int, name: str = "") -> None:
-    """Refuse an invalid canary percentage for the service `name`.
-
-    Raises:
-        ValidationError: It is no integer from 0, for none, to 99.
-    """
-    if type(percent) is not int or not 0 <= percent <= 99:
-        raise ValidationError(
-            [f"canary: must be a percentage of 1 to 99, or 0 for none, got {percent!r}"],
-            subject=f"service {name}" if name else "service",
-        )
 
 
 def format_command(verb: str, name: str, namespace: str, backend: str) -> str:

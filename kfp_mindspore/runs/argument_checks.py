@@ -130,10 +130,10 @@ def _check_service_name(service_name: str, namespace: str = "") -> None:
         raise ValidationError([re.sub(r"^name:", "service_name:", error) for error in errors])
 
 
-def _check_service(canary: int = 0, **known: Any) -> None:
-    from kfp_mindspore.inference.service import Service, check_canary
+def _check_service(**known: Any) -> None:
+    from kfp_mindspore.inference.service import DeploymentOptions, Service
 
-    check_canary(canary)
+    DeploymentOptions(**_select_fields(DeploymentOptions, known))
     Service("name", "model", **_select_fields(Service, known, without="namespace")).validate()
 
 

@@ -185,7 +185,7 @@ def delete_removes_the_canary_too(world: ServingEnvironment) -> None:
 
 
 def invalid_percentage_is_refused(world: ServingEnvironment) -> None:
-    with pytest.raises(ValidationError, match="canary: must be a percentage of 1 to 99"):
+    with pytest.raises(ValidationError, match="canary: must be an integer ≥ 0 and ≤ 99"):
         world.deploy(FIRST, canary=100)
     assert world.client.list() == []
 

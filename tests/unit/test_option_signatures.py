@@ -23,6 +23,7 @@ from kfp_mindspore.dsl import (
     set_worker_pod,
 )
 from kfp_mindspore.inference import Service
+from kfp_mindspore.inference.service import DeploymentOptions
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
@@ -53,6 +54,7 @@ SIGNATURES = [
             **dict.fromkeys(("port", "grpc_port", "host"), "of this machine"),
         },
     ),
+    Signature(DeploymentOptions, deploy_kserve, COMPONENT),
     Signature(
         JobOptions,
         train_msjob,

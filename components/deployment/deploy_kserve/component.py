@@ -87,29 +87,10 @@ def deploy_kserve(
         prediction: Prediction of one sample of the smoke test: class, number or ids; empty without one.
         label: The true value of that sample; empty if unknown.
     """
+    arguments = locals()
     from kfp_mindspore.steps.deployment.deploy import deploy_model
 
-    return deploy_model(
-        bundle,
-        service_name,
-        namespace=namespace,
-        replicas=replicas,
-        resources=resources,
-        server_args=server_args,
-        grpc=grpc,
-        model_uri=model_uri,
-        service_account=service_account,
-        download=download,
-        storage_secret=storage_secret,
-        pod_labels=pod_labels,
-        canary=canary,
-        max_worsening=max_worsening,
-        run=run,
-        wait_seconds=wait_seconds,
-        gate=gate,
-        smoke_samples=smoke_samples,
-        registry=registry,
-    )
+    return deploy_model(**arguments)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,18 +48,7 @@ class Deployment(NamedTuple):
 
 @clean_up_on_sigterm
 def deploy_model(
-    bundle: dsl.Model,
-    service_name: str,
-    *,
-    model_uri: str = "",
-    canary: int = 0,
-    max_worsening: float = 0.0,
-    run: str = "",
-    wait_seconds: float = 120,
-    gate: bool = True,
-    smoke_samples: int = 0,
-    registry: str = "",
-    **fields: Any,
+    bundle: dsl.Model, service_name: str, *, run: str = "", server_args: Sequence[str] = (), **arguments: Any
 ) -> Deployment:
     """Deploy a bundle, wait until the service is ready, test it and print the backend's warnings.
 
@@ -67,15 +57,9 @@ def deploy_model(
     Args:
         bundle: The model bundle.
         service_name: Name for the service and for the model in its URLs.
-        model_uri: Bundle URI for a cluster; empty for the artifact's.
-        canary: Percentage of requests for the canary; 0 without a canary.
-        max_worsening: Largest metric worsening that is promoted, in metric units.
         run: The pipeline run's name; empty for the step's pod.
-        wait_seconds: Seconds to wait until the service is ready.
-        gate: Whether the model passed its gate; False deploys nothing.
-        smoke_samples: Samples in the smoke test, at most the bundle's; 0 for no test without a canary.
-        registry: Address of the Model Registry in which the deployed bundle is registered; empty for none.
-        fields: Fields of `Service`.
+        server_args: The model server's further flags.
+        arguments: Fields of `DeploymentOptions`, and further ones of `Service`.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
@@ -87,45 +71,49 @@ def deploy_model(
     from kfp_mindspore.files import read_json
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
     from kfp_mindspore.inference import InferenceClient, Service
+    from kfp_mindspore.inference.service import DeploymentOptions
     from kfp_mindspore.inference.smoke import SAMPLES, read_samples
 
-    if not gate:
+    names = DeploymentOptions.__dataclass_fields__
+    options = DeploymentOptions(**{name: arguments.pop(name) for name in names if name in arguments})
+    if not options.gate:
         verdict = "not deployed: the gate is not met"
         print(f"{service_name}: {verdict}", flush=True)
         return Deployment("", "", service_name, NO_VERSION, False, verdict)
     opened = ModelBundle.open(bundle.path)
-    samples = smoke_samples or (SAMPLES if canary else 0)
+    samples = options.smoke_samples or (SAMPLES if options.canary else 0)
     if samples:
         samples = min(samples, len(read_samples(opened)))
     service = Service(
         service_name,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.
-        model_uri or f"{bundle.uri.rstrip('/')}/" if get_backend_name() == KUBERNETES else opened.path,
+        options.model_uri or f"{bundle.uri.rstrip('/')}/" if get_backend_name() == KUBERNETES else opened.path,
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
         run=run or os.environ.get("KFP_POD_NAME", ""),
-        **{**fields, "server_args": tuple(fields.get("server_args", ()))},
+        server_args=tuple(server_args),
+        **arguments,
     )
     client = InferenceClient(namespace=service.namespace)
     before = _get_version(client, service_name)
-    status = client.deploy(service, wait_seconds=wait_seconds, canary=canary)
+    status = client.deploy(service, wait_seconds=options.wait_seconds, canary=options.canary)
     for warning in status.warnings:
         print(f"warning: {warning}", flush=True)
     report, details = None, ""
     if status.canary is not None:
         status, canary_report = client.finish_canary(
-            status.name, opened.path, max_worsening=max_worsening, wait_seconds=wait_seconds
+            status.name, opened.path, max_worsening=options.max_worsening, wait_seconds=options.wait_seconds
         )
         report, details = canary_report.smoke, _describe(canary_report)
-    elif smoke_samples or (canary and status.version == 1):
-        report = _test_version(client, status, opened.path, samples, before, wait_seconds)
+    elif options.smoke_samples or (options.canary and status.version == 1):
+        report = _test_version(client, status, opened.path, samples, before, options.wait_seconds)
     verdict = f"version {status.version} serves"
     if report is not None:
         verdict += f"; {report.samples} samples tested, largest difference {report.max_abs_diff:g}{details}"
     print(f"{service_name}: {verdict}", flush=True)
-    if registry:
+    if options.registry:
         from kfp_mindspore.steps.deployment.register import register_bundle
 
-        register_bundle(bundle, service_name, registry=registry, service_account_name=service.service_account)
+        register_bundle(bundle, service_name, registry=options.registry, service_account_name=service.service_account)
     prediction, label = (report.prediction, report.label) if report is not None else ("", "")
     return Deployment(status.url, status.grpc_url, status.name, status.version, True, verdict, prediction, label)
 

@@ -113,7 +113,7 @@ def lifecycle(
         ({"service_name": ""}, "step deploy-kserve: service_name: must be the name of a service"),
         ({"namespace": "My_Space"}, "step deploy-kserve: namespace: must be"),
         ({"optional_name": "Not.One"}, "step compare-models: service_name: must be at most"),
-        ({"canary": 100}, "step deploy-kserve: canary: must be a percentage of 1 to 99"),
+        ({"canary": 100}, "step deploy-kserve: canary: must be an integer ≥ 0 and ≤ 99"),
         ({"download": "curl"}, "step deploy-kserve: download: must be one of initializer, server"),
         ({"fraction": 1.5}, r"step load-dataset: test_fraction: must be between 0 and 1, got 1\.5"),
         ({"fraction": 0.9}, "step load-dataset: validation_fraction \\+ test_fraction: must be below 1"),

@@ -167,7 +167,7 @@ def test_cluster_gets_uri_of_artifact(backend, bundle, monkeypatch, arguments, u
         ({"replicas": 0}, "replicas: must be"),
         ({"resources": {"limit": {"cpu": "1"}}}, "resources.limit: unknown field"),
         ({"resources": {"limits": {"memory": "4 Gb"}}}, "resources.limits.memory: must be"),
-        ({"canary": 100}, "canary: must be a percentage of 1 to 99"),
+        ({"canary": 100}, "canary: must be an integer ≥ 0 and ≤ 99"),
         ({"download": "git"}, "download: must be"),
     ],
 )
