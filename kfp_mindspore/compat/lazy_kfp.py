@@ -3,14 +3,17 @@
 `import kfp` imports `kfp.client` and with it the kubernetes and kfp_server_api packages: 1.1 s out of 1.4 s import
 time, in every local run. With `_KFP_RUNTIME=true`, which KFP's executor sets in a step, kfp skips its subpackages; here
 they are imported on first use instead.
+
+kfp.Client imports IPython, 1 s, before each upload and run, to find out whether it is in a notebook.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
@@ -73,3 +76,17 @@ def import_kfp() -> None:
         return module.Client if name == "Client" else module
 
     vars(kfp).setdefault("__getattr__", get_attribute)
+
+
+@contextlib.contextmanager
+def skip_ipython() -> Iterator[None]:
+    """Make kfp.Client treat this process as no notebook in the block, unless IPython is already imported."""
+    if "IPython" in sys.modules:
+        yield
+        return
+    # None makes an import raise ImportError.
+    sys.modules["IPython"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["IPython"]

@@ -28,6 +28,8 @@ from kfp_mindspore.runs.result import RunResult
 from kfp_mindspore.runs.server import ServerCredentials, check_host, check_server, explain_errors, read_pod_log
 from kfp_mindspore.runs.spec import convert_arguments, get_pipeline_name
 from kfp_mindspore.runs.task_details import (
+    FINISHED_STATES,
+    are_final,
     count_cached,
     get_step_seconds,
     list_failed_pods,
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
 CONNECT_SECONDS = 10.0
+# KFP 2.17 stores a finished run's task details up to two seconds after its state.
+_DETAILS_SECONDS = 10.0
+_DETAILS_POLL_SECONDS = 0.2
 # Enumeration value in KFP's filters.
 _EQUALS = 1
 
@@ -177,8 +182,7 @@ class RemoteClient:
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
-        with explain_errors(self.host, "get the run"):
-            return describe_run(self.host, self._client.get_run(run_id))
+        return describe_run(self.host, self._get_run(run_id))
 
     def schedule(
         self,
@@ -260,7 +264,7 @@ class RemoteClient:
         Args:
             run_id: Run ID.
             timeout: Timeout in seconds; None without a limit.
-            interval: Poll interval in seconds.
+            interval: Longest poll interval in seconds; short runs are polled more often.
             on_change: Called with the run after each state change in it or a step.
             on_obstacle: Called once with each reason why a pod in the run does not start; requires a cluster.
 
@@ -296,8 +300,7 @@ class RemoteClient:
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
-        with explain_errors(self.host, "get the run"):
-            found = self._client.get_run(run_id)
+        found = self._get_run(run_id)
         details, names = get_details(found), list_task_names(found.pipeline_spec)
         pods = list_step_pods(details, names)
 
@@ -310,6 +313,17 @@ class RemoteClient:
         run, spec = describe_run(self.host, found), get_spec(found.pipeline_spec)
         return build_result(run, spec, arguments, seconds, read_log, count_cached(details))
 
+    def _get_run(self, run_id: str) -> Any:
+        """Return a run; of one that has just finished, with the task details of its end."""
+        with explain_errors(self.host, "get the run"):
+            deadline = time.monotonic() + _DETAILS_SECONDS
+            while True:
+                found = self._client.get_run(run_id)
+                is_final = found.state not in FINISHED_STATES or are_final(get_details(found))
+                if is_final or time.monotonic() > deadline:
+                    return found
+                time.sleep(_DETAILS_POLL_SECONDS)
+
     def _open_run(self, run_id: str) -> RunOnCluster | None:
         namespaces = (self.namespace,) if self.namespace else ()
         return RunOnCluster(self._cluster, run_id, namespaces) if self._cluster is not None else None
@@ -318,9 +332,7 @@ class RemoteClient:
         failed = on_cluster.list_failed_steps(lines=LOG_LINES) if on_cluster is not None else []
         if failed:
             return failed
-        with explain_errors(self.host, "get the run"):
-            details = get_details(self._client.get_run(run.run_id))
-        pods = list_failed_pods(details)
+        pods = list_failed_pods(get_details(self._get_run(run.run_id)))
         logs = (get_last_lines(read_pod_log(self.host, self._credentials, run.run_id, pod), LOG_LINES) for pod in pods)
         # Task details do not name a step's pod: with several failed steps, a log cannot be assigned to one.
         log = next(filter(None, logs), ()) if len(run.failed_steps) == 1 else ()

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError
 from kfp_mindspore.runs.known_tasks import list_known_tasks
 from kfp_mindspore.runs.records import RemoteRun
-from kfp_mindspore.runs.result import GATE_OUTPUT, RunResult, StepResult, StepState, build_error
+from kfp_mindspore.runs.result import RunResult, StepResult, StepState, build_error
 
 _OUTPUT = "ExecutorOutput: {"
 _STATES: Mapping[str, StepState] = {
@@ -67,7 +66,8 @@ def build_result(
         result.note = _CACHED
         for step in unread:
             step.state, step.note = "cached", ""
-    result.error = _get_error(result, spec)
+    is_failed = any(step.state == "failed" for step in result.steps.values())
+    result.error = None if is_failed else build_error(result, {})
     result.state = "refused" if result.error is not None else "succeeded" if run.state == "SUCCEEDED" else "failed"
     return result
 
@@ -105,23 +105,6 @@ def _get_outputs(spec: Mapping[str, Any], task: str) -> Mapping[str, Any]:
             outputs: Mapping[str, Any] = components.get(found["componentRef"]["name"], {}).get("outputDefinitions", {})
             return outputs
     return {}
-
-
-def _get_error(result: RunResult, spec: Mapping[str, Any]) -> KfpMindSporeError | None:
-    if any(step.state == "failed" for step in result.steps.values()):
-        return None
-    if (error := build_error(result, {})) is not None:
-        return error
-    unread = [step for step in result.steps.values() if not step.outputs and _has_gate(spec, step.name)]
-    blocked = next((step for step in result.steps.values() if step.outputs.get("deployed") is False), None)
-    if unread and blocked is not None:
-        # The gate was taken from the cache: a later step has its verdict.
-        return GateNotMetError(f"{blocked.name}: {blocked.outputs.get('verdict') or 'the gate is not met'}")
-    return None
-
-
-def _has_gate(spec: Mapping[str, Any], task: str) -> bool:
-    return GATE_OUTPUT in _get_outputs(spec, task).get("parameters", {})
 
 
 def get_spec(pipeline_spec: Any) -> Mapping[str, Any]:

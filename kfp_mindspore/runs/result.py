@@ -251,6 +251,11 @@ def build_error(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMi
             unmet.describe(),
             hint=f"Skipped: {', '.join(skipped)}. Deployed models are unchanged." if skipped else "",
         )
+    # A gate from the cache or of another kind, such as a comparison: the deployment has its verdict.
+    refused = next((step for step in result.steps.values() if step.outputs.get("deployed") is False), None)
+    if refused is not None:
+        verdict = refused.outputs.get("verdict") or "the gate is not met"
+        return GateNotMetError(f"{refused.name}: {verdict}", hint="Deployed models are unchanged.")
     return None
 
 

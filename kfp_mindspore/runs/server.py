@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.compat.lazy_kfp import skip_ipython
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, UserError
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[Non
     from urllib3.exceptions import HTTPError
 
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), skip_ipython():
             yield
     except ApiException as error:
         # KFP 2.17's message is only "Failed to create a pipeline version".

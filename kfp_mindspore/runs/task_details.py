@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 FINISHED_STATES = ("SUCCEEDED", "FAILED", "SKIPPED", "CANCELED")
+_UNFINISHED_STATES = ("RUNNING", "PENDING")
 # With several nodes for a step, such as a loop's iterations, the first state in this order is the step's.
 _PRECEDENCE = ("FAILED", "CANCELED", "CANCELING", "RUNNING", "PENDING", "PAUSED", "SUCCEEDED", "SKIPPED")
 _DRIVER = "-driver"
@@ -59,6 +60,11 @@ def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, s
     return states
 
 
+def are_final(details: Sequence[Any]) -> bool:
+    """Return whether a finished run's task details are those of its end: KFP stores them a second after its state."""
+    return not any(task.state in _UNFINISHED_STATES for task in details)
+
+
 def list_failed_pods(details: Sequence[Any]) -> list[str]:
     """Return the names that failed steps' pods may have, a step's last attempt first.
 
@@ -89,12 +95,14 @@ def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, li
     workflow = next((node.rpartition("-")[0] for node in sorted(ids) if node), "")
     pods: dict[str, list[str]] = {}
     pending = [workflow] if workflow else []
+    seen = set(pending)
     while pending:
         path = pending.pop()
         last = path.rpartition(".")[2]
         attempts = {path + name.removeprefix(last) for name in displays if name.startswith(f"{last}(")}
         found = {name for name in {f"{path}.{name}" for name in displays} | attempts if _get_id(workflow, name) in ids}
-        pending += found
+        pending += sorted(found - seen, reverse=True)
+        seen |= found
         parts = [_ATTEMPT.sub("", part) for part in path.split(".")]
         if parts[-1] == _EXECUTOR and parts[-2] in names:
             number = _get_id(workflow, path).rpartition("-")[2]
@@ -113,7 +121,8 @@ def get_step_seconds(details: Sequence[Any], names: Sequence[str]) -> dict[str, 
     seconds: dict[str, float] = {}
     for task in details:
         name = str(task.display_name or "")
-        if name in names and task.start_time and task.end_time:
+        # A running task's end is in the year 1.
+        if name in names and task.start_time and task.end_time and task.state in FINISHED_STATES:
             seconds[name] = seconds.get(name, 0.0) + (task.end_time - task.start_time).total_seconds()
     return seconds
 

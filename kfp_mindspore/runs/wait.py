@@ -10,6 +10,9 @@ from kfp_mindspore.runs.records import RemoteRun
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster
 
 POLL_SECONDS = 5.0
+# A run of a minute is polled each second, one of four minutes or more each five.
+_SHORTEST_POLL_SECONDS = 1.0
+_POLL_SHARE = 0.02
 # A failed step's last lines.
 LOG_LINES = 20
 
@@ -31,11 +34,12 @@ def wait_for_run(
         on_cluster: The run's Workflow and pods; None without a cluster.
         list_failed_steps: Returns a finished run's failed steps.
         timeout: Timeout in seconds; None without a limit.
-        interval: Poll interval in seconds.
+        interval: Longest poll interval in seconds.
         on_change: Called after each change in the run.
         on_obstacle: Called once with each reason why a pod does not start.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    started = time.monotonic()
+    deadline = None if timeout is None else started + timeout
     monitor = _Monitor(on_cluster, on_obstacle)
     seen: RemoteRun | None = None
     while True:
@@ -46,12 +50,13 @@ def wait_for_run(
         if run.is_finished:
             break
         monitor.poll(run)
-        left = interval if deadline is None else deadline - time.monotonic()
+        pause = min(interval, max(_SHORTEST_POLL_SECONDS, _POLL_SHARE * (time.monotonic() - started)))
+        left = pause if deadline is None else deadline - time.monotonic()
         if left <= 0:
             raise WaitTimeoutError(
                 f"run {run.name}: still {run.state} after {timeout:g} s", hint=f"The run continues: {run.url}"
             )
-        time.sleep(min(interval, left))
+        time.sleep(min(pause, left))
     if run.state != "SUCCEEDED":
         raise make_failure(run, list_failed_steps(run, on_cluster))
     return run

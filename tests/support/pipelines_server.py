@@ -1,7 +1,8 @@
 """A fake Kubeflow Pipelines API server on 127.0.0.1 with the routes of kfp.Client, by kfp_server_api's own models.
 
 It behaves like KFP 2.17: a new run has no state, `error` and each task's `pod_name` stay empty, tasks are the nodes of
-the Argo Workflow, a terminated run was CANCELING and is FAILED, and the log API returns errors with status 200.
+the Argo Workflow, a finished run's tasks are final after its state, a running task ends in the year 1, a terminated run
+was CANCELING and is FAILED, and the log API returns errors with status 200.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import email
 import email.policy
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from kfp_mindspore.runs.spec import parse_spec
 # Status and gRPC code of a refusal by the API's gateway.
 _CODES = {400: 3, 401: 16, 404: 5, 409: 6}
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+_NO_TIME = datetime.datetime(1, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class PipelinesServer(ThreadingHTTPServer):
@@ -54,7 +56,7 @@ class PipelinesServer(ThreadingHTTPServer):
         multi_user: Whether requests of runs and experiments need a namespace.
         refusal: Status, content type and text of the response to each request; None to serve.
         states: States of a run, one per request; the last one stays.
-        tasks: Task details of runs.
+        tasks: Task details of runs; the first response with a final state has them, later ones have final states.
         logs: Logs by pod.
         paths: Methods and paths of all requests.
     """
@@ -119,7 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._list("recurring_runs", V2beta1ListRecurringRunsResponse, schedules, query)
             case ["v2beta1", "runs", identifier] if identifier in server.runs:
                 run = server.runs[identifier]
+                was_finished = run.state in ("SUCCEEDED", "FAILED")
                 run.state = server.states.pop(0) if len(server.states) > 1 else server.states[0]
+                if was_finished:
+                    finish_tasks(server.tasks, run.state)
                 run.run_details = V2beta1RunDetails(task_details=server.tasks) if run.state else None
                 self._respond(run)
             case ["v1alpha1", "runs", identifier, "nodes", pod, "log"]:
@@ -310,11 +315,18 @@ def make_tasks(
                 display_name=path.rpartition(".")[2],
                 state=result,
                 start_time=_START + datetime.timedelta(seconds=index),
-                end_time=_START + datetime.timedelta(seconds=index + 7) if result == "SUCCEEDED" else None,
+                end_time=_NO_TIME if result == "RUNNING" else _START + datetime.timedelta(seconds=index + 7),
                 child_tasks=[PipelineTaskDetailChildTask(pod_name=make_node_id(child, workflow)) for child in children],
             )
         )
     return tasks
+
+
+def finish_tasks(tasks: Iterable[V2beta1PipelineTaskDetail], state: str) -> None:
+    """Give running tasks the state of their run's end."""
+    for task in tasks:
+        if task.state == "RUNNING":
+            task.state, task.end_time = state, task.start_time + datetime.timedelta(seconds=7)
 
 
 def make_node_id(path: str, workflow: str) -> str:

@@ -36,6 +36,16 @@ def test_missing_kfp_names_extra() -> None:
     assert "pip install 'kfp-mindspore[pipelines]'" in done.stderr
 
 
+def test_ipython_is_skipped() -> None:
+    """If the last line fails, kfp.Client no longer imports IPython: delete skip_ipython."""
+    program = (
+        "import sys\nfrom kfp_mindspore.compat.lazy_kfp import skip_ipython\nfrom kfp.client import auth\n"
+        "with skip_ipython():\n    assert not auth.is_ipython()\n"
+        "assert 'IPython' not in sys.modules\nauth.is_ipython()\nassert 'IPython' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_patch_is_still_needed() -> None:
     """If this fails, `import kfp` no longer imports its API client: delete lazy_kfp."""
     program = "import sys, kfp; assert 'kubernetes' in sys.modules"

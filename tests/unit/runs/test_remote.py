@@ -22,7 +22,7 @@ from kfp_mindspore.runs import remote, server, sources, task_details
 from kfp_mindspore.runs.package import disable_caching
 from kfp_mindspore.runs.records import format_cron
 from kfp_mindspore.runs.spec import parse_documents
-from kfp_mindspore.runs.task_details import list_step_pods
+from kfp_mindspore.runs.task_details import get_step_seconds, list_step_pods
 from tests.support.pipelines_server import make_log, make_pod_name, make_tasks
 
 SOURCE = """
@@ -109,9 +109,22 @@ def test_wait_reports_each_change_once(client: remote.RemoteClient, pipelines_se
     pipelines_server.tasks = make_tasks({"count": "RUNNING"})
     seen: list[Any] = []
     done = client.wait(run.run_id, interval=0.01, on_change=lambda run: seen.append((run.state, dict(run.steps))))
-    steps = {"count": "RUNNING"}
-    assert seen == [("PENDING", {}), ("PENDING", steps), ("RUNNING", steps), ("SUCCEEDED", steps)]
+    steps, last = {"count": "RUNNING"}, {"count": "SUCCEEDED"}
+    assert seen == [("PENDING", {}), ("PENDING", steps), ("RUNNING", steps), ("SUCCEEDED", last)]
     assert done.is_finished
+
+
+def test_result_waits_for_final_task_details(client: remote.RemoteClient, pipelines_server: Any, gated: str) -> None:
+    run = client.run(gated, {"threshold": 0.96})
+    pipelines_server.tasks = make_tasks({"train": "SUCCEEDED", "evaluate": "SUCCEEDED", "deploy": "RUNNING"})
+    pipelines_server.logs = {make_pod_name("deploy"): make_log(REFUSED)}
+    result = client.read_result(run.run_id)
+    assert (result.steps["deploy"].state, result.steps["deploy"].seconds) == ("succeeded", 7.0)
+    assert result.error is not None
+
+
+def test_running_step_has_no_duration() -> None:
+    assert get_step_seconds(make_tasks({"deploy": "RUNNING"}), ["deploy"]) == {}
 
 
 # As KFP's launcher and Argo's executor write it.
@@ -217,6 +230,14 @@ def test_result_of_run_is_read_from_logs_of_its_steps(
     assert (passed.state, passed.error, passed.get_output("url")) == ("succeeded", None, "http://digits")
 
 
+def test_refused_deployment_after_comparison_is_unmet_gate(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    logs = {"train": make_log({}), "evaluate": make_log({"better": False}), "deploy": make_log(REFUSED)}
+    result = client.read_result(start(client, pipelines_server, gated, logs))
+    assert (result.state, getattr(result.error, "exit_code", 0)) == ("refused", 3)
+
+
 def test_unmet_gate_from_cache_is_known_from_deployment(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
@@ -254,6 +275,7 @@ def test_pods_of_steps_follow_from_nodes_of_workflow(attempt: str, template: str
     pods = list_step_pods(details, ["count", "count-2"])
     for step in ("count", "count-2"):
         assert make_pod_name(step, attempt=attempt, template=template) in pods[step]
+        assert len(set(pods[step])) == len(pods[step])
 
 
 def test_node_ids_are_those_of_argo() -> None:
