@@ -7,11 +7,10 @@ from collections.abc import AsyncGenerator
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.backoff import Backoff
-from kfp_mindspore.kube.client import AsyncClient
+from kfp_mindspore.kube.client import AsyncClient, transport_errors
 from kfp_mindspore.kube.errors import ApiError, ApiRequest
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.kube.transport import transport_errors
 
 _TIMESTAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z (.*)", re.DOTALL)
 

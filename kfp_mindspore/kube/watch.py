@@ -10,10 +10,9 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.kube.backoff import Backoff
-from kfp_mindspore.kube.client import AsyncClient, Document
+from kfp_mindspore.kube.client import AsyncClient, Document, transport_errors
 from kfp_mindspore.kube.errors import ApiRequest, ExpiredError
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.kube.transport import transport_errors
 
 # The server sends bookmarks about once a minute: a longer silence means that the connection is dead.
 _SILENCE_SECONDS = 150.0

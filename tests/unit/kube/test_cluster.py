@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.errors import AlreadyExistsError, MissingExtraError, NotFoundError, ValidationError
-from kfp_mindspore.kube import config, transport
+from kfp_mindspore.kube import client, config
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import (
@@ -311,7 +311,7 @@ def test_unreachable_server_of_own_cluster_is_retried(
     is_given: bool, server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = dataclasses.replace(config.load_config(server.write_kubeconfig(tmp_path / "config")), is_given=is_given)
-    monkeypatch.setattr(transport, "load_config", lambda *_: loaded)
+    monkeypatch.setattr(client, "load_config", lambda *_: loaded)
     server.put(THINGS.get_path("team"), {"metadata": {"name": "a"}})
     server.stop()
     if not is_given:
@@ -319,13 +319,13 @@ def test_unreachable_server_of_own_cluster_is_retried(
             Cluster().get(THINGS, "a", "team")
         return
     refused = threading.Event()
-    wait = transport.Transport._wait
+    wait = AsyncClient._wait
 
     async def record(*arguments: Any) -> None:
         refused.set()
         await wait(*arguments)
 
-    monkeypatch.setattr(transport.Transport, "_wait", record)
+    monkeypatch.setattr(AsyncClient, "_wait", record)
 
     def restart() -> None:
         refused.wait()
