@@ -1,10 +1,11 @@
-"""The commands that MSJobClient's jobs run: a Python function, a network or a script."""
+"""Job commands: those that MSJobClient builds for a function, network or script, and what a command line runs."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
+_PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 # Flags for `python -m kfp_mindspore.training`.
 NETWORK_PARAMETERS = (
     "accumulate",
@@ -213,3 +215,34 @@ def _spell_options(options: Mapping[str, Any]) -> list[str]:
         elif value is not None and value is not False:
             words += [flag, json.dumps(value) if isinstance(value, (Mapping, list, tuple)) else str(value)]
     return words
+
+
+def get_script(argv: tuple[str, ...]) -> str | None:
+    """Return the script that a Python command line runs; None for `-c`, `-m` and other programs."""
+    if not argv or argv[0] != sys.executable:
+        return None
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-c", "-m", "-"):
+            return None
+        if word in _PYTHON_OPTIONS_WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+        elif not word.startswith("--") and word[-1] in "cm":
+            # Combined flags, such as `-um package.module`.
+            return None
+    return None
+
+
+def is_python_program(argv: Sequence[str]) -> bool:
+    """Return whether a command line is a script or a module under this interpreter, without options but -u."""
+    return bool(argv) and argv[0] == sys.executable and has_python_arguments(argv)
+
+
+def has_python_arguments(argv: Sequence[str]) -> bool:
+    """Return whether a Python command line runs a script or a module, without options but -u."""
+    words = list(argv[1:])
+    while words and words[0] == "-u":
+        del words[0]
+    return bool(words) and (not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1))

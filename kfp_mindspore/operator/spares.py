@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.backends.process_spec import has_python_arguments
+from kfp_mindspore.msjob.commands import has_python_arguments
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Member, make_labels
 from kfp_mindspore.msjob.types import MSJob

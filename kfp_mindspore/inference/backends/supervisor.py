@@ -20,8 +20,7 @@ from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import VersionDirectory, VersionState
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.lease import is_lease_held
-from kfp_mindspore.local.process import ProcessIdentity
-from kfp_mindspore.local.supervisor import Supervisor
+from kfp_mindspore.local.process import ProcessIdentity, Supervisor
 
 _STARTING_POLL_SECONDS = 0.05
 _POLL_SECONDS = 0.1

@@ -13,8 +13,7 @@ from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import VersionDirectory, VersionState
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus, format_command
 from kfp_mindspore.local.logs import LogReader, read_last_lines
-from kfp_mindspore.local.process import ProcessIdentity, read_cpu_seconds
-from kfp_mindspore.local.supervisor import end_supervisor, start_supervisor
+from kfp_mindspore.local.process import ProcessIdentity, end_supervisor, read_cpu_seconds, start_supervisor
 from kfp_mindspore.settings import CALLER_TMPDIR_VARIABLE, EVENTS_VARIABLE, LEASE_VARIABLE, LOCAL, STEP_VARIABLE
 
 SUPERVISOR_MODULE = "kfp_mindspore.inference.backends.supervisor"

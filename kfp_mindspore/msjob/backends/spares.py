@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kfp_mindspore
-from kfp_mindspore.local.process import kill_group
-from kfp_mindspore.local.supervisor import Supervisor
-from kfp_mindspore.msjob.backends.process_spec import THREADS_VARIABLE, ProcessSpec, is_python_program
+from kfp_mindspore.local.process import ProcessSpec, Supervisor, kill_group
+from kfp_mindspore.msjob.commands import is_python_program
 from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.settings import ROLE_VARIABLE, SCHEDULER_ROLE, TOPOLOGY_DEFAULTS
 
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 _IMPORT_PREFIXES = ("ASCEND", "DEVICE_", "GLOG_", "LD_", "MS_", "OMP_", "PYTHON")
 _MODULE = "kfp_mindspore.podside.spare"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.local.logs import read_last_lines
-from kfp_mindspore.local.process import ProcessIdentity
-from kfp_mindspore.local.supervisor import Supervisor
+from kfp_mindspore.local.process import ProcessIdentity, Supervisor
 from kfp_mindspore.msjob.backends.capacity import Capacity
 from kfp_mindspore.msjob.backends.gang import ProcessGang
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats
+from kfp_mindspore.msjob.backends.local import JobDirectory
 from kfp_mindspore.msjob.backends.spares import Spares
-from kfp_mindspore.msjob.backends.state import JobDirectory
 from kfp_mindspore.msjob.elastic import decide_workers, get_requested_workers, get_restart_limit
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED, WORKER
@@ -168,7 +167,12 @@ class JobSupervisor(Supervisor):
         )
         self._capacity.record_start(self._started)
         self._gang = ProcessGang(self._job, self._workers, state.restarts, self, self._heartbeats, self._spares)
-        self._gang.start(self._directory, self._request)
+        self._gang.start(
+            self._request.environment,
+            Path(self._request.cwd),
+            progress=self._directory.progress_file,
+            get_log=self._directory.log_file,
+        )
         pods = self._gang.pods
         if self._gang.is_running():
             names = ", ".join(f"{pod.name} (pid {pod.pid})" for pod in pods if pod.pid)

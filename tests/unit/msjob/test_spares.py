@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, is_python_program
+from kfp_mindspore.local.process import ProcessSpec
 from kfp_mindspore.msjob.backends.spares import get_import_environment
+from kfp_mindspore.msjob.commands import is_python_program
 
 PROGRAM = """
 import sys

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.local.process import ProcessSpec
 from kfp_mindspore.msjob import MSJob, build_msjob
-from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, build_process_spec, check_job, get_script
+from kfp_mindspore.msjob.backends.gang import build_process_spec, check_job
+from kfp_mindspore.msjob.commands import get_script
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 
@@ -76,7 +78,7 @@ def test_layers_of_environment() -> None:
 def test_workers_share_cores(
     cores: list[int], member: int, threads: str, own: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kfp_mindspore.msjob.backends.process_spec.list_cores", lambda: cores)
+    monkeypatch.setattr("kfp_mindspore.msjob.backends.gang.list_cores", lambda: cores)
     environment = make_plan(make_job(), member=member).environment
     assert (environment["OMP_NUM_THREADS"], environment.get("KFP_MINDSPORE_CORES")) == (threads, own)
 
