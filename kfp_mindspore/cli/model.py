@@ -175,41 +175,62 @@ def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, a
 @model.command(
     epilog="""\b
 Examples:
+  kfp-mindspore model predict out/model sales.csv -o predictions.csv
   kfp-mindspore model predict out/model rows.csv --output label
   kfp-mindspore model predict out/model rows.json --json"""
 )
 @click.argument("path", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--write", "written", metavar="FILE", type=click.Path(path_type=Path), help="CSV or Parquet to write."
+)
 @click.option("--output", "names", metavar="NAME", multiple=True, help="Output to print; repeatable, default all.")
 @click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @_add_key_option("File with the key of an encrypted model")
 @add_json_option
 def predict(
-    path: Path, file: Path, names: tuple[str, ...], allow_model_code: bool, key_file: Path | None, as_json: bool
+    path: Path,
+    file: Path,
+    written: Path | None,
+    names: tuple[str, ...],
+    allow_model_code: bool,
+    key_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Predict the rows of FILE with the bundle DIR on this machine, without a server.
 
-    FILE is .json, .jsonl, .csv, .npz or .npy with raw rows, as in requests to the server. Each row of outputs is
-    printed as a line of JSON; with --json all of them in one object.
+    FILE is .json, .jsonl, .csv, .npz or .npy with raw rows, as in requests to the server, or the table that the model
+    was trained with: CSV, Parquet or JSON lines. Its target column is printed beside the outputs, other columns are
+    ignored. Each row of outputs is printed as a line of JSON; with --json all of them in one object.
     """
-    from kfp_mindspore.data.rows import read_rows
+    from kfp_mindspore.data.rows import check_written, read_rows, write_predictions
     from kfp_mindspore.inference.predict import to_json
     from kfp_mindspore.mindir.encryption import require_key
     from kfp_mindspore.mindir.runner import ModelRunner
 
+    if written is not None:
+        check_written(written)
     bundle = ModelBundle.open(path)
     key = require_key(bundle, _read_key(key_file))
+    signature: Signature = bundle.signature
     with ModelRunner(bundle, key=key, allow_code=allow_model_code) as runner:
         found = [spec.name for spec in runner.outputs]
         if unknown := [name for name in names if name not in found]:
             raise UserError(f"--output: must be one of {', '.join(found)}, got {unknown[0]!r}")
-        outputs = runner.predict(read_rows(file, runner.inputs))
-    columns = {name: _decode(to_json(outputs[name])) for name in names or outputs}
-    if as_json:
+        rows = read_rows(file, runner.inputs, signature.rows)
+        outputs = runner.predict(rows.inputs)
+    columns: dict[str, Any] = {name: _decode(to_json(outputs[name])) for name in names or outputs}
+    columns = rows.scatter(columns)
+    for name, values in rows.target.items():
+        columns[name if name not in found else f"target_{name}"] = values
+    if written is not None:
+        write_predictions(written, columns, signature.labels)
+        click.echo(f"{written}: {len(next(iter(columns.values())))} rows")
+    elif as_json:
         print_json({"outputs": columns})
-        return
-    for values in zip(*columns.values(), strict=True):
-        click.echo(json.dumps(dict(zip(columns, values, strict=True))))
+    else:
+        for row in zip(*columns.values(), strict=True):
+            click.echo(json.dumps(dict(zip(columns, row, strict=True))))
 
 
 def _decode(value: Any) -> Any:

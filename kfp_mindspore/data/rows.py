@@ -1,27 +1,61 @@
-"""Rows for a prediction, read from JSON, JSON lines, CSV, NPZ and NPY files."""
+"""Rows for a prediction from files, as the model's inputs or by a table's column names, and files of predictions."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore import files
+from kfp_mindspore.data.sources.base import SourceRequest, import_pyarrow
+from kfp_mindspore.data.sources.formats import read_path, recognise_format
 from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.transform.base import TransformInputError
+from kfp_mindspore.transform.rows import RowPacker
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
 
 FORMATS = (".json", ".jsonl", ".csv", ".npz", ".npy")
+TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".tab", ".parquet", ".pq", ".jsonl.gz", ".ndjson")
+WRITTEN = (".csv", ".parquet")
 
 
-def read_rows(path: Path | str, specs: Sequence[TensorSpec]) -> Arrays:
+@dataclass(frozen=True)
+class FileRows:
+    """A file's rows.
+
+    Args:
+        inputs: The model's inputs, with shape (N, …).
+        target: The file's values of the dataset's target columns, one for each row in the file.
+        kept: Which rows in the file have inputs: those with missing values have none after the rule `drop`.
+    """
+
+    inputs: Arrays
+    target: dict[str, list[Any]] = field(default_factory=dict)
+    kept: NDArray[np.bool_] | None = None
+
+    def scatter(self, outputs: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Return outputs as a list for each row in the file; None for a row without inputs."""
+        lists = {name: list(array) for name, array in outputs.items()}
+        if self.kept is None or self.kept.all():
+            return lists
+        found = {name: iter(values) for name, values in lists.items()}
+        return {name: [next(values) if keep else None for keep in self.kept] for name, values in found.items()}
+
+
+def read_rows(path: Path | str, specs: Sequence[TensorSpec], layout: RowLayout | None = None) -> FileRows:
     """Read the rows in a file as arrays by input name.
 
     | format | content |
@@ -32,40 +66,198 @@ def read_rows(path: Path | str, specs: Sequence[TensorSpec]) -> Arrays:
     | .npz, .npy | arrays by input name; of the only input by any name |
 
     A row is an object with values by input name, or the only input's value. A value with dtype bytes is a text, or
-    `{"b64": "…"}`.
+    `{"b64": "…"}`. With a layout, rows have the table's columns by name, and the file may be any table that
+    `load_dataset` reads, such as the one that the model was trained with.
 
     Args:
         path: The file.
         specs: The inputs, with the row count as their first dimension.
+        layout: The columns of a table's model; None for other models.
 
     Returns:
         Arrays with shape (N, …) with the inputs' data types; shapes are validated by the model.
 
     Raises:
         NotFoundError: The file does not exist.
-        UserError: The format is unknown, or an input is missing, unknown, or cannot be converted.
+        UserError: The format is unknown, or an input or column is missing, unknown, or cannot be converted.
     """
     path = Path(path)
-    if path.suffix not in FORMATS:
-        raise UserError(f"{path}: must end in {', '.join(FORMATS)}, got {path.suffix or 'no suffix'!r}")
+    formats = FORMATS if layout is None else (*FORMATS, *TABLES)
+    if not path.name.lower().endswith(formats):
+        raise UserError(f"{path}: must end in {', '.join(formats)}, got {path.suffix or 'no suffix'!r}")
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file")
+    if layout is not None and _is_table(path, specs, layout):
+        return _read_table(path, layout)
     try:
         if path.suffix in (".npz", ".npy"):
             columns = _read_numpy(path, specs)
         elif path.suffix == ".csv":
             columns = _read_csv(path, specs)
         else:
-            columns = _read_json(path, specs)
+            value = _read_json(path, specs)
+            names = _list_names(value)
+            if layout is not None and names and RowPacker(layout).accepts(names):
+                return _pack_json(path, value, layout)
+            columns = _to_columns(value, specs)
     except (ValueError, OSError) as error:
         raise UserError(f"{path}: cannot be read as {path.suffix}: {error}") from None
-    names = [spec.name for spec in specs]
-    if sorted(columns) != sorted(names):
-        raise UserError(f"{path}: the model has the inputs {', '.join(names)}, got {', '.join(columns) or 'none'}")
+    expected = [spec.name for spec in specs]
+    if sorted(columns) != sorted(expected):
+        raise UserError(f"{path}: the model has the inputs {', '.join(expected)}, got {', '.join(columns) or 'none'}")
     arrays = {spec.name: _convert(path, columns[spec.name], spec) for spec in specs}
     if not all(map(len, arrays.values())):
         raise UserError(f"{path}: has no rows")
-    return arrays
+    return FileRows(arrays)
+
+
+def write_predictions(path: Path | str, columns: Mapping[str, Sequence[Any]], labels: Sequence[str] = ()) -> None:
+    """Write predictions as CSV or Parquet; an output with several values becomes a column for each.
+
+    Args:
+        path: The file; its name ends with .csv or .parquet.
+        columns: A value for each row, by name; None for none.
+        labels: Class names, for the columns of an output with as many values.
+
+    Raises:
+        UserError: The name has another end.
+        MissingExtraError: pyarrow is not installed.
+    """
+    import io
+
+    import numpy as np
+
+    path = Path(path)
+    check_written(path)
+    pyarrow = import_pyarrow()
+    from pyarrow import csv, parquet
+
+    flat: dict[str, list[Any]] = {}
+    for name, values in columns.items():
+        sample: Any = next((value for value in values if value is not None), 0)
+        if np.ndim(sample) == 0:
+            flat[name] = [_to_cell(value) for value in values]
+            continue
+        size = np.size(sample)
+        parts = labels if len(labels) == size else range(size)
+        rows = [[None] * size if value is None else np.ravel(value).tolist() for value in values]
+        for part, column in zip(parts, zip(*rows, strict=True), strict=True):
+            flat[f"{name}_{part}"] = [_to_cell(value) for value in column]
+    table, content = pyarrow.table(flat), io.BytesIO()
+    if path.suffix == ".csv":
+        csv.write_csv(table, content)
+    else:
+        parquet.write_table(table, content)
+    files.write_bytes(path, content.getvalue())
+
+
+def check_written(path: Path) -> None:
+    """Refuse a file of predictions by its name, before they are computed.
+
+    Raises:
+        UserError: It ends neither with .csv nor with .parquet.
+    """
+    if path.suffix not in WRITTEN:
+        raise UserError(f"{path}: must end in {' or '.join(WRITTEN)}, got {path.suffix or 'no suffix'!r}")
+
+
+def _is_table(path: Path, specs: Sequence[TensorSpec], layout: RowLayout) -> bool:
+    """Return whether a file has the table's columns; a CSV may have the inputs, or all values of the only one."""
+    if path.name.lower().endswith(".csv"):
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                header = next(csv.reader(file), [])
+        except (ValueError, csv.Error):
+            return True
+        packed = {spec.name for spec in specs} <= set(header) or (len(specs) == 1 and len(header) == _count(specs[0]))
+        return set(layout.columns) <= set(header) or not packed
+    return path.name.lower().endswith(TABLES)
+
+
+def _read_table(path: Path, layout: RowLayout) -> FileRows:
+    request = SourceRequest(
+        None if layout.extra == "refuse" else frozenset(layout.columns),
+        guess_target=False,
+        exact=frozenset(layout.columns),
+        optional=frozenset(layout.target),
+        texts=layout.texts,
+    )
+    source = read_path(path, request, recognise_format(path))
+    columns: dict[str, Any] = dict(source.columns)
+    for name in layout.columns:
+        array = columns.get(name)
+        if name in layout.texts and source.missing.get(name) and layout.missing in ("refuse", "drop"):
+            columns[name] = [value or None for value in source.columns[name]]
+        elif name not in layout.texts and array is not None and array.dtype == object:
+            columns[name] = _parse_numbers(path, name, array)
+    target = {name: list(map(_to_cell, columns[name].tolist())) for name in layout.target if name in columns}
+    return _pack(path, columns, target, layout)
+
+
+def _parse_numbers(path: Path, name: str, array: NDArray[Any]) -> list[float | None]:
+    """Return the numbers in a CSV column that has texts too.
+
+    Raises:
+        UserError: The message names the first text.
+    """
+    numbers: list[float | None] = []
+    for index, value in enumerate(array):
+        try:
+            numbers.append(float(value) if value else None)
+        except ValueError:
+            text = value.decode(errors="replace")
+            raise UserError(f"{path}: row {index + 1}: column {name!r}: must be a number, got {text!r:.60}") from None
+    return numbers
+
+
+def _pack_json(path: Path, value: Any, layout: RowLayout) -> FileRows:
+    columns, target = value, {name: value[name] for name in layout.target if name in value}
+    if isinstance(value, list):
+        with _naming(path):
+            columns = RowPacker(layout).transpose(value, _name_row)
+        target = {name: [row.get(name) for row in value] for name in layout.target if any(name in row for row in value)}
+    return _pack(path, columns, target, layout)
+
+
+def _pack(path: Path, columns: Mapping[str, Any], target: dict[str, list[Any]], layout: RowLayout) -> FileRows:
+    import numpy as np
+
+    packer = RowPacker(layout)
+    with _naming(path):
+        packer.check_columns(columns)
+        kept = None
+        if layout.missing == "drop" and (incomplete := packer.list_incomplete(columns)).any():
+            kept = ~incomplete
+            if not kept.any():
+                raise UserError(f"{path}: each row has a missing value")
+            columns = {
+                name: [value for value, keep in zip(columns[name], kept, strict=True) if keep]
+                if isinstance(columns[name], list)
+                else np.asarray(columns[name])[kept]
+                for name in layout.columns
+            }
+        return FileRows(packer.pack_columns({name: columns[name] for name in layout.columns}, _name_row), target, kept)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except TransformInputError as error:
+        raise UserError(f"{path}: {error.message}") from None
+
+
+def _name_row(index: int) -> str:
+    return f"row {index + 1}"
+
+
+def _to_cell(value: Any) -> Any:
+    """Return a value for JSON and tables: texts as str, NaN as None."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and value != value else value
 
 
 def _read_numpy(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -78,7 +270,7 @@ def _read_numpy(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     return columns
 
 
-def _read_json(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _read_json(path: Path, specs: Sequence[TensorSpec]) -> Any:
     text = path.read_text(encoding="utf-8")
     value = (
         [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -89,6 +281,17 @@ def _read_json(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     for wrapper in ("instances", "inputs"):
         if isinstance(value, Mapping) and set(value) == {wrapper} and wrapper not in names:
             value = value[wrapper]
+    return value
+
+
+def _list_names(value: Any) -> Sequence[str]:
+    """Return the first JSON row's names; () when rows are values."""
+    first = value[0] if isinstance(value, list) and value else value
+    return list(first) if isinstance(first, Mapping) and set(first) != {"b64"} else ()
+
+
+def _to_columns(value: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    names = {spec.name for spec in specs}
     if isinstance(value, Mapping):
         return dict(value)
     if not isinstance(value, list):

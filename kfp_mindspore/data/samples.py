@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import ROLES, Dataset
+from kfp_mindspore.formats.rows import RowLayout, is_stacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +46,7 @@ def read_samples(
     *,
     count: int | None = None,
     preprocessing: Mapping[str, Any] | None = None,
+    layout: RowLayout | None = None,
 ) -> Samples:
     """Read a split and apply the dataset's preprocessing, or a model's.
 
@@ -54,6 +56,8 @@ def read_samples(
         count: Only so many samples from the first on; None for all.
         preprocessing: Declaration that replaces the dataset's, such as a checkpoint's or a bundle's; None to keep the
             dataset's, empty for none.
+        layout: A model's columns: the dataset's columns are selected and ordered by these names, since another file may
+            have them in another order; None to keep the dataset's.
 
     Raises:
         UserError: There is no such dataset or split, it is damaged, or the preprocessing does not fit its columns.
@@ -67,6 +71,8 @@ def read_samples(
     arrays = {name: array[:count] for name, array in dataset.read_columns(split).items()}
     by_role = {role: {column.name: arrays[column.name] for column in dataset.list_columns(role)} for role in ROLES}
     raw = by_role["feature"]
+    if layout is not None:
+        raw = _arrange(dataset, raw, layout)
     declaration = dataset.preprocessing if preprocessing is None else preprocessing
     inputs = raw
     if declaration:
@@ -80,3 +86,20 @@ def read_samples(
         ids=by_role["id"],
         raw=raw,
     )
+
+
+def _arrange(dataset: Dataset, raw: Mapping[str, NDArray[Any]], layout: RowLayout) -> dict[str, NDArray[Any]]:
+    """Return the inputs by a layout for a dataset's feature columns; other datasets' as they are."""
+    from kfp_mindspore.transform.base import TransformInputError
+    from kfp_mindspore.transform.rows import RowPacker, unpack_columns
+
+    parts = [
+        (column.name, column.fields or (column.name,), is_stacked(column)) for column in dataset.list_columns("feature")
+    ]
+    columns, packer = unpack_columns(parts, raw), RowPacker(layout, finite=False)
+    if not packer.accepts(columns):
+        return dict(raw)
+    try:
+        return packer.pack_columns(columns)
+    except TransformInputError as error:
+        raise UserError(f"{dataset.path}: {error.message}") from None

@@ -175,10 +175,14 @@ def fits(layout: RowLayout, inputs: Sequence[TensorSpec]) -> bool:
     return {one.name: (one.dtype, one.shape) for one in layout.inputs} == expected
 
 
+def is_stacked(column: Column) -> bool:
+    """Return whether a dataset's column has a number for each of several fields."""
+    return bool(column.fields) and column.dtype == "float32" and column.shape == (len(column.fields),)
+
+
 def _describe_input(column: Column, name: str, fill: Mapping[str, Sequence[float]]) -> RowInput:
     fields = column.fields or (column.name,)
-    stacked = bool(column.fields) and column.dtype == "float32" and column.shape == (len(fields),)
-    return RowInput(name, column.dtype, column.shape, fields, stacked, tuple(fill.get(column.name, ())))
+    return RowInput(name, column.dtype, column.shape, fields, is_stacked(column), tuple(fill.get(column.name, ())))
 
 
 def _list_fields(dataset: Dataset, role: str) -> tuple[str, ...]:

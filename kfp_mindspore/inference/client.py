@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from pandas import DataFrame
 
     from kfp_mindspore.inference.canary import CanaryReport
 
@@ -165,7 +166,7 @@ class InferenceClient:
     def predict(
         self,
         name: str,
-        inputs: NDArray[Any] | Mapping[str, NDArray[Any]],
+        inputs: NDArray[Any] | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame,
         *,
         url: str = "",
         namespace: str | None = None,
@@ -176,7 +177,8 @@ class InferenceClient:
         Args:
             name: Service name.
             inputs: Arrays or lists with shape (N, …) by input name, or the array for a model with one input; converted
-                to the model's data types. Inputs with dtype bytes are texts or bytes.
+                to the model's data types. Inputs with dtype bytes are texts or bytes. For a table's model also a
+                DataFrame, or a list of dicts, with the table's columns; other columns are ignored.
             url: Address to send the samples to, such as `status.canary.url` or `traffic_url`; default the service's.
             namespace: Its namespace; default the client's.
             timeout: Timeout for each request with 64 samples, in seconds.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.rows import RowLayout, parse_layout
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.inference import rest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from pandas import DataFrame
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -39,7 +41,7 @@ _DATATYPES = {
 def predict(
     url: str,
     name: str,
-    inputs: NDArray[Any] | Mapping[str, NDArray[Any]],
+    inputs: NDArray[Any] | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame,
     *,
     target: str = "",
     rows: int = ROWS,
@@ -51,7 +53,7 @@ def predict(
         url: The service's HTTP address, which describes the model.
         name: Model name in its URLs.
         inputs: Samples by input name, or the samples for a model with one input: arrays with shape (N, …), converted to
-            the model's data types.
+            the model's data types. For a table's model also a DataFrame, a list of dicts, or arrays by column name.
         target: Address to send the requests to, such as a canary's; default `url`.
         rows: Samples per request.
         timeout: Timeout for each request in seconds.
@@ -68,7 +70,14 @@ def predict(
     specs, outputs = (_read_specs(model.get(kind, ())) for kind in ("inputs", "outputs"))
     if not specs or not outputs:
         raise rest.ServiceRequestError(f"{url}: model {name} describes no inputs or outputs")
-    arrays = _convert_inputs(inputs, specs, name)
+    given: Any = _to_columns(inputs) if hasattr(inputs, "columns") and not isinstance(inputs, Mapping) else inputs
+    layout = parse_layout(model.get("rows"))
+    if isinstance(given, list) and not given:
+        raise UserError("inputs: must have at least one row")
+    arrays = None if layout is None else _pack_rows(given, layout, [spec.name for spec in specs])
+    if arrays is None:
+        is_rows = isinstance(given, list) and isinstance(given[0], Mapping)
+        arrays = _convert_inputs(_transpose(given) if is_rows else given, specs, name)
     address = target.rstrip("/") or url
     answers = predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout), arrays, rows)
     for spec in outputs:
@@ -189,9 +198,52 @@ def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
     return encoded
 
 
-def _convert_inputs(
-    inputs: NDArray[Any] | Mapping[str, NDArray[Any]], specs: tuple[TensorSpec, ...], model: str
-) -> Arrays:
+def read_layout(url: str, name: str, *, timeout: float) -> RowLayout | None:
+    """Return the columns by which a service accepts rows; None when it accepts its model's inputs only.
+
+    Raises:
+        RequestError: The request failed.
+    """
+    return parse_layout(rest.request_json("GET", f"{url}/v2/models/{name}", timeout=timeout).get("rows"))
+
+
+def _pack_rows(inputs: Any, layout: RowLayout, names: Sequence[str]) -> Arrays | None:
+    """Return a model's inputs for rows or arrays by column names; None for inputs by their own names.
+
+    Raises:
+        UserError: The message names row and column.
+    """
+    from kfp_mindspore.transform.rows import RowPacker
+
+    packer = RowPacker(layout)
+    if isinstance(inputs, list) and isinstance(inputs[0], Mapping):
+        return packer.pack_rows(inputs) if packer.accepts(inputs[0]) else None
+    if isinstance(inputs, Mapping) and set(inputs) != set(names) and packer.accepts(inputs):
+        return packer.pack_columns(inputs)
+    return None
+
+
+def _to_columns(frame: Any) -> Arrays:
+    """Return a DataFrame's columns as arrays by name, with None for missing values that are not NaN."""
+    columns = {}
+    for name in frame.columns:
+        array = frame[name].to_numpy()
+        if array.dtype == object:
+            array = array.copy()
+            array[frame[name].isna().to_numpy()] = None
+        columns[str(name)] = array
+    return columns
+
+
+def _transpose(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping) or row.keys() != rows[0].keys():
+            found = ", ".join(row) if isinstance(row, Mapping) else type(row).__name__
+            raise UserError(f"inputs: row {index}: must have {', '.join(rows[0])}, got {found}")
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _convert_inputs(inputs: NDArray[Any] | Mapping[str, Any], specs: tuple[TensorSpec, ...], model: str) -> Arrays:
     """Return arrays with one length by input name, with the model's data types."""
     import numpy as np
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.predict import predict_parts, predict_v2, to_array, to_json
+from kfp_mindspore.inference.predict import predict_parts, predict_v2, read_layout, to_array, to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +77,7 @@ def run_smoke_test(
     """Send requests by V1 and V2 (JSON over HTTP) and compare the predictions with the bundle's verified outputs.
 
     A model with a declared preprocessing gets raw samples; one with a transform in code, the example that it was
-    exported with.
+    exported with. A table's model gets rows by column names by V1 and its inputs by V2.
 
     Args:
         url: The service's HTTP address.
@@ -109,8 +110,9 @@ def run_smoke_test(
     outputs = list_specs(expected)
     rows = get_max_rows(bundle)
     tolerance = verified.scale_tolerance(tolerance)
+    layout = read_layout(url.rstrip("/"), model_name, timeout=timeout) if bundle.signature.rows is not None else None
     protocols: dict[str, Callable[[Mapping[str, NDArray[Any]]], Arrays]] = {
-        "v1": lambda part: _predict_v1(url.rstrip("/"), model_name, part, outputs, timeout),
+        "v1": lambda part: _predict_v1(url.rstrip("/"), model_name, part, outputs, timeout, layout),
         "v2": lambda part: predict_v2(url.rstrip("/"), model_name, part, outputs, timeout),
     }
     differences: dict[str, float] = {}
@@ -187,10 +189,19 @@ def read_samples(bundle: ModelBundle) -> VerifiedSamples:
 
 
 def _predict_v1(
-    url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
+    url: str,
+    name: str,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: tuple[TensorSpec, ...],
+    timeout: float,
+    layout: RowLayout | None,
 ) -> Arrays:
+    if layout is not None:
+        from kfp_mindspore.transform.rows import RowPacker
+
+        inputs = RowPacker(layout).unpack(inputs)
     columns = {key: to_json(array) for key, array in inputs.items()}
-    if len(columns) == 1:
+    if len(columns) == 1 and layout is None:
         instances = next(iter(columns.values()))
     else:
         instances = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -109,11 +109,16 @@ def evaluate_bundle(
 def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Samples:
     """Read a split after the preprocessing that the bundle declares, else after the dataset's.
 
+    A table's columns are selected and ordered by the names that the bundle has.
+
     Raises:
         UserError: There is no such split, or its columns do not fit the preprocessing.
     """
     declaration = bundle.read_preprocessing()
-    return read_samples(dataset, split, preprocessing=declaration if declaration.get("pre") else None)
+    pre = declaration if declaration.get("pre") else None
+    # A model without preprocessing has its layout for raw columns, not for the dataset's preprocessed ones.
+    layout = bundle.signature.rows if pre or not dataset.preprocessing.get("pre") else None
+    return read_samples(dataset, split, preprocessing=pre, layout=layout)
 
 
 def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:

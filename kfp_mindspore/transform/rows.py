@@ -10,12 +10,13 @@ import base64
 import binascii
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_mindspore.errors import suggest
 from kfp_mindspore.formats.rows import RowInput, RowLayout
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.transform.base import Arrays, TransformInputError, fill_objects
@@ -77,6 +78,22 @@ class RowPacker:
                 packed[one.name] = self._convert(one, values if len(one.columns) > 1 else [v for (v,) in values], name)
         return packed
 
+    def transpose(self, rows: Sequence[Any], name: Callable[[int], str] = name_row) -> dict[str, list[Any]]:
+        """Return the feature columns of rows, each an object with the columns' values.
+
+        Raises:
+            TransformInputError: A row is no object, or lacks a column.
+        """
+        if self.layout.extra == "refuse":
+            self._refuse_extra(rows, name)
+        columns: dict[str, list[Any]] = {}
+        for one, get in zip(self.layout.inputs, self._getters, strict=True):
+            try:
+                columns.update(zip(one.columns, map(list, zip(*map(get, rows), strict=True)), strict=True))
+            except (KeyError, TypeError, IndexError):
+                self._refuse_row(rows, one, name)
+        return columns
+
     def pack_columns(self, columns: Columns, name: Callable[[int], str] = name_row) -> Arrays:
         """Return the inputs for columns: arrays or lists with equal lengths.
 
@@ -107,7 +124,7 @@ class RowPacker:
         names = list(found)
         for column in self.layout.columns:
             if column not in names:
-                raise TransformInputError(f"column {column!r}: missing, got {_join(names)}")
+                raise TransformInputError(f"column {column!r}: missing, got {_describe_found(column, names)}")
         if self.layout.extra == "refuse":
             for column in names:
                 if column not in self._known:
@@ -220,7 +237,9 @@ class RowPacker:
                 )
             for column in one.columns:
                 if column not in row:
-                    raise TransformInputError(f"{name(index)}: column {column!r}: missing, got {_join(row)}")
+                    raise TransformInputError(
+                        f"{name(index)}: column {column!r}: missing, got {_describe_found(column, row)}"
+                    )
         raise AssertionError("every row has every column")
 
     def _refuse_extra(self, rows: Sequence[Any], name: Callable[[int], str]) -> None:
@@ -332,6 +351,10 @@ def _show(value: Any) -> str:
         return "no value"
     kind = {str: "the text ", bytes: "the text ", bool: "the boolean ", list: "a list ", dict: "an object "}
     return f"{kind.get(type(value), '')}{value!r:.60}"
+
+
+def _describe_found(column: str, names: Collection[str]) -> str:
+    return _join(names) + suggest(column, list(map(str, names)), listed=False)
 
 
 def _join(names: Iterable[str]) -> str:

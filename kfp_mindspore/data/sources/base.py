@@ -27,6 +27,8 @@ class SourceRequest:
         guess_target: Whether the field with a target's name is needed too, since no option names the target.
         exact: Fields whose dtype is kept: targets, ids, weights, the split's fields, inputs with one field. Table
             readers may read other numbers as float32, since they are stacked in a float32 column.
+        optional: Fields that are read where the source has them, beside `fields`.
+        texts: Fields that a CSV file has as texts, also where all of them look like numbers.
         length: Length of a text file's windows, in characters.
         text_lines: Whether a line in a text file is a sample, instead of a window.
         image_size: Image height and width in a folder; None for the most frequent size.
@@ -35,6 +37,8 @@ class SourceRequest:
     fields: frozenset[str] | None = None
     guess_target: bool = True
     exact: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
     length: int = 64
     text_lines: bool = False
     image_size: tuple[int, int] | None = None
@@ -97,12 +101,14 @@ def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> l
     missing = sorted(((request.fields or frozenset()) | request.exact) - set(found))
     if missing:
         listed = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
-        hint = suggest(missing[0], found, listed=False)
-        raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}{hint}")
+        close, hint = suggest(missing[0], found, listed=False), ""
+        if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
+            hint = f"Its delimiter is {other!r}: write the file with commas, or name it .tsv for tabs."
+        raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}{close}", hint=hint)
     if request.fields is None:
         return list(found)
     guessed = guess_target(found) if request.guess_target else ()
-    return [name for name in found if name in request.fields or name in guessed]
+    return [name for name in found if name in request.fields | request.optional or name in guessed]
 
 
 def import_pyarrow() -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kfp_mindspore.data.sources.arrays import read_npy, read_npz
 from kfp_mindspore.data.sources.base import Source, SourceRequest
+from kfp_mindspore.data.sources.content import check_content
 from kfp_mindspore.data.sources.idx import is_idx, read_idx
 from kfp_mindspore.data.sources.images import is_image_folder, read_images
 from kfp_mindspore.data.sources.mindrecord import read_mindrecord
@@ -47,7 +48,9 @@ def read_path(path: Path, request: SourceRequest, kind: str = "") -> Source:
     """
     if kind and kind not in READERS:
         raise ValidationError([f"format: must be one of {', '.join(READERS)}, got {kind!r}"], subject="load_dataset")
-    return READERS[kind or recognise_format(path)](path, request)
+    kind = kind or recognise_format(path)
+    check_content(path, kind)
+    return READERS[kind](path, request)
 
 
 def recognise_format(path: Path) -> str:

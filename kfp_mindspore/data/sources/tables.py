@@ -14,6 +14,7 @@ from kfp_mindspore.data.sources.base import (
     select_fields,
     to_objects,
 )
+from kfp_mindspore.data.sources.content import check_encoding
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,15 +36,18 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
         MissingExtraError: pyarrow is not installed.
     """
     import_pyarrow()
-    from pyarrow import csv, float32, lib, types
+    from pyarrow import csv, float32, lib, string, types
 
     where = f"{path.name} (CSV)"
-    parse = csv.ParseOptions(delimiter="\t" if path.name.endswith(_TAB_SUFFIXES) else ",")
+    delimiter = "\t" if path.name.endswith(_TAB_SUFFIXES) else ","
+    parse = csv.ParseOptions(delimiter=delimiter)
     try:
         with csv.open_csv(str(path), parse_options=parse) as reader:
             schema = reader.schema
+        if any(map(types.is_binary, schema.types)):
+            check_encoding(path, where, delimiter)
         names = select_fields(where, request, schema.names)
-        exact = request.exact | set(guess_target(names))
+        exact = request.exact | request.optional | set(guess_target(names))
         stacked = {
             name: float32()
             for name in names
@@ -51,7 +55,8 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
             and (types.is_floating(schema.field(name).type) or _is_integer(schema.field(name).type))
         }
         types_seen = {name: schema.field(name).type for name in names if not types.is_null(schema.field(name).type)}
-        options = csv.ConvertOptions(include_columns=names, column_types=types_seen | stacked)
+        texts = {name: string() for name in names if name in request.texts}
+        options = csv.ConvertOptions(include_columns=names, column_types=types_seen | stacked | texts)
         integers = frozenset(name for name in names if _is_integer(schema.field(name).type))
         try:
             if len(types_seen) == len(names):
@@ -62,9 +67,13 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
             # A column that starts with numbers and continues with texts.
             pass
         # Arrow infers the types from all rows.
-        options = csv.ConvertOptions(include_columns=names)
+        options = csv.ConvertOptions(include_columns=names, column_types=texts)
         table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
-    except (lib.ArrowException, OSError) as error:
+        if any(map(types.is_binary, table.schema.types)):
+            check_encoding(path, where, delimiter)
+    except (lib.ArrowException, UnicodeDecodeError, OSError) as error:
+        if not isinstance(error, OSError):
+            check_encoding(path, where, delimiter)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
     return _to_source("CSV", where, table.schema, table.to_batches(), exact, integers)
 
@@ -89,7 +98,9 @@ def read_parquet(path: Path, request: SourceRequest) -> Source:
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be read ({error})") from None
     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
-    return _to_source("Parquet", where, table.schema, batches, request.exact | set(guess_target(names)))
+    return _to_source(
+        "Parquet", where, table.schema, batches, request.exact | request.optional | set(guess_target(names))
+    )
 
 
 def read_json_lines(path: Path, request: SourceRequest) -> Source:
@@ -109,7 +120,13 @@ def read_json_lines(path: Path, request: SourceRequest) -> Source:
         raise UserError(f"{where}: cannot be parsed ({error})") from None
     names = select_fields(where, request, table.column_names)
     table = table.select(names)
-    return _to_source("JSON lines", where, table.schema, table.to_batches(), request.exact | set(guess_target(names)))
+    return _to_source(
+        "JSON lines",
+        where,
+        table.schema,
+        table.to_batches(),
+        request.exact | request.optional | set(guess_target(names)),
+    )
 
 
 def _is_integer(kind: Any) -> bool:

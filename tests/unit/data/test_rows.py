@@ -49,7 +49,7 @@ def test_rows_have_dtypes_of_inputs(
     tmp_path: Path, name: str, content: Any, specs: tuple[TensorSpec, ...], expected: dict[str, Any]
 ) -> None:
     write(tmp_path / name, content)
-    arrays = read_rows(tmp_path / name, specs)
+    arrays = read_rows(tmp_path / name, specs).inputs
     assert {key: array.tolist() for key, array in arrays.items()} == expected
     assert [array.dtype.name.replace("object", BYTES) for array in arrays.values()] == [spec.dtype for spec in specs]
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 
-from kfp_mindspore.data import read_samples
+from kfp_mindspore.cli.main import cli
+from kfp_mindspore.data import load_dataset, read_samples
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.inference import run_smoke_test
+from kfp_mindspore.inference.predict import predict as predict_arrays
+from kfp_mindspore.mindir.evaluate import read_model_samples
 from tests.support.table_models import export_table, make_rows, write_csv
 
 pytestmark = pytest.mark.mindspore
@@ -191,3 +199,82 @@ def test_metadata_names_columns_in_order(served: Any, tables: Path) -> None:
         "city",
     ]
     assert [spec["name"] for spec in found["inputs"]] == ["features_numbers", "city"]
+
+
+def make_frame() -> pd.DataFrame:
+    frame = pd.DataFrame(make_rows(70))
+    return frame.astype({"city": "category", "garden": "boolean"})
+
+
+def test_client_predicts_data_frames_and_dicts(served: Any) -> None:
+    url, rows = f"http://127.0.0.1:{served.port}", make_rows(70)
+    expected = predict_v1(served, "mean", rows)
+    columns = {name: np.array([row[name] for row in rows]) for name in FIELDS}
+    for inputs in (make_frame(), make_frame()[["garden", "city", "age", "income", "price"]], rows, columns):
+        np.testing.assert_allclose(predict_arrays(url, "mean", inputs)["output"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "must have at least one row"),
+        ([ROW, {"age": 3}], "row 1: column 'income': missing, got 'age'"),
+        (pd.DataFrame([ROW]).drop(columns="city"), "column 'city': missing, got 'age', 'income', 'garden'"),
+        (pd.DataFrame([ROW, {**ROW, "age": "old"}]), "row 1: column 'age': must be a number, got the text 'old'"),
+        ({"features_numbers": [[1, 2, 3]]}, "inputs: model mean has features_numbers, city, got features_numbers"),
+    ],
+)
+def test_client_refuses_wrong_rows(served: Any, inputs: Any, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        predict_arrays(f"http://127.0.0.1:{served.port}", "mean", inputs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_smoke_test_sends_rows_by_column_names(served: Any, tables: Path, name: str) -> None:
+    report = run_smoke_test(f"http://127.0.0.1:{served.port}", name, tables / name, samples=10)
+    assert report.max_abs_diff <= 1e-5
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl", "json"])
+@pytest.mark.parametrize("name", ["mean", "strict"])
+def test_model_predicts_file_that_it_was_trained_on(
+    served: Any, tables: Path, tmp_path: Path, name: str, suffix: str
+) -> None:
+    rows, file = make_rows(), tmp_path / f"table.{suffix}"
+    if suffix == "csv":
+        write_csv(file, rows)
+    elif suffix == "parquet":
+        pd.DataFrame(rows).to_parquet(file)
+    else:
+        file.write_text("\n".join(map(json.dumps, rows)) if suffix == "jsonl" else json.dumps({"instances": rows}))
+    result = CliRunner().invoke(cli, ["model", "predict", str(tables / name), str(file)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    printed = [json.loads(line) for line in result.output.splitlines()]
+    assert [row["price"] for row in printed] == [row["price"] for row in rows]
+    complete = rows if name == "mean" else rows[1:]
+    assert (printed[0]["output"] is None) == (name == "strict")
+    found = [row["output"] for row in printed if row["output"] is not None]
+    np.testing.assert_allclose(found, predict_v1(served, name, complete), atol=1e-6)
+
+
+def test_predictions_are_written_as_tables(tables: Path, tmp_path: Path) -> None:
+    for written, read in ((tmp_path / "found.csv", pd.read_csv), (tmp_path / "found.parquet", pd.read_parquet)):
+        arguments = ["model", "predict", str(tables / "strict"), str(tables / "table.csv"), "-o", str(written)]
+        assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
+        frame = read(written)
+        assert list(frame.columns) == [*(f"output_{index}" for index in range(6)), "price"]
+        assert frame["output_0"].isna().tolist() == [True] + [False] * 79
+    result = CliRunner().invoke(cli, [*arguments[:-1], str(tmp_path / "found.xlsx")])
+    assert (result.exit_code, "must end in .csv or .parquet, got '.xlsx'" in str(result.exception)) == (1, True)
+
+
+def test_dataset_with_other_column_order_is_predicted_by_names(tables: Path) -> None:
+    order = ("city", "price", "garden", "income", "age", "id")
+    write_csv(tables / "other.csv", [{name: row[name] for name in order} for row in make_rows()])
+    other = load_dataset(str(tables / "other.csv"), tables / "other-data", target=["price"], ids=["id"], missing="mean")
+    assert other.columns[0].fields == ("garden", "income", "age")
+    bundle = ModelBundle.open(tables / "mean")
+    same = read_samples(tables / "mean-data", "test")
+    found = read_model_samples(bundle, other, "test")
+    assert found.target.tolist() == same.target.tolist()
+    np.testing.assert_allclose(found.inputs["values"], same.inputs["features"], atol=1e-6)

@@ -1,0 +1,113 @@
+"""Tables whose content is not what their name says, or that are damaged: one message each, with the next step."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from kfp_mindspore.data import load_dataset
+from kfp_mindspore.data.rows import read_rows
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.rows import RowInput, RowLayout
+from kfp_mindspore.formats.tensors import TensorSpec
+
+TEXT = "age,city,price\n" + "".join(f"{20 + index},Tromsø,{index / 2}\n" for index in range(20))
+LAYOUT = RowLayout(
+    (
+        RowInput("numbers", "float32", (1,), ("age",), stacked=True),
+        RowInput("city", "bytes", (), ("city",)),
+    ),
+    target=("price",),
+)
+SPECS = (TensorSpec("numbers", "float32", (-1, 1)), TensorSpec("city", "bytes", (-1,)))
+
+
+def zip_sheet() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    return content.getvalue()
+
+
+def write_parquet() -> bytes:
+    content = io.BytesIO()
+    pd.DataFrame({"age": [1.0], "city": ["Oslo"], "price": [1.0]}).to_parquet(content)
+    return content.getvalue()
+
+
+WRONG = {
+    "parquet.csv": (write_parquet(), "read as CSV, but its content is a Parquet file", "--format parquet"),
+    "sheet.csv": (zip_sheet(), "read as CSV, but its content is a ZIP, Excel or NPZ file", "as CSV"),
+    "gzip.csv": (gzip.compress(TEXT.encode()), "read as CSV, but its content is gzip data", "with .gz"),
+    "plain.csv.gz": (TEXT.encode(), "read as CSV, compressed by gzip, but its content is plain text", ""),
+    "utf16.csv": (TEXT.encode("utf-16"), "read as CSV, but its content is UTF-16 text", "iconv -f UTF-16"),
+    "page.csv": (b"<!DOCTYPE html><html>404</html>", "read as CSV, but its content is HTML or XML", ""),
+    "list.csv": (b'[{"age": 1}]', "read as CSV, but its content is JSON", "--format jsonl"),
+    "text.parquet": (TEXT.encode(), "read as Parquet, but its content is text, such as CSV", ""),
+    "latin.csv": (
+        TEXT.encode("latin-1"),
+        "latin.csv (CSV): line 2, column 'city': must be UTF-8, got 'Tromsø' in another encoding",
+        "iconv -f LATIN1",
+    ),
+    "header.csv": (
+        TEXT.replace("city", "størrelse").encode("latin-1"),
+        "header.csv (CSV): line 1, the header: must be UTF-8, got 'størrelse'",
+        "iconv -f LATIN1",
+    ),
+    "semicolon.csv": (TEXT.replace(",", ";").encode(), "found age;city;price", "Its delimiter is ';'"),
+    "short.csv": (b"age,city\n1,Oslo\n", "short.csv (CSV): no field ", ""),
+    "ragged.csv": (TEXT.encode() + b"1,2,3,4\n", "Expected 3 columns, got 4", ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_table_is_refused_by_load_and_prediction(tmp_path: Path, name: str) -> None:
+    content, message, hint = WRONG[name]
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        load_dataset(str(file), tmp_path / "data", target="price")
+    assert hint in caught.value.hint
+    assert not (tmp_path / "data").exists()
+    if name == "short.csv":
+        file.write_bytes(b"age,price\n1,2\n")
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        read_rows(file, SPECS, LAYOUT)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["other.jsonl", "list.jsonl"])
+def test_json_lines_of_other_content_are_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_text(TEXT if name == "other.jsonl" else '[{"age": 1}]')
+    with pytest.raises(UserError, match=r"read as JSON lines, but its content is (no JSON object|a JSON list)"):
+        load_dataset(str(file), tmp_path / "data", target="price")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age,city\n20,Oslo\nold,Oslo\n", "t.csv: row 2: column 'age': must be a number, got 'old'"),
+        ("age,city\n20,Oslo\n,Oslo\n", "t.csv: row 2: column 'age': the value is missing, and the dataset's rule"),
+        ("age,town\n20,Oslo\n", "t.csv (CSV): no field 'city', found age, town"),
+        ("age,city\n", "t.csv (CSV): has no rows"),
+    ],
+)
+def test_wrong_rows_are_refused_by_row_and_column(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_rows(tmp_path / "t.csv", SPECS, LAYOUT)
+
+
+def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("price,city,age\n1.1,0150,20\n,0151,true\n".replace("true", "21"))
+    rows = read_rows(tmp_path / "t.csv", SPECS, LAYOUT)
+    assert rows.inputs["city"].tolist() == [b"0150", b"0151"]
+    assert rows.inputs["numbers"].tolist() == [[20], [21]]
+    assert rows.target == {"price": [1.1, None]}
