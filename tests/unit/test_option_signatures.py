@@ -41,7 +41,7 @@ SIGNATURES = [
         names={"sample_count": "samples"},
         without={
             "batch": "a parameter has one type, in which 0 is `free`",
-            **dict.fromkeys(("metadata", "tolerance", "dimensions", "extra_columns", "strategy"), "no argument yet"),
+            **dict.fromkeys(("metadata", "tolerance", "dimensions", "strategy"), "no argument yet"),
         },
     ),
     Signature(

@@ -16,6 +16,7 @@ def export_mindir(
     network: str = "",
     network_arguments: dict = {},
     transform: str = "",
+    extra_columns: str = "ignore",
 ) -> NamedTuple("Outputs", [("max_abs_diff", float)]):
     """Export a checkpoint's network to MindIR, reload it and compare both on held-out samples.
 
@@ -33,6 +34,7 @@ def export_mindir(
         network: The network's factory as `module:callable`; default the checkpoint's.
         network_arguments: The factory's keyword arguments; default the checkpoint's.
         transform: The served model's transform: a Python file, or a registered name, in the step's image.
+        extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
 
     Returns:
         max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.
@@ -48,6 +50,7 @@ def export_mindir(
         network=network,
         network_arguments=network_arguments,
         transform=transform,
+        extra_columns=extra_columns,
     )
     return (difference,)
 

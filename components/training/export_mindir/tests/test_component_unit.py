@@ -13,7 +13,17 @@ pytest_plugins = ["kfp_mindspore.testing"]
 @pytest.mark.parametrize(
     ("arguments", "passed_on"),
     [
-        ({}, {"batch": "free", "sample_count": 64, "network": None, "network_arguments": None, "transform": None}),
+        (
+            {},
+            {
+                "batch": "free",
+                "sample_count": 64,
+                "network": None,
+                "network_arguments": None,
+                "transform": None,
+                "extra_columns": "ignore",
+            },
+        ),
         (
             {
                 "batch": 8,
@@ -21,6 +31,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
                 "network": "net:build",
                 "network_arguments": {"classes": 3},
                 "transform": "digits.py",
+                "extra_columns": "refuse",
             },
             {
                 "batch": 8,
@@ -28,6 +39,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
                 "network": "net:build",
                 "network_arguments": {"classes": 3},
                 "transform": "digits.py",
+                "extra_columns": "refuse",
             },
         ),
     ],
