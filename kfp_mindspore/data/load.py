@@ -25,6 +25,7 @@ from kfp_mindspore.data.report import (
     count_duplicates,
     list_constants,
     list_missing_classes,
+    list_mixed,
     list_rounded,
 )
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_fields, resolve_roles
@@ -168,6 +169,8 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     from kfp_mindspore.data.preprocessing import fit_preprocessing, fit_vocabulary
 
     report: dict[str, Any] = {"format": source.format, "missing_rule": options.missing}
+    if source.is_table and (mixed := list_mixed({name: source.columns[name] for name in roles.list_features()})):
+        report["mixed"] = mixed
     if missing := check_missing(source, roles, options.missing):
         report["missing"] = missing
     if options.missing == "drop" and missing:
@@ -202,7 +205,14 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     columns = [*features.columns, *(_complete(column, splits["train"]) for column, _ in others)]
     statistics = compute_statistics(columns, splits["train"])
     raw = {column.name: splits["train"][column.name] for column in features.columns}
-    declaration = fit_preprocessing(preprocessing, source, features, raw, statistics, vocabulary)
+    try:
+        declaration = fit_preprocessing(preprocessing, source, features, raw, statistics, vocabulary)
+    except UserError as error:
+        mistakes = [
+            f"The values of {name} are numbers but for {found}." for name, found in report.get("mixed", {}).items()
+        ]
+        error.hint = " ".join([*mistakes, error.hint]).strip()
+        raise
     report |= {
         "task_reason": target.reason,
         "left_out": [name for name in source.times if name not in roles.list_fields()],

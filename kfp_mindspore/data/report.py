@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK_ROWS = 1 << 16
+# A column with so many different numbers for each text is one of numbers with mistakes, rather than of codes.
+_NUMBERS_PER_TEXT = 10
 # float32 represents each integer up to here.
 _EXACT = 1 << 24
 
@@ -118,6 +120,10 @@ def render_report(dataset: Dataset) -> str:
         f"warning: no sample of {', '.join(missing)} in {split}"
         for split, missing in report.get("missing_classes", {}).items()
     ]
+    lines += [
+        f"warning: {name} is read as texts: its values are numbers but for {found}"
+        for name, found in report.get("mixed", {}).items()
+    ]
     if report.get("constant"):
         lines.append(f"warning: constant in train: {', '.join(report['constant'])}")
     if report.get("rounded"):
@@ -129,6 +135,27 @@ def render_report(dataset: Dataset) -> str:
         if count
     ]
     return "\n".join(lines)
+
+
+def list_mixed(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Return the text columns that hold numbers but for a few texts, each with its first such text and row, from 1."""
+    mixed = {}
+    for name, array in arrays.items():
+        if array.dtype != object or array.ndim != 1:
+            continue
+        texts = {value for value in set(array.tolist()) if value and not _is_number(value)}
+        if texts and len(set(array.tolist())) > _NUMBERS_PER_TEXT * len(texts):
+            index = next(index for index, value in enumerate(array) if value in texts)
+            mixed[name] = f"{array[index].decode(errors='replace')!r:.60} in row {index + 1}"
+    return mixed
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def render_labels(labels: Sequence[str]) -> str:

@@ -31,9 +31,12 @@ class Roles:
 
     def list_fields(self) -> list[str]:
         """Return all fields with a role, input fields last."""
-        inputs = [name for fields in self.inputs.values() for name in _to_list(fields)]
         needed = [name for name in (*self.target, self.weight, *self.ids, self.order) if name]
-        return list(dict.fromkeys([*needed, *inputs]))
+        return list(dict.fromkeys([*needed, *self.list_features()]))
+
+    def list_features(self) -> list[str]:
+        """Return the input fields."""
+        return [name for fields in self.inputs.values() for name in _to_list(fields)]
 
 
 def list_exact_fields(

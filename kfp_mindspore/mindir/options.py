@@ -59,4 +59,5 @@ class ExportOptions:
         if self.batch != FREE and (isinstance(self.batch, str) or self.batch < 1):
             raise UserError(f"batch: must be 'free' or a number of at least 1, got {self.batch!r}")
         if reserved := [name for name in _OWN_METADATA if name in (self.metadata or {})]:
-            raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=f"Give {reserved[0]} instead.")
+            hint = f"Give {reserved[0]} instead." if hasattr(self, reserved[0]) else ""
+            raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=hint)

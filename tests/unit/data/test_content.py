@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from kfp_mindspore.data import load_dataset
+from kfp_mindspore.data.report import render_report
 from kfp_mindspore.data.rows import read_rows
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.rows import RowInput, RowLayout
@@ -111,3 +112,24 @@ def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
     assert rows.inputs["city"].tolist() == [b"0150", b"0151"]
     assert rows.inputs["numbers"].tolist() == [[20], [21]]
     assert rows.target == {"price": [1.1, None]}
+
+
+@pytest.mark.parametrize(
+    ("count", "hint"), [(60, ""), (200, "The values of age are numbers but for 'old' in row 4. Leave")]
+)
+def test_text_among_numbers_is_named(tmp_path: Path, count: int, hint: str) -> None:
+    lines = [f"{'old' if index == 3 else index},{index / 2}" for index in range(count)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,price", *lines]))
+    if hint:
+        with pytest.raises(UserError, match=r"has 1[0-9]{2} different texts") as caught:
+            load_dataset(str(tmp_path / "t.csv"), tmp_path / "data", target="price")
+        assert caught.value.hint.startswith(hint)
+        return
+    dataset = load_dataset(str(tmp_path / "t.csv"), tmp_path / "data", target="price")
+    assert "warning: age is read as texts: its values are numbers but for 'old' in row 4" in render_report(dataset)
+
+
+def test_codes_of_digits_and_letters_are_no_mistakes(tmp_path: Path) -> None:
+    lines = [f"{index % 20}{'A' if index % 3 else ''},{index / 2}" for index in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["code,price", *lines]))
+    assert "mixed" not in load_dataset(str(tmp_path / "t.csv"), tmp_path / "data", target="price").report
