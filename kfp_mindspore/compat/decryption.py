@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def decrypt_file(file: Path, key: bytes, mode: str) -> bytes | None:
+def try_decrypt_file(file: Path, key: bytes, mode: str) -> bytes | None:
     """Return a file's plain content, or None when the key or the content is wrong.
 
     Args:

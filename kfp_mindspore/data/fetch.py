@@ -42,7 +42,7 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
         yield local
 
 
-def check_source(uri: str, access: StoreAccess) -> None:
+def check_uri(uri: str, access: StoreAccess) -> None:
     """Check that a URI exists and can be read, without its content.
 
     Args:

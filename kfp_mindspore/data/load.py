@@ -28,7 +28,7 @@ from kfp_mindspore.data.report import (
     list_mixed,
     list_rounded,
 )
-from kfp_mindspore.data.roles import Roles, list_exact_fields, list_fields, resolve_roles
+from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields, resolve_roles
 from kfp_mindspore.data.sources import sklearn_sets
 from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
 from kfp_mindspore.data.sources.formats import read_path
@@ -88,7 +88,7 @@ def load_dataset(
     exact = list_exact_fields(list(options.target), options.weight, options.ids, field, options.inputs)
     size = options.image_size
     request = SourceRequest(
-        list_fields(exact, options.features, options.inputs),
+        list_named_fields(exact, options.features, options.inputs),
         guess_target=not options.target,
         exact=exact,
         length=options.length,

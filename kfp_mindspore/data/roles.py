@@ -47,7 +47,9 @@ def list_exact_fields(
     return frozenset(name for name in (*target, weight, *ids, order, *alone) if name)
 
 
-def list_fields(exact: frozenset[str], features: Sequence[str] | None, inputs: Inputs | None) -> frozenset[str] | None:
+def list_named_fields(
+    exact: frozenset[str], features: Sequence[str] | None, inputs: Inputs | None
+) -> frozenset[str] | None:
     """Return all fields named by options; None when every field is needed."""
     if features is None and inputs is None:
         return None

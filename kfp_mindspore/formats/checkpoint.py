@@ -129,11 +129,6 @@ def name_checkpoint(epoch: int, step: int) -> str:
     return f"{epoch:05d}-{step}"
 
 
-def is_checkpoint_name(name: str) -> bool:
-    """Return whether a name has `name_checkpoint`'s form."""
-    return _NAME.fullmatch(name) is not None
-
-
 @contextlib.contextmanager
 def write_checkpoint(
     path: Path | str,

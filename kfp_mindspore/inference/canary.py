@@ -16,7 +16,7 @@ from kfp_mindspore.inference.smoke import (
     SmokeReport,
     get_max_rows,
     list_specs,
-    read_samples,
+    read_example_requests,
     run_smoke_test,
 )
 
@@ -68,7 +68,7 @@ def run_canary_test(
     """
     assert status.canary is not None
     bundle = ModelBundle.open(bundle_dir)
-    verified = read_samples(bundle)
+    verified = read_example_requests(bundle)
     specs = list_specs(verified.outputs)
     count = len(verified)
     smoke = run_smoke_test(

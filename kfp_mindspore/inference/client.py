@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.predict import predict
-from kfp_mindspore.inference.service import DeploymentOptions, Service, ServiceStatus, list_name_errors
+from kfp_mindspore.inference.service import DeploymentOptions, Service, ServiceStatus, list_service_errors
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.options import check_values
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, get_backend_name
@@ -284,7 +284,7 @@ class InferenceClient:
 
     def _check(self, name: str, namespace: str | None) -> tuple[str, str]:
         namespace = namespace or self.namespace
-        if errors := list_name_errors(name, namespace):
+        if errors := list_service_errors(name, namespace):
             raise ValidationError(errors, subject="service")
         return name, namespace
 

@@ -15,7 +15,7 @@ from kfp_mindspore.inference.manifest import (
     VERSION_ANNOTATION,
     build_graph_nodes,
 )
-from kfp_mindspore.inference.service import ServiceStatus, list_name_errors
+from kfp_mindspore.inference.service import ServiceStatus, list_service_errors
 from kfp_mindspore.kube.cluster import Cluster
 
 ENSEMBLE = "Ensemble"
@@ -41,7 +41,7 @@ def build_graph(
     """
     names = [service.name for service in services]
     namespaces = sorted({service.namespace for service in services})
-    errors = list_name_errors(name, namespaces[0] if namespaces else "default")
+    errors = list_service_errors(name, namespaces[0] if namespaces else "default")
     if name in names:
         errors.append(f"name: must differ from those of the services, got {name!r}")
     if len(set(names)) != len(names) or len(names) < 2 or len(namespaces) != 1:

@@ -111,7 +111,12 @@ def predict_v2(
         RequestError: The request failed, or its response has not these outputs.
     """
     tensors = [
-        {"name": key, "shape": list(array.shape), "datatype": _get_datatype(array), "data": to_json(array.ravel())}
+        {
+            "name": key,
+            "shape": list(array.shape),
+            "datatype": _get_datatype(array),
+            "data": to_json(array.ravel()),
+        }
         for key, array in inputs.items()
     ]
     answered = rest.infer_v2(url, name, tensors, timeout=timeout)

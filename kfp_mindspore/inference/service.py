@@ -97,7 +97,7 @@ class Service:
         Raises:
             ValidationError: Naming each field that is wrong.
         """
-        errors = [*list_name_errors(self.name, self.namespace or "default")]
+        errors = [*list_service_errors(self.name, self.namespace or "default")]
         if not str(self.model_dir):
             errors.append("model_dir: must be a model bundle's directory or URI, got an empty text")
         for entry in list_options(Service):
@@ -228,7 +228,7 @@ class ServiceStatus:
         return {**value, "state": self.state.value, "warnings": list(self.warnings), "ready": self.ready}
 
 
-def list_name_errors(name: Any, namespace: Any) -> list[str]:
+def list_service_errors(name: Any, namespace: Any) -> list[str]:
     """Return one sentence for each error in a service's name and namespace."""
     return [*list_service_name_errors("name", name, MAXIMUM_NAME), *list_namespace_errors("namespace", namespace)]
 

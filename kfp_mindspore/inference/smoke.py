@@ -97,7 +97,7 @@ def run_smoke_test(
         ProcessFailedError: A prediction is missing or differs; the message names protocol, output and sample.
     """
     bundle = ModelBundle.open(bundle_dir)
-    verified = read_samples(bundle)
+    verified = read_example_requests(bundle)
     if _is_transformed(bundle):
         # An example's row count depends on the transform.
         samples, index = min(samples, len(verified)), min(index, len(verified) - 1)
@@ -164,7 +164,7 @@ def get_max_rows(bundle: ModelBundle) -> int | None:
     return build_pipeline(bundle.read_preprocessing()).max_rows
 
 
-def read_samples(bundle: ModelBundle) -> VerifiedSamples:
+def read_example_requests(bundle: ModelBundle) -> VerifiedSamples:
     """Return what clients send and get.
 
     The verified samples, with a declared preprocessing before it and after the postprocessing; or the example request

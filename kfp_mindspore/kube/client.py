@@ -21,7 +21,7 @@ from kfp_mindspore.kube.errors import (
     UncertainError,
     UnreachableError,
     explain_response,
-    read_status,
+    parse_status,
 )
 from kfp_mindspore.kube.resources import Resource
 
@@ -392,7 +392,7 @@ class AsyncClient:
                 # The token may have expired before its time, or have been rotated.
                 is_renewed = self._is_rejected = True
                 continue
-            refusal = explain_response(request, response.status, read_status(content))
+            refusal = explain_response(request, response.status, parse_status(content))
             if method == "POST" and response.status in (502, 504):
                 raise UncertainError(str(refusal))
             retry_after = response.headers.get("Retry-After")

@@ -107,7 +107,7 @@ class ApiRequest:
         return f"{self.verb} {self.resource}{name}{where}"
 
 
-def read_status(body: bytes) -> dict[str, Any]:
+def parse_status(body: bytes) -> dict[str, Any]:
     """Return a response's Status object; for any other response, its beginning as the message."""
     try:
         document = json.loads(body)
@@ -124,7 +124,7 @@ def explain_response(request: ApiRequest, http_status: int, status: Mapping[str,
     Args:
         request: The request.
         http_status: The HTTP status.
-        status: The Status object, from `read_status`.
+        status: The Status object, from `parse_status`.
     """
     reason = str(status.get("reason") or "")
     message = str(status.get("message") or f"HTTP status {http_status}")

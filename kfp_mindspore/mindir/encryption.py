@@ -98,7 +98,7 @@ def decrypt_file(file: Path, key: bytes) -> bytes:
         MissingExtraError: MindSpore is not installed.
     """
     import_mindspore()
-    content = decryption.decrypt_file(file, check_key(key), ENCRYPTION)
+    content = decryption.try_decrypt_file(file, check_key(key), ENCRYPTION)
     if content is None:
         raise wrong_key(file)
     return content

@@ -9,7 +9,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
 from kfp_mindspore.msjob.first_generation import convert_first_generation, name_job, show
-from kfp_mindspore.msjob.kinds import KINDS, export_job, read_job, resolve_kind
+from kfp_mindspore.msjob.kinds import KINDS, export_job, import_job, resolve_kind
 from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.yaml_document import parse_yaml_documents
@@ -62,7 +62,7 @@ def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | No
     if names == (FIRST_API_VERSION, KIND):
         converted, changes = convert_first_generation(document)
     elif resolve_kind(document) is not None:
-        converted, changes = read_job(dict(document), [] if others is None else others)
+        converted, changes = import_job(dict(document), [] if others is None else others)
     else:
         known = ", ".join(dict.fromkeys(f"{kind.kind} of {kind.api_version}" for kind in KINDS.values()))
         found = f"{show(names[1])} of {show(names[0])}"

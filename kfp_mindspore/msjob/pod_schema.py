@@ -60,7 +60,7 @@ def list_fields(definition: str) -> frozenset[str]:
     return frozenset(load_release()["definitions"][definition]["properties"])
 
 
-def build_schema(definition: str) -> Schema:
+def build_pod_schema(definition: str) -> Schema:
     """Return a definition's structural schema, such as `PodTemplateSpec`, every reference written out."""
     if definition in _LEAVES:
         return dict(_LEAVES[definition])
@@ -69,7 +69,7 @@ def build_schema(definition: str) -> Schema:
 
 def _expand(schema: Schema, *, key: str = "") -> Schema:
     if "$ref" in schema:
-        expanded = build_schema(schema["$ref"])
+        expanded = build_pod_schema(schema["$ref"])
         return {**expanded, "description": schema["description"]} if "description" in schema else expanded
     expanded = dict(schema)
     if "properties" in schema:

@@ -129,18 +129,18 @@ def decide_job_phase(
     for termination, verdict in verdicts:
         if verdict == "fail":
             reason = START_ERROR if termination.reason == START_ERROR else "JobFailed"
-            return Decision("fail", reason, describe(termination), termination=termination)
+            return Decision("fail", reason, describe_termination(termination), termination=termination)
     restarting = [termination for termination, verdict in verdicts if verdict == "restart"]
     for termination in restarting:
         if termination.reason in DISRUPTIONS:
-            message = f"{describe(termination)}; a restart that is not counted"
+            message = f"{describe_termination(termination)}; a restart that is not counted"
             return Decision("restart", "JobDisrupted", message, counted=False, termination=termination)
     if restarting:
         first = restarting[0]
         if restarts >= backoff_limit:
-            message = f"{describe(first)}; restarted {restarts} of {backoff_limit} times"
+            message = f"{describe_termination(first)}; restarted {restarts} of {backoff_limit} times"
             return Decision("fail", "BackoffLimitExceeded", message, termination=first)
-        message = f"{describe(first)}; restart {restarts + 1} of {backoff_limit}"
+        message = f"{describe_termination(first)}; restart {restarts + 1} of {backoff_limit}"
         return Decision("restart", "JobRestarting", message, termination=first)
     return Decision("continue")
 
@@ -151,7 +151,7 @@ def compute_restart_delay(restarts: int) -> float:
     return 0.0 if restarts <= 1 else min(_MAXIMUM_BACKOFF_SECONDS, 2.0 ** min(restarts - 2, 5))
 
 
-def describe(termination: MemberTermination) -> str:
+def describe_termination(termination: MemberTermination) -> str:
     """Return a sentence about a member's termination."""
     if termination.reason == START_ERROR:
         return f"{termination.name} could not be started: {termination.message}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.msjob.manifest import to_field_name
-from kfp_mindspore.msjob.pod_schema import Schema, build_schema
+from kfp_mindspore.msjob.pod_schema import Schema, build_pod_schema
 from kfp_mindspore.options import read_descriptions
 
 _PLAIN: dict[Any, Schema] = {
@@ -71,8 +71,8 @@ def _describe_type(
         if arguments[1] is not Any:
             return {"type": "object", "additionalProperties": _describe_type(arguments[1], definition, extras)}
         if definition == "Quantity":
-            return {"type": "object", "additionalProperties": build_schema(definition)}
-        return build_schema(definition) if definition else {"type": "object"}
+            return {"type": "object", "additionalProperties": build_pod_schema(definition)}
+        return build_pod_schema(definition) if definition else {"type": "object"}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return describe_class(hint, extras)
     return dict(_PLAIN[hint])

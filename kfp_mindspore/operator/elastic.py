@@ -92,7 +92,7 @@ def decide_growth(
 
     Args:
         job: A valid job.
-        missing: The members that it lacks, from `list_missing`.
+        missing: The members that it lacks, from `list_missing_members`.
         probes: Its probes.
         workers: The present attempt's worker count.
         now: The present time.
@@ -112,7 +112,7 @@ def decide_growth(
     return Scaling(decided, None, f"there are nodes for {decided - workers} more")
 
 
-def list_missing(job: MSJob, members: Iterable[Member], host: str, port: int) -> list[Member]:
+def list_missing_members(job: MSJob, members: Iterable[Member], host: str, port: int) -> list[Member]:
     """Return the members that a gang lacks, compared to a gang with the requested worker count.
 
     Args:

@@ -50,7 +50,7 @@ from kfp_mindspore.operator.elastic import (
     decide_shrink,
     get_probe_time,
     get_workers,
-    list_missing,
+    list_missing_members,
     name_probe,
 )
 from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
@@ -251,7 +251,7 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
 def _scale(state: ReconcileState, gang: Gang, current: Mapping[str, PodView]) -> Gang:
     """Change an elastic job's worker count."""
     if state.status.has(RUNNING):
-        missing = list_missing(gang.job, gang.members, gang.host, gang.port)
+        missing = list_missing_members(gang.job, gang.members, gang.host, gang.port)
         scaling = decide_growth(gang.job, missing, state.probes, gang.workers, state.now)
     else:
         scaling = decide_shrink(gang.job, gang.members, current, gang.workers, state.now)
@@ -394,7 +394,7 @@ def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> No
 def _add_spares(state: ReconcileState, gang: Gang) -> None:
     """Create a running gang's spares, once it has had time to import MindSpore itself."""
     wanted = gang.job.warm_spares or 0
-    is_whole = not list_missing(gang.job, gang.members, gang.host, gang.port)
+    is_whole = not list_missing_members(gang.job, gang.members, gang.host, gang.port)
     spares = [pod for pod in state.spares if not pod.deleting]
     # An elastic gang needs the nodes to grow.
     for pod in spares[wanted if is_whole else 0 :]:
@@ -498,7 +498,7 @@ def _ensure_endpoint_slice(state: ReconcileState, gang: Gang, scheduler: PodView
 
 def _probe(state: ReconcileState, gang: Gang) -> None:
     """Create probes for an elastic job that runs with fewer workers than requested, and delete others."""
-    missing = list_missing(gang.job, gang.members, gang.host, gang.port)
+    missing = list_missing_members(gang.job, gang.members, gang.host, gang.port)
     running = state.status.get_condition(RUNNING)
     due = get_probe_time(gang.job, (running and running.last_transition_time) or state.now)
     if missing and state.now < due:

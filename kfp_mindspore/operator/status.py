@@ -9,7 +9,7 @@ from typing import Any
 from kfp_mindspore.msjob.elastic import get_requested_workers
 from kfp_mindspore.msjob.manifest import deserialize
 from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
-from kfp_mindspore.msjob.restart import MemberTermination, describe
+from kfp_mindspore.msjob.restart import MemberTermination, describe_termination
 from kfp_mindspore.msjob.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
@@ -84,4 +84,4 @@ def finish_replica_counts(status: DetailedStatus, *, succeeded: bool) -> None:
 
 def describe_failure(ending: MemberTermination, log: tuple[str, ...], attempt: int) -> Failure:
     """Return a member's failure for the status."""
-    return Failure(ending.name, ending.exit_code, ending.reason, describe(ending), list(log), attempt)
+    return Failure(ending.name, ending.exit_code, ending.reason, describe_termination(ending), list(log), attempt)

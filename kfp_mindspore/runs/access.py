@@ -163,7 +163,7 @@ def build_access(
     return documents
 
 
-def list_missing(
+def list_missing_permissions(
     cluster: Cluster, account: ServiceAccount, permissions: Sequence[Permission], namespace: str
 ) -> list[Permission]:
     """Return the permissions that the account lacks in a namespace, reduced to the missing verbs and names.

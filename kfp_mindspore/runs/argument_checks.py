@@ -123,10 +123,10 @@ def _check_job_name(job_name: str = "", namespace: str = "") -> None:
 
 
 def _check_service_name(service_name: str, namespace: str = "") -> None:
-    from kfp_mindspore.inference.service import list_name_errors
+    from kfp_mindspore.inference.service import list_service_errors
 
     # A step without a service has an empty name.
-    if errors := list_name_errors(service_name or "none", namespace or "default"):
+    if errors := list_service_errors(service_name or "none", namespace or "default"):
         raise ValidationError([re.sub(r"^name:", "service_name:", error) for error in errors])
 
 

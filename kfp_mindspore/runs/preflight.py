@@ -20,7 +20,7 @@ from kfp_mindspore.runs.access import (
     Capability,
     ServiceAccount,
     list_default_capabilities,
-    list_missing,
+    list_missing_permissions,
     list_permissions,
 )
 from kfp_mindspore.runs.data_sources import list_sources
@@ -212,7 +212,7 @@ def _check_access(cluster: Cluster, destination: Destination, capability: Capabi
     account = destination.account
     permissions = list_permissions(capability, destination.secrets)
     try:
-        missing = list_missing(cluster, account, permissions, namespace)
+        missing = list_missing_permissions(cluster, account, permissions, namespace)
     except ForbiddenError as error:
         return CheckResult(
             "access",
@@ -298,14 +298,14 @@ def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
 
 def _check_data(cluster: Cluster, namespace: str, uri: str) -> CheckResult:
     """Try a data source with the credentials that steps in the namespace use."""
-    from kfp_mindspore.data.fetch import check_source
+    from kfp_mindspore.data.fetch import check_uri
     from kfp_mindspore.stores.artifact_store import PROTOCOLS
     from kfp_mindspore.stores.config import open_run_source, open_source
 
     is_stored = uri.partition("://")[0] in PROTOCOLS
     access = open_run_source(uri, cluster, namespace, is_probe=True) if is_stored else open_source(uri)
     try:
-        check_source(uri, access)
+        check_uri(uri, access)
     except MissingExtraError as error:
         return CheckResult("data", "unknown", f"{uri}: {error.message} on this machine", error.hint)
     except UserError as error:

@@ -99,7 +99,7 @@ class ProgressDisplay:
             self._print(f"{position} {step.name}: {step.state}{seconds and ' in' + seconds}{detail}")
 
     def _show_progress(self, event: dict[str, Any]) -> None:
-        step, detail = str(event.get("task", "")), describe_progress(event)
+        step, detail = str(event.get("task", "")), describe_event(event)
         done, total = _get_fraction(event)
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, detail=detail)
@@ -114,7 +114,7 @@ class ProgressDisplay:
         print(line, file=self._stream, flush=True)
 
 
-def describe_progress(event: dict[str, Any]) -> str:
+def describe_event(event: dict[str, Any]) -> str:
     """Format a progress event, such as `epoch 3/20, loss 0.412`."""
     words = []
     for name, total in (("epoch", "epochs"), ("step", "steps")):

@@ -25,11 +25,11 @@ def write_report(result: RunResult, path: Path) -> Path:
         result: The run.
         path: The HTML file.
     """
-    files.write_text(path, render_report(result))
+    files.write_text(path, render_html(result))
     return path
 
 
-def render_report(result: RunResult) -> str:
+def render_html(result: RunResult) -> str:
     """Return the report as HTML: summary, steps, training curves, confusion matrix, prediction, versions."""
     import jinja2
 
@@ -40,7 +40,7 @@ def render_report(result: RunResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    history = read_history(result)
+    history = read_run_history(result)
     return environment.get_template("report.html.j2").render(
         run=result,
         error=result.error,
@@ -55,7 +55,7 @@ def render_report(result: RunResult) -> str:
     )
 
 
-def read_history(result: RunResult) -> list[dict[str, Any]]:
+def read_run_history(result: RunResult) -> list[dict[str, Any]]:
     """Return `metrics.jsonl` records, one per epoch, from the first artifact that has the file."""
     for _, _, artifact in result.list_artifacts():
         path = Path(artifact["uri"], "metrics.jsonl")

@@ -201,9 +201,9 @@ def _import_file(path: Path) -> ModuleType:
 def _explain_import_error(path: Path, error: Exception) -> UserError:
     from kfp.dsl.types.type_utils import InconsistentTypeException
 
-    from kfp_mindspore.transform.load import describe_failure
+    from kfp_mindspore.transform.load import describe_error
 
-    message = describe_failure(error, str(path.absolute()))
+    message = describe_error(error, str(path.absolute()))
     if isinstance(error, InconsistentTypeException):
         return UserError(
             message.replace(f"{type(error).__name__}: ", "", 1),

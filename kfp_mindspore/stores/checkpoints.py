@@ -20,7 +20,7 @@ from kfp_mindspore.files import read_boot_id
 from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError, join_uri
-from kfp_mindspore.stores.commit import order_deletions
+from kfp_mindspore.stores.commit import is_checkpoint_name, order_deletions
 from kfp_mindspore.stores.mirror import ArtifactMirror
 
 LOCK_FILE = ".lock"
@@ -184,7 +184,7 @@ class UriStore(DirectoryStore):
         found: dict[str, set[str]] = {}
         for path in self._store.list_files(self._uri):
             name, _, file = path.partition("/")
-            if checkpoints.is_checkpoint_name(name) and file:
+            if is_checkpoint_name(name) and file:
                 found.setdefault(name, set()).add(file)
         return found
 

@@ -66,14 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train and return the exit code."""
     options = build_parser().parse_args(argv)
     try:
-        train(options)
+        run_training(options)
     except KfpMindSporeError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def train(options: argparse.Namespace) -> FitResult:
+def run_training(options: argparse.Namespace) -> FitResult:
     """Train with the command line's options.
 
     Raises:

@@ -87,7 +87,7 @@ def open_data(given: Any, field: str) -> Any:
     return Dataset.open(given) if isinstance(given, (str, Path)) else given
 
 
-def read_columns(given: Any, field: str, network: Any, *, split: str, has_loss: bool) -> Columns:
+def resolve_columns(given: Any, field: str, network: Any, *, split: str, has_loss: bool) -> Columns:
     """Return the columns for the argument `data` or `validation`.
 
     Args:

@@ -16,8 +16,8 @@ from kfp_mindspore.training.columns import (
     infer_task,
     open_data,
     order_inputs,
-    read_columns,
     read_parameters,
+    resolve_columns,
 )
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo
@@ -203,7 +203,7 @@ def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: Worke
             if given is not None:
                 raise UserError(f"{option}: works on arrays; give a mindspore.dataset object its own map operations")
         return PipelineSource(data, network, worker, has_loss=has_loss)
-    columns = read_columns(data, "data", network, split="train", has_loss=has_loss)
+    columns = resolve_columns(data, "data", network, split="train", has_loss=has_loss)
     return ArraySource(columns, config, worker, data)
 
 
@@ -226,7 +226,7 @@ def resolve_validation(
     import numpy as np
     from mindspore import Tensor
 
-    columns = read_columns(validation, "validation", network, split="validation", has_loss=has_loss)
+    columns = resolve_columns(validation, "validation", network, split="validation", has_loss=has_loss)
     layout = Layout(tuple(columns.inputs), tuple(columns.targets), columns.weight is not None)
     count = -(-columns.samples // _EVALUATION_BATCH)
     # At most two different batch sizes and two for a worker's shares, so at most three compilations.

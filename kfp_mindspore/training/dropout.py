@@ -14,7 +14,7 @@ _STRIDE = 0x9E3779B9
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def build_table(size: int) -> Tensor:
+def build_random_table(size: int) -> Tensor:
     """Return random uint32 numbers, a constant in the compiled graph."""
     return Tensor(np.random.default_rng(size).integers(0, 2**32, size, dtype=np.uint32))
 
@@ -33,7 +33,7 @@ class CountedDropout(nn.Dropout):  # type: ignore[misc]
         call = ops.assign_add(self.counter, 1).astype(types.uint32)
         factor = self.hash(call, self.salt) * self.two + self.one  # type: ignore[no-untyped-call]
         summand = self.hash(call, factor)  # type: ignore[no-untyped-call]
-        keep = build_table(x.size) * factor + summand >= self.threshold
+        keep = build_random_table(x.size) * factor + summand >= self.threshold
         return x * ops.reshape(keep, x.shape).astype(x.dtype) * self.scale
 
     def hash(self, index, key):  # type: ignore[no-untyped-def]

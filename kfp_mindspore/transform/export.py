@@ -14,7 +14,7 @@ from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.formats.tensors import list_mismatches
 from kfp_mindspore.transform.base import Arrays, TransformFailedError
 from kfp_mindspore.transform.bound import BoundTransform
-from kfp_mindspore.transform.load import describe_failure
+from kfp_mindspore.transform.load import describe_error
 
 _EXAMPLE_ROWS = 2
 
@@ -53,7 +53,7 @@ def try_transform(
         return ExampleRequest(inputs, bound.run_postprocess(compute(bound.run_preprocess(inputs))))
     except TransformFailedError as error:
         cause = error.__cause__
-        text = error.message if cause is None else f"{describe_failure(cause, where)} ({error.message})"
+        text = error.message if cause is None else f"{describe_error(cause, where)} ({error.message})"
         raise UserError(f"transform: tried on an example: {text}") from error
     except KfpMindSporeError as error:
         raise UserError(f"{bound.name}: refuses an example: {error.message}", hint=error.hint) from error

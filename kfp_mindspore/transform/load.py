@@ -142,7 +142,7 @@ def load_registered(name: str, signature: Signature) -> BoundTransform:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{where} ({entry.value}): {describe_failure(error, '')}") from error
+        raise UserError(f"{where} ({entry.value}): {describe_error(error, '')}") from error
     return bind_transform(_require(transform, where), signature, where)
 
 
@@ -190,7 +190,7 @@ def load_transform_source(file: Path, source: bytes, signature: Signature) -> Bo
             raise
         except (Exception, SystemExit) as error:
             hint = "Install it where the model is served." if isinstance(error, ModuleNotFoundError) else ""
-            raise UserError(describe_failure(error, str(file)), hint=hint) from error
+            raise UserError(describe_error(error, str(file)), hint=hint) from error
         bound = bind_transform(_require(transform, str(file)), signature, f"{file.parent.name}/{file.name}")
     except BaseException:
         sys.modules.pop(name, None)
@@ -216,7 +216,7 @@ def _require(transform: Any, where: str) -> Transform:
     return transform
 
 
-def describe_failure(error: BaseException, file: str) -> str:
+def describe_error(error: BaseException, file: str) -> str:
     """Return an error as `file:line: Type: text`, with the innermost line in that file in the traceback, if any."""
     line = _get_line(error, file)
     text = error.msg if isinstance(error, SyntaxError) else str(error)

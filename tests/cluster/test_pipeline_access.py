@@ -18,7 +18,13 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import CONFIG_MAPS, DEFINITIONS, NAMESPACES, PODS, SECRETS, Resource
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.runs.access import CAPABILITIES, Permission, ServiceAccount, list_missing, list_permissions
+from kfp_mindspore.runs.access import (
+    CAPABILITIES,
+    Permission,
+    ServiceAccount,
+    list_missing_permissions,
+    list_permissions,
+)
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 from tests.support.operators import wait_for
@@ -80,7 +86,11 @@ def _get_messages(results: list[dict[str, str]], name: str, status: str) -> list
 
 def _wait_granted(cluster: Cluster, account: ServiceAccount, namespace: str = "") -> None:
     place = namespace or account.namespace
-    wait_until(lambda: not any(list_missing(cluster, account, list_permissions(name), place) for name in CAPABILITIES))
+    wait_until(
+        lambda: (
+            not any(list_missing_permissions(cluster, account, list_permissions(name), place) for name in CAPABILITIES)
+        )
+    )
 
 
 def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Cluster, account: ServiceAccount) -> None:
@@ -119,7 +129,7 @@ def test_check_names_removed_right(
             rule["verbs"] = [verb for verb in rule["verbs"] if verb not in permission.verbs]
     rules = [rule for rule in document["rules"] if rule["verbs"]]
     cluster.patch(ROLES, f"kfp-mindspore-{role}", account.namespace, {"rules": rules})
-    wait_until(lambda: list_missing(cluster, account, [permission], account.namespace) == [permission])
+    wait_until(lambda: list_missing_permissions(cluster, account, [permission], account.namespace) == [permission])
     code, results = check(*builds)
     assert code == 1
     names = "".join(f" {name}" for name in permission.names)
@@ -138,17 +148,17 @@ def test_rights_in_other_namespaces(
         (message,) = _get_messages(check("--job-namespace", jobs)[1], "access", "failed")
         assert message.startswith(f"training: runner of {account.namespace} lacks in namespace {jobs}: ")
         setup("--job-namespace", jobs, "--for", "training")
-        wait_until(lambda: not list_missing(cluster, account, list_permissions("training"), jobs))
+        wait_until(lambda: not list_missing_permissions(cluster, account, list_permissions("training"), jobs))
         assert not _get_messages(check("--job-namespace", jobs)[1], "access", "failed")
-        assert list_missing(cluster, account, list_permissions("deployment"), jobs)
+        assert list_missing_permissions(cluster, account, list_permissions("deployment"), jobs)
 
 
 def test_other_secrets_are_granted_by_name(setup: Any, cluster: Cluster, account: ServiceAccount) -> None:
     setup("--secret", "store")
     wanted = [Permission("", "secrets", ("get",), ("store", "mlpipeline-minio-artifact"))]
-    wait_until(lambda: not list_missing(cluster, account, wanted, account.namespace))
+    wait_until(lambda: not list_missing_permissions(cluster, account, wanted, account.namespace))
     other = [Permission("", "secrets", ("get",), ("other",)), Permission("", "secrets", ("list",))]
-    assert list_missing(cluster, account, other, account.namespace) == other
+    assert list_missing_permissions(cluster, account, other, account.namespace) == other
 
 
 def test_setup_makes_service_account_of_services(
@@ -192,7 +202,7 @@ def test_account_reviews_its_own_rights(
     api_server: ControlPlane, setup: Any, check: Check, cluster: Cluster, account: ServiceAccount, tmp_path: Path
 ) -> None:
     setup("--for", "training")
-    wait_until(lambda: not list_missing(cluster, account, list_permissions("training"), account.namespace))
+    wait_until(lambda: not list_missing_permissions(cluster, account, list_permissions("training"), account.namespace))
     token = cluster.create(
         ACCOUNTS, {"metadata": {"name": account.name}, "spec": {}}, account.namespace, subresource="token"
     )

@@ -18,7 +18,7 @@ from kfp_mindspore.images.registry.errors import (
     PermissionDeniedError,
     RegistryError,
     TransientError,
-    explain_failure,
+    explain_request_error,
 )
 from kfp_mindspore.images.registry.session import Session, retry
 
@@ -93,7 +93,7 @@ class RemoteBlob:
                     left -= len(chunk)
                     yield chunk
             except requests.RequestException as error:
-                raise explain_failure(error, action, self.session.reference.host) from error
+                raise explain_request_error(error, action, self.session.reference.host) from error
         if left:
             raise TransientError(f"{action}: {self.digest} has {self.size_bytes - left} bytes, not {self.size_bytes}")
 
@@ -103,7 +103,7 @@ def compute_digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def check_digest(content: bytes, digest: str, action: str) -> None:
+def check_content(content: bytes, digest: str, action: str) -> None:
     """Verify content.
 
     Raises:
@@ -121,7 +121,7 @@ def pull_bytes(session: Session, digest: str, action: str) -> bytes:
         RegistryError: The content has another digest.
     """
     content: bytes = session.request("get", f"blobs/{digest}", action).content
-    check_digest(content, digest, f"{action} {session.reference.name}")
+    check_content(content, digest, f"{action} {session.reference.name}")
     return content
 
 

@@ -60,7 +60,7 @@ class MissingError(UserError):
     """404: no such repository, manifest or blob."""
 
 
-def explain_response(response: requests.Response, action: str, host: str, user: str) -> KfpMindSporeError:
+def explain_status(response: requests.Response, action: str, host: str, user: str) -> KfpMindSporeError:
     """Return the exception for a response with status 400 or above.
 
     Args:
@@ -88,7 +88,7 @@ def explain_response(response: requests.Response, action: str, host: str, user: 
     return RegistryError(text, code=detail.partition(":")[0])
 
 
-def explain_failure(error: requests.RequestException, action: str, host: str) -> KfpMindSporeError:
+def explain_request_error(error: requests.RequestException, action: str, host: str) -> KfpMindSporeError:
     """Return the exception for a request without a response."""
     if isinstance(error, requests.exceptions.SSLError):
         return UserError(

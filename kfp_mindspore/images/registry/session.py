@@ -16,7 +16,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.reference import DEFAULT_HOST, Reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.credentials import RegistryCredentials, get_credentials
-from kfp_mindspore.images.registry.errors import RegistryError, TransientError, explain_failure, explain_response
+from kfp_mindspore.images.registry.errors import RegistryError, TransientError, explain_request_error, explain_status
 from kfp_mindspore.retries import wait_with_jitter
 
 _HUB_HOST = "registry-1.docker.io"
@@ -126,14 +126,14 @@ class Session:
             response.close()
             response = self._send(method, url, description, **options)
         if response.status_code >= 400:
-            raise explain_response(response, description, self.reference.host, self._user)
+            raise explain_status(response, description, self.reference.host, self._user)
         return response
 
     def _send(self, method: str, url: str, description: str, **options: Any) -> requests.Response:
         try:
             return self._http.request(method, url, **self._options, **options)
         except requests.RequestException as error:
-            raise explain_failure(error, description, self.reference.host) from error
+            raise explain_request_error(error, description, self.reference.host) from error
 
     @property
     def _user(self) -> str:
@@ -178,9 +178,9 @@ class Session:
                 headers = {"Authorization": _make_basic(credentials)} if credentials else {}
                 response = self._http.get(realm.partition("?")[0], params=query, headers=headers, **options)
         except requests.RequestException as error:
-            raise explain_failure(error, "request a token", host) from error
+            raise explain_request_error(error, "request a token", host) from error
         if not response.ok:
-            raise explain_response(response, "request a token", self.reference.host, self._user)
+            raise explain_status(response, "request a token", self.reference.host, self._user)
         content = response.json()
         token = content.get("access_token") or content.get("token")
         if not token:

@@ -23,7 +23,13 @@ from kfp_mindspore.msjob.elastic import decide_workers, get_requested_workers, g
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED, WORKER
 from kfp_mindspore.msjob.progress import parse_progress
-from kfp_mindspore.msjob.restart import START_ERROR, Decision, compute_restart_delay, decide_job_phase, describe
+from kfp_mindspore.msjob.restart import (
+    START_ERROR,
+    Decision,
+    compute_restart_delay,
+    decide_job_phase,
+    describe_termination,
+)
 from kfp_mindspore.msjob.status import Failure
 
 _POLL_SECONDS = 0.15
@@ -252,7 +258,7 @@ class JobSupervisor(Supervisor):
         with contextlib.suppress(OSError):
             log = read_last_lines(self._directory.log_file(item.name), _FAILURE_LINES)
         self._state.status.failure = Failure(
-            item.name, item.exit_code, item.reason, describe(item), log, self._state.attempt
+            item.name, item.exit_code, item.reason, describe_termination(item), log, self._state.attempt
         )
 
     def _can_shrink(self, gang: ProcessGang, now: float) -> bool:

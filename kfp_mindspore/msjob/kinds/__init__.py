@@ -65,7 +65,7 @@ def resolve_kind(document: Mapping[str, Any]) -> JobKind | None:
     return next((kind for kind in _READERS if (kind.api_version, kind.kind) == names), None)
 
 
-def read_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Change, ...]]:
+def import_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Change, ...]]:
     """Return an MSJob's document for another kind's manifest, and the changes.
 
     Args:

@@ -72,7 +72,7 @@ def deploy_model(
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
     from kfp_mindspore.inference import InferenceClient, Service
     from kfp_mindspore.inference.service import DeploymentOptions
-    from kfp_mindspore.inference.smoke import SAMPLES, read_samples
+    from kfp_mindspore.inference.smoke import SAMPLES, read_example_requests
 
     names = DeploymentOptions.__dataclass_fields__
     options = DeploymentOptions(**{name: arguments.pop(name) for name in names if name in arguments})
@@ -83,7 +83,7 @@ def deploy_model(
     opened = ModelBundle.open(bundle.path)
     samples = options.smoke_samples or (SAMPLES if options.canary else 0)
     if samples:
-        samples = min(samples, len(read_samples(opened)))
+        samples = min(samples, len(read_example_requests(opened)))
     service = Service(
         service_name,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.

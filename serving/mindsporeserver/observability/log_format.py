@@ -17,7 +17,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's line."""
         value: dict[str, Any] = {
-            "time": format_time(record),
+            "time": format_record_time(record),
             "level": record.levelname,
             "logger": record.name,
             "process": record.process,
@@ -37,7 +37,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's line or lines."""
         message = escape_controls(record.getMessage())
-        line = f"{format_time(record)} {record.levelname} {record.process} {record.name} {message}"
+        line = f"{format_record_time(record)} {record.levelname} {record.process} {record.name} {message}"
         for name, value in getattr(record, "fields", {}).items():
             if value not in ("", 0):
                 line += f" {name}={_quote(value)}"
@@ -47,7 +47,7 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-def format_time(record: logging.LogRecord) -> str:
+def format_record_time(record: logging.LogRecord) -> str:
     """Return a record's time as RFC 3339 in UTC with milliseconds."""
     seconds = int(record.created)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -19,7 +19,7 @@ from kfp_mindspore.inference import InferenceClient, KServeBackend
 from kfp_mindspore.inference.backends.kserve import SERVICES
 from kfp_mindspore.inference.backends.rollout import get_pod_failure
 from kfp_mindspore.inference.rest import predict_v1
-from kfp_mindspore.inference.smoke import read_samples, run_smoke_test
+from kfp_mindspore.inference.smoke import read_example_requests, run_smoke_test
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.infrastructure.cluster import resolve
@@ -64,7 +64,7 @@ class KServeEnvironment(ServingEnvironment):
 
     def read_sample(self) -> np.ndarray[Any, Any]:
         """Return one raw image, the same of both models."""
-        (images,) = read_samples(ModelBundle.open(self.bundles[FIRST])).inputs.values()
+        (images,) = read_example_requests(ModelBundle.open(self.bundles[FIRST])).inputs.values()
         return images[:1]
 
     def recognise(self, prediction: Any) -> str:
@@ -75,7 +75,7 @@ class KServeEnvironment(ServingEnvironment):
 
 
 def read_outputs(bundle: Path) -> np.ndarray[Any, Any]:
-    return read_samples(ModelBundle.open(bundle)).outputs["output"]
+    return read_example_requests(ModelBundle.open(bundle)).outputs["output"]
 
 
 @pytest.fixture

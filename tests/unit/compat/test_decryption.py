@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.compat.decryption import decrypt_file
+from kfp_mindspore.compat.decryption import try_decrypt_file
 from kfp_mindspore.formats.bundle import MODEL_FILE
 
 pytestmark = pytest.mark.mindspore
@@ -21,10 +21,10 @@ def test_fault_upstream_no_public_function_decrypts_to_bytes() -> None:
 
 
 def test_content_is_plain_graph(models: Path) -> None:
-    content = decrypt_file(models / "encrypted" / MODEL_FILE, KEY, "AES-GCM")
+    content = try_decrypt_file(models / "encrypted" / MODEL_FILE, KEY, "AES-GCM")
     assert content is not None
     assert b"dense.weight" in content
 
 
 def test_wrong_key_returns_none(models: Path) -> None:
-    assert decrypt_file(models / "encrypted" / MODEL_FILE, bytes(32), "AES-GCM") is None
+    assert try_decrypt_file(models / "encrypted" / MODEL_FILE, bytes(32), "AES-GCM") is None

@@ -17,7 +17,7 @@ from s3fs import S3FileSystem
 
 from kfp_mindspore.cli import main
 from kfp_mindspore.data import load_dataset, read_samples
-from kfp_mindspore.data.fetch import check_source
+from kfp_mindspore.data.fetch import check_uri
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.settings import BACKEND_VARIABLE, KFP_RUNTIME_VARIABLE
@@ -192,7 +192,7 @@ def test_probe_of_silent_store_ends(step: FakeApiServer, store: ObjectStore, mon
         access = open_run_source(uri, cluster, "team", is_probe=True)
         start = time.monotonic()
         with pytest.raises(KfpMindSporeError, match="cannot be read") as raised:
-            check_source(uri, access)
+            check_uri(uri, access)
         assert raised.value.exit_code == 1
         # Without the time-outs, 60 s for each of the attempts.
         assert time.monotonic() - start < 30

@@ -7,7 +7,7 @@ import requests
 
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.reference import parse_reference
-from kfp_mindspore.images.registry.errors import TransientError, explain_response
+from kfp_mindspore.images.registry.errors import TransientError, explain_status
 from kfp_mindspore.images.registry.session import Session, retry
 
 
@@ -39,6 +39,6 @@ def test_unreachable_registry_hints_at_host_and_options() -> None:
 def test_server_error_hints_at_later_attempt() -> None:
     response = requests.Response()
     response.status_code = 503
-    error = explain_response(response, "read", "reg.io", "")
+    error = explain_status(response, "read", "reg.io", "")
     assert isinstance(error, TransientError)
     assert error.hint.startswith("Try again")

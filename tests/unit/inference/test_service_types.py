@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service
-from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_name_errors, suggest_name
+from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_service_errors, suggest_name
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_name_is_made_from_directory(path: str, expected: str) -> None:
 
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=80))
 def test_name_made_from_any_directory_is_valid(name: str) -> None:
-    assert list_name_errors(suggest_name(f"/models/{name}"), "default") == []
+    assert list_service_errors(suggest_name(f"/models/{name}"), "default") == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from kfp_mindspore.kube.errors import (
     UncertainError,
     UnreachableError,
     explain_response,
-    read_status,
+    parse_status,
 )
 from kfp_mindspore.kube.resources import PODS, Resource
 from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
@@ -354,7 +354,7 @@ REQUEST = ApiRequest("create", "msjobs.mindspore.gitee.com", "a", "team")
     ],
 )  # fmt: skip
 def test_responses_become_errors(status: int, body: bytes, kind: type[Exception], words: str) -> None:
-    error = explain_response(REQUEST, status, read_status(body))
+    error = explain_response(REQUEST, status, parse_status(body))
     assert type(error) is kind
     with pytest.raises(kind, match=f"(?s){words}"):
         raise error

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_mindspore.msjob.pod_schema import POD_TEMPLATE, build_schema, list_fields, load_release
+from kfp_mindspore.msjob.pod_schema import POD_TEMPLATE, build_pod_schema, list_fields, load_release
 from tests.golden import pod_schema as source
 
 
@@ -23,24 +23,24 @@ def test_fields_are_named_as_on_wire() -> None:
 
 
 def test_metadata_of_template_is_kept() -> None:
-    metadata = build_schema(POD_TEMPLATE)["properties"]["metadata"]["properties"]
+    metadata = build_pod_schema(POD_TEMPLATE)["properties"]["metadata"]["properties"]
     assert metadata["labels"] == {"type": "object", "additionalProperties": {"type": "string"}}
     assert metadata["annotations"] == metadata["labels"]
     assert metadata["creationTimestamp"]["nullable"] is True
-    spec = build_schema("EphemeralVolumeSource")["properties"]["volumeClaimTemplate"]["properties"]
+    spec = build_pod_schema("EphemeralVolumeSource")["properties"]["volumeClaimTemplate"]["properties"]
     assert spec["metadata"]["properties"]["labels"] == metadata["labels"]
 
 
 def test_quantities_and_ports_are_numbers_or_text() -> None:
-    limits = build_schema("ResourceRequirements")["properties"]["limits"]["additionalProperties"]
-    port = build_schema("HTTPGetAction")["properties"]["port"]
+    limits = build_pod_schema("ResourceRequirements")["properties"]["limits"]["additionalProperties"]
+    port = build_pod_schema("HTTPGetAction")["properties"]["port"]
     assert limits["x-kubernetes-int-or-string"] is True
     assert port["anyOf"] == [{"type": "integer"}, {"type": "string"}]
     assert port["description"]
 
 
 def test_lists_that_pods_may_repeat_are_no_maps() -> None:
-    container = build_schema("Container")["properties"]
+    container = build_pod_schema("Container")["properties"]
     assert container["env"]["x-kubernetes-list-type"] == "atomic"
     assert container["ports"]["x-kubernetes-list-map-keys"] == ["containerPort", "protocol"]
     assert container["ports"]["items"]["properties"]["protocol"]["default"] == "TCP"

@@ -15,7 +15,7 @@ from kfp_mindspore.msjob.restart import (
     compute_restart_delay,
     decide_job_phase,
     decide_restart,
-    describe,
+    describe_termination,
 )
 
 POLICIES = ("Always", "OnFailure", "ExitCode", "Never")
@@ -174,7 +174,7 @@ def test_lost_peer_is_no_first_failure(policy: str, action: str) -> None:
     ],
 )
 def test_descriptions(ending: MemberTermination, sentence: str) -> None:
-    assert describe(ending) == sentence
+    assert describe_termination(ending) == sentence
 
 
 def test_pauses_grow_to_half_minute() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.runs.progress import ProgressDisplay, describe_progress
+from kfp_mindspore.runs.progress import ProgressDisplay, describe_event
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 
@@ -23,7 +23,7 @@ from kfp_mindspore.runs.result import RunResult, StepResult
     ],
 )
 def test_progress_is_formatted(event: dict[str, Any], expected: str) -> None:
-    assert describe_progress(event) == expected
+    assert describe_event(event) == expected
 
 
 def show(stream: io.StringIO, *, bar: bool) -> str:

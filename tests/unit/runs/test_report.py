@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
 from kfp_mindspore.runs.chart import BOTTOM, LEFT, RIGHT, TOP, compute_chart
-from kfp_mindspore.runs.report import get_confusion_matrix, get_sample, read_history, render_report, write_report
+from kfp_mindspore.runs.report import get_confusion_matrix, get_sample, read_run_history, render_html, write_report
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 
@@ -114,16 +114,16 @@ def test_report_of_failed_run_shows_last_lines(tmp_path: Path) -> None:
         id="x", pipeline="p", directory=tmp_path, state="failed", steps={"a": StepResult("a", "failed", 1.0)}
     )
     run.error = ProcessFailedError("step a failed after 1.0 s", log=["one <script>", "two"], hint="Full log: x")
-    page = Page(render_report(run))
+    page = Page(render_html(run))
     assert "one <script> two" in page.words
     assert "script" not in page.tags
-    assert "white-space: pre-wrap; overflow-wrap: anywhere" in render_report(run), "long lines must not be cut"
+    assert "white-space: pre-wrap; overflow-wrap: anywhere" in render_html(run), "long lines must not be cut"
     run.error, run.state = GateNotMetError("accuracy 0.1 is 0.8 below the threshold of 0.9"), "refused"
-    assert "Gate not met" in Page(render_report(run)).words
+    assert "Gate not met" in Page(render_html(run)).words
 
 
 def test_history_matrix_and_sample_are_read_from_artifacts(result: RunResult) -> None:
-    assert [record["epoch"] for record in read_history(result)] == [1, 2]
+    assert [record["epoch"] for record in read_run_history(result)] == [1, 2]
     matrix = get_confusion_matrix(result)
     assert matrix is not None
     assert (matrix["total"], matrix["wrong"], matrix["labels"]) == (20, 2, ["cat", "dog"])
@@ -131,7 +131,7 @@ def test_history_matrix_and_sample_are_read_from_artifacts(result: RunResult) ->
     assert sample is not None
     assert {"x": 4, "y": 3, "shade": 255} in sample["pixels"]
     empty = RunResult(id="x", pipeline="p", directory=result.directory)
-    assert (read_history(empty), get_confusion_matrix(empty), get_sample(empty)) == ([], None, None)
+    assert (read_run_history(empty), get_confusion_matrix(empty), get_sample(empty)) == ([], None, None)
 
 
 @given(
