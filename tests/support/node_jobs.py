@@ -67,6 +67,13 @@ class NodeJobs:
         job.submit(*words, workers=workers, image=image, limits=limits, **policy)
         return job
 
+    def run(self, name: str, **policy: Any) -> NodeJob:
+        """Submit a job, and wait until it runs and counts."""
+        job = self.start(name, **policy)
+        job.wait("Running")
+        job.wait_steps()
+        return job
+
 
 class NodeJob:
     """One job, from its creation to the proof that nothing of it is left.
@@ -132,6 +139,20 @@ class NodeJob:
         return self.wait_until(
             lambda job: job.status and job.status.has("Running") and getattr(job.status, "attempt", None) == attempt
         )
+
+    def wait_restart(self, pod: str = "") -> None:
+        """Wait until the second gang runs, of the only restart, after the failure of a pod."""
+        status = self.wait_attempt(1).status
+        assert status is not None
+        assert status.restarts == 1
+        assert not pod or status.failure.pod == pod
+
+    def complete(self, restarts: int) -> None:
+        """Let it end after more steps, and check its restarts, which lose less than a checkpoint's steps."""
+        self.wait_steps()
+        self.finish()
+        assert self.wait("Succeeded").status.restarts == restarts
+        assert self.count_lost_steps() < (CHECKPOINT_STEPS if restarts else 1)
 
     def wait_pods(self, check: Callable[[dict[str, dict[str, Any]]], object], seconds: float = SECONDS) -> None:
         """Wait until its pods, by name, pass a check."""

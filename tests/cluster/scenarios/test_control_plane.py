@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.support.node_jobs import CHECKPOINT_STEPS, LogReader, NodeJobs
+from tests.support.node_jobs import LogReader, NodeJobs
 
 ETCD_SECONDS = 10
 
@@ -31,37 +31,24 @@ def test_job_survives_api_server_restart(jobs: NodeJobs) -> None:
 
 
 def test_failure_during_api_server_outage_is_counted_once(jobs: NodeJobs) -> None:
-    job = jobs.start("unserved", workers=2, backoff_limit=1)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("unserved", workers=2, backoff_limit=1)
     victim = job.find_process("unserved-worker-0")
     with jobs.cluster.stop_api_server():
         victim.send(signal.SIGKILL)
-    restarted = job.wait_attempt(1)
-    assert restarted.status.restarts == 1
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 1
-    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.wait_restart()
+    job.complete(restarts=1)
     job.delete()
 
 
 def test_paused_etcd_loses_nothing(jobs: NodeJobs) -> None:
-    job = jobs.start("stalled", workers=2, backoff_limit=1)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("stalled", workers=2, backoff_limit=1)
     victim = job.find_process("stalled-worker-0")
     with jobs.cluster.pause_etcd():
         began = time.monotonic()
         victim.send(signal.SIGKILL)
         # The length of the pause is what is tried.
         time.sleep(max(0.0, ETCD_SECONDS - (time.monotonic() - began)))
-    restarted = job.wait_attempt(1)
-    assert restarted.status.restarts == 1
-    assert restarted.status.failure.pod == "stalled-worker-0"
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 1
-    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.wait_restart("stalled-worker-0")
+    job.complete(restarts=1)
     job.check_events(JobRestarting=1, JobSucceeded=1)
     job.delete()

@@ -8,7 +8,7 @@ import sys
 
 from kfp_mindspore.kube.resources import PODS, Resource
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
-from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJobs
+from tests.support.node_jobs import NodeJobs
 from tests.support.operators import SECONDS, wait_for
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
@@ -21,21 +21,15 @@ def test_replica_takes_over_from_killed_leader(own_cluster: NodeCluster, operato
         subprocess.run([*command, "--kubeconfig", str(own_cluster.kubeconfig)], check=True, timeout=SECONDS)
         jobs = NodeJobs(own_cluster, tenant)
         _wait_until_two_are_ready(jobs, system)
-        job = jobs.start("deployed", workers=2)
-        job.wait("Running")
-        job.wait_steps()
+        job = jobs.run("deployed", workers=2)
         leader = _find_leader(jobs, system)
         # Its name is the pod's and something that no other process has.
         victim = own_cluster.find_processes(system, leader.partition("_")[0])[0]
         job.kill("deployed-worker-0")
         victim.send(signal.SIGKILL)
-        restarted = job.wait_attempt(1)
         # The termination is counted once, by either replica.
-        assert restarted.status.restarts == 1
-        job.wait_steps()
-        job.finish()
-        assert job.wait("Succeeded").status.restarts == 1
-        assert job.count_lost_steps() < CHECKPOINT_STEPS
+        job.wait_restart()
+        job.complete(restarts=1)
         wait_for(lambda: _find_leader(jobs, system) != leader, lambda: f"{leader} still leads")
         _wait_until_two_are_ready(jobs, system)
         job.delete()

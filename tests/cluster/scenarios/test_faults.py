@@ -28,8 +28,7 @@ def test_killed_worker_restarts_gang_once(jobs: NodeJobs) -> None:
         job.wait_steps()
         before = job.pod_uids()
         job.kill("killed-worker-0")
-        restarted = job.wait_attempt(1)
-        assert restarted.status.restarts == 1
+        job.wait_restart()
         after = job.pod_uids()
         assert set(after) == set(before)
         assert not set(after.values()) & set(before.values())
@@ -61,24 +60,15 @@ def test_killed_worker_beyond_limit_fails_job(jobs: NodeJobs) -> None:
 
 
 def test_deleted_scheduler_restarts_gang(jobs: NodeJobs) -> None:
-    job = jobs.start("headless", workers=2)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("headless", workers=2)
     jobs.api.delete(PODS, "headless-scheduler-0", jobs.namespace)
-    restarted = job.wait_attempt(1)
-    assert restarted.status.restarts == 1
-    assert restarted.status.failure.pod == "headless-scheduler-0"
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 1
-    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.wait_restart("headless-scheduler-0")
+    job.complete(restarts=1)
     job.delete()
 
 
 def test_evicted_worker_waits_for_node_uncounted(jobs: NodeJobs) -> None:
-    job = jobs.start("drained", workers=2, backoff_limit=0)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("drained", workers=2, backoff_limit=0)
     with jobs.cluster.client() as client:
         set_schedulable(client, NODE, False)
         try:
@@ -93,10 +83,7 @@ def test_evicted_worker_waits_for_node_uncounted(jobs: NodeJobs) -> None:
             set_schedulable(client, NODE, True)
     job.wait_attempt(1)
     assert job.list_steps()[: len(waiting)] == waiting
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 0
-    assert job.count_lost_steps() == 0
+    job.complete(restarts=0)
     job.delete()
 
 

@@ -71,9 +71,7 @@ def test_ttl_deletes_job_and_pods(jobs: NodeJobs) -> None:
 
 
 def test_suspended_job_loses_no_steps(jobs: NodeJobs) -> None:
-    job = jobs.start("paused", workers=2, backoff_limit=0)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("paused", workers=2, backoff_limit=0)
     job.update(suspend=True)
     suspended = job.wait("Suspended")
     assert not suspended.status.has("Running")
@@ -83,18 +81,13 @@ def test_suspended_job_loses_no_steps(jobs: NodeJobs) -> None:
     job.update(suspend=False)
     running = job.wait_until(lambda job: job.status.has("Running"))
     assert not running.status.has("Suspended")
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 0
-    assert job.count_lost_steps() == 0
+    job.complete(restarts=0)
     job.check_events(JobSuspended=1, JobResumed=1, JobRestarting=0)
     job.delete()
 
 
 def test_scaled_gang_resumes(jobs: NodeJobs) -> None:
-    job = jobs.start("scaled", workers=1, backoff_limit=0)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("scaled", workers=1, backoff_limit=0)
     job.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 2}}}}, job.name)
     job.wait_attempt(1)
     assert set(job.pod_uids()) == {"scaled-scheduler-0", "scaled-worker-0", "scaled-worker-1"}
@@ -107,9 +100,7 @@ def test_scaled_gang_resumes(jobs: NodeJobs) -> None:
 
 
 def test_deleting_running_job_leaves_nothing(jobs: NodeJobs) -> None:
-    job = jobs.start("unwanted", workers=2)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("unwanted", workers=2)
     kinds = [item.split()[0] for item in job.list_leftovers()]
     assert sorted(kinds) == ["EndpointSlice"] + ["Pod"] * 3 + ["Service"] + ["process"] * 3
     job.delete()

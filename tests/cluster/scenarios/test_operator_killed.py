@@ -11,7 +11,7 @@ from kfp_mindspore.msjob.failure import JobFailedError
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.resources import set_schedulable
-from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJobs
+from tests.support.node_jobs import NodeJobs
 from tests.support.operators import OperatorProcess, has
 
 
@@ -69,10 +69,7 @@ def test_killed_after_first_status(jobs: NodeJobs, operator: OperatorProcess) ->
     running = job.wait("Running")
     assert running.status.attempt in (0, None)
     assert len(job.pod_uids()) == 3
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 0
-    assert job.count_lost_steps() == 0
+    job.complete(restarts=0)
     job.delete()
 
 
@@ -96,44 +93,29 @@ def test_killed_while_pods_are_pending(jobs: NodeJobs, operator: OperatorProcess
 
 
 def test_worker_fails_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
-    job = jobs.start("widowed", workers=2)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("widowed", workers=2)
     with kill(operator):
         job.kill("widowed-worker-0")
         job.wait_pods(lambda pods: pods["widowed-worker-0"]["status"]["phase"] == "Failed")
-    restarted = job.wait_attempt(1)
-    assert restarted.status.restarts == 1
-    assert restarted.status.failure.pod == "widowed-worker-0"
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 1
-    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.wait_restart("widowed-worker-0")
+    job.complete(restarts=1)
     job.delete()
 
 
 def test_killed_during_restart(jobs: NodeJobs, operator: OperatorProcess) -> None:
-    job = jobs.start("halfway", workers=2, backoff_limit=1)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("halfway", workers=2, backoff_limit=1)
     job.kill("halfway-worker-1")
     job.wait("Restarting")
     with kill(operator):
         pass
     # The restart was counted before it was done: a second count would be one too many for the limit.
-    restarted = job.wait_attempt(1)
-    assert restarted.status.restarts == 1
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 1
-    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.wait_restart()
+    job.complete(restarts=1)
     job.delete()
 
 
 def test_killed_during_suspension(jobs: NodeJobs, operator: OperatorProcess) -> None:
-    job = jobs.start("asleep", workers=2, backoff_limit=0)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("asleep", workers=2, backoff_limit=0)
     job.update(suspend=True)
     job.wait("Suspended")
     with kill(operator):
@@ -143,17 +125,12 @@ def test_killed_during_suspension(jobs: NodeJobs, operator: OperatorProcess) -> 
         job.update(suspend=False)
         assert job.client.get_job(job.name).status.has("Suspended")
     job.wait_until(lambda job: job.status.has("Running"))
-    job.wait_steps()
-    job.finish()
-    assert job.wait("Succeeded").status.restarts == 0
-    assert job.count_lost_steps() == 0
+    job.complete(restarts=0)
     job.delete()
 
 
 def test_job_succeeds_while_operator_is_down(jobs: NodeJobs, operator: OperatorProcess) -> None:
-    job = jobs.start("finished", workers=2)
-    job.wait("Running")
-    job.wait_steps()
+    job = jobs.run("finished", workers=2)
     with kill(operator):
         job.finish()
         job.wait_pods(lambda pods: all(pod["status"]["phase"] == "Succeeded" for pod in pods.values()))
