@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,32 +161,9 @@ def test_deadline_terminates_build(environment, namespace) -> None:
 def test_interrupted_command_deletes_job(environment, namespace, tmp_path) -> None:
     (tmp_path / "main.sh").write_text("echo never\n")
     (tmp_path / "Containerfile").write_text(f"FROM {environment.base}\nRUN echo sleeping && sleep 600\n")
-    words = [
-        sys.executable,
-        "-m",
-        "kfp_mindspore.cli.main",
-        "image",
-        "build",
-        str(tmp_path),
-        "--base",
-        environment.base,
-    ]
-    words += [
-        "--to",
-        f"{environment.registry}/team/interrupted",
-        "--insecure",
-        environment.registry,
-        "--builder",
-        "cluster",
-    ]
-    words += [
-        "--kubeconfig",
-        str(environment.cluster.kubeconfig),
-        "--namespace",
-        namespace,
-        "--builder-image",
-        BUILDKIT_IMAGE,
-    ]
+    words = registries.list_build_words(tmp_path, environment.base, environment.registry, "team/interrupted")
+    words += ["--builder", "cluster", "--builder-image", BUILDKIT_IMAGE]
+    words += ["--kubeconfig", str(environment.cluster.kubeconfig), "--namespace", namespace]
     words += ["--store", f"s3://{s3_server.BUCKET}/builds", "--store-endpoint", environment.store.url]
     words += ["--containerfile", str(tmp_path / "Containerfile")]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

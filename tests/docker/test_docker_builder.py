@@ -9,7 +9,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -141,17 +140,7 @@ def test_interrupted_build_leaves_no_tag_no_file_and_no_container(environment, t
     file.write_text(f"FROM {environment.base}\nRUN echo sleeping && {step}\n")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    words = [
-        sys.executable,
-        "-m",
-        "kfp_mindspore.cli.main",
-        "image",
-        "build",
-        str(tmp_path),
-        "--base",
-        environment.base,
-    ]
-    words += ["--to", f"{environment.registry.host}/interrupted/{backend}", "--insecure", environment.registry.host]
+    words = registries.list_build_words(tmp_path, environment.base, environment.registry.host, f"interrupted/{backend}")
     words += ["--builder", "docker", "--docker-host", environment.daemon.host]
     words += ["--network", "host", "--containerfile", str(file)]
     process = subprocess.Popen(
@@ -215,18 +204,8 @@ def test_login_is_used_and_missing_one_is_reported(environment, tmp_path, backen
 
 def test_command_prints_digest_as_json(environment, tmp_path) -> None:
     (tmp_path / "main.py").write_text("print('hello')\n")
-    words = [
-        sys.executable,
-        "-m",
-        "kfp_mindspore.cli.main",
-        "image",
-        "build",
-        str(tmp_path),
-        "--base",
-        environment.base,
-    ]
-    words += ["--to", f"{environment.registry.host}/command/it", "--insecure", environment.registry.host, "--json"]
-    words += ["--builder", "docker", "--docker-host", environment.daemon.host]
+    words = registries.list_build_words(tmp_path, environment.base, environment.registry.host, "command/it")
+    words += ["--builder", "docker", "--docker-host", environment.daemon.host, "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -11,6 +11,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,12 @@ USER, PASSWORD = "reader", "correct horse"
 _HASH = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e"
 _LISTENING = re.compile(r"listening on [^ \"]*:(\d+)")
 _START_SECONDS = 60.0
+
+
+def list_build_words(source: Path, base: str, host: str, repository: str) -> list[str]:
+    """Return the command `image build` for a registry with plain HTTP."""
+    words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "build", str(source), "--base", base]
+    return [*words, "--to", f"{host}/{repository}", "--insecure", host]
 
 
 def require_binary() -> None:
