@@ -205,8 +205,8 @@ def test_kill_while_training_loses_epoch_without_checkpoint_only(
     # The third checkpoint is in the store in part, and its description is not.
     assert download_checkpoints(store, tmp_path)[-1] == 2
     assert DESCRIPTION not in list_remote(store)["00003-30"]
-    metrics = store.get("run/train/model/metrics.jsonl")
-    assert len(metrics.splitlines()) in (2, 3)
+    # Of the last pass, which reads the metrics before it lists the checkpoints; each checkpoint has its own history.
+    assert len(store.get("run/train/model/metrics.jsonl").splitlines()) in (1, 2, 3)
     held.open.set()
 
     again = start(pods, proxy, tmp_path, epochs=5)
