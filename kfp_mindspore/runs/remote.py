@@ -247,7 +247,7 @@ class RemoteClient:
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
-        with explain_errors(self.host, "terminate the run"):
+        with explain_errors(self.host, "terminate the run", run=run_id):
             self._client.terminate_run(run_id)
 
     def wait(
@@ -315,7 +315,7 @@ class RemoteClient:
 
     def _get_run(self, run_id: str) -> Any:
         """Return a run; of one that has just finished, with the task details of its end."""
-        with explain_errors(self.host, "get the run"):
+        with explain_errors(self.host, "get the run", run=run_id):
             deadline = time.monotonic() + _DETAILS_SECONDS
             while True:
                 found = self._client.get_run(run_id)

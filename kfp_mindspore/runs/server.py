@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.lazy_kfp import skip_ipython
-from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, UserError
+from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, UserError
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -150,16 +150,18 @@ def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPRe
 
 
 @contextlib.contextmanager
-def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[None]:
+def explain_errors(host: str, action: str, *, version: str = "", run: str = "") -> Iterator[None]:
     """Convert kfp.Client's errors in the block to this package's errors, and suppress its output.
 
     Args:
         host: Server URL.
         action: Operation name, for messages.
         version: The uploaded pipeline version's name.
+        run: The requested run's ID.
 
     Raises:
         AlreadyExistsError: The server has a version with this name.
+        NotFoundError: The server has no such run.
         KfpMindSporeError: The server is unreachable or refuses the request.
     """
     from kfp_server_api import ApiException  # type: ignore[import-untyped,unused-ignore]
@@ -175,6 +177,8 @@ def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[Non
                 f"version {version!r}: already exists, nothing was uploaded",
                 hint="Without --version, this means that the same pipeline was uploaded before.",
             ) from error
+        if run and error.status == 404 and _read_message(error.body):
+            raise NotFoundError(f"run {run}: does not exist on {host}, or was deleted") from error
         raise _make_error(host, action, error.status or 0, error.reason or "", error.body) from error
     except (HTTPError, ValueError) as error:
         # After its retries, urllib3's message starts with the whole URL.

@@ -127,6 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
                     finish_tasks(server.tasks, run.state)
                 run.run_details = V2beta1RunDetails(task_details=server.tasks) if run.state else None
                 self._respond(run)
+            case ["v2beta1", "runs", identifier]:
+                self._refuse_run(identifier)
             case ["v1alpha1", "runs", identifier, "nodes", pod, "log"]:
                 text = server.logs.get(pod) if identifier in server.runs else None
                 error = {"error_message": f"Failed to read logs for run {identifier}", "error_details": f"pod {pod}"}
@@ -193,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v2beta1", "runs", action]:
                 identifier, _, verb = action.partition(":")
                 if verb != "terminate" or identifier not in server.runs:
-                    self._refuse(404, f"Run {identifier} not found")
+                    self._refuse_run(identifier)
                     return
                 server.states[:] = ["FAILED"]
                 history = [V2beta1RuntimeStatus(state=state) for state in ("RUNNING", "CANCELING", "FAILED")]
@@ -266,6 +268,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: int, message: str) -> None:
         body = {"code": _CODES[status], "message": message, "details": []}
         self._send(status, "application/json", json.dumps(body).encode())
+
+    def _refuse_run(self, identifier: str) -> None:
+        error = f"ResourceNotFoundError: Run {identifier} not found"
+        self._refuse(404, f"Failed to get a run: Failed to fetch run {identifier}: {error}")
 
     def _refuse_upload(self, status: int, message: str) -> None:
         body = {"error_message": message, "error_details": message}

@@ -263,8 +263,8 @@ def test_run_is_terminated(project: Path, pipelines_server: Any, capsys: pytest.
     assert run(["pipeline", "terminate", "r0", *host, "--json"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert json.loads(last) == {"id": "r0", "action": "terminated"}
-    assert run(["pipeline", "terminate", "r1", *host]) == 1
-    assert "terminate the run: HTTP 404" in capsys.readouterr().err
+    assert run(["pipeline", "terminate", "r1", *host]) == 2
+    assert "run r1: does not exist on" in capsys.readouterr().err
 
 
 def test_documented_commands_of_kfp_list_and_delete(project: Path, pipelines_server: Any) -> None:

@@ -13,6 +13,7 @@ from kfp_server_api import V2beta1PipelineTaskDetail
 from kfp_mindspore.errors import (
     AlreadyExistsError,
     KfpMindSporeError,
+    NotFoundError,
     ProcessFailedError,
     UserError,
     ValidationError,
@@ -332,12 +333,6 @@ def test_wait_reports_terminated_run(client: remote.RemoteClient, pipelines_serv
     assert caught.value.message == "run long was terminated in step count"
 
 
-def test_terminating_unknown_run_is_error(client: remote.RemoteClient) -> None:
-    for act in (client.get_run, client.terminate):
-        with pytest.raises(KfpMindSporeError, match="HTTP 404"):
-            act("unknown")
-
-
 def test_schedule_creates_recurring_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     made = client.schedule(
         package, {"number": "3"}, name="nightly", cron="0 3 * * *", cache=False, service_account="runner"
@@ -385,8 +380,9 @@ def test_wait_times_out(client: remote.RemoteClient, pipelines_server: Any, pack
 
 
 def test_unknown_run_is_error(client: remote.RemoteClient) -> None:
-    with pytest.raises(KfpMindSporeError, match="get the run: HTTP 404 Not Found: not found: runs/nothing"):
-        client.get_run("nothing")
+    for call in (client.get_run, client.wait, client.read_result, client.terminate):
+        with pytest.raises(NotFoundError, match=r"^run nothing: does not exist on http://\S+, or was deleted$"):
+            call("nothing")
 
 
 def test_invalid_arguments_are_refused_before_any_request(
