@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
+
+from kfp_mindspore.cli.main import cli
 from kfp_mindspore.options import Option, list_options, parse_type, read_descriptions, resolve_type
 
 # What a default is compared with: a component has no None, a setter leaves a field unchanged by None.
@@ -90,3 +94,61 @@ class Signature:
         allowed = {SETTER: (None, inspect.Parameter.empty), CLIENT: (expected, None)}.get(self.form, (expected,))
         if not any(default is item or default == item for item in allowed):
             yield f"has the default {default!r}, expected {expected!r}"
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """Hand-written options of a command that must match a declaration: defaults, bounds and choices.
+
+    Args:
+        declaration: The options class.
+        path: The command: `image build`.
+        fields: Fields with an option.
+        names: Parameter by field, where they differ.
+    """
+
+    declaration: type[Any]
+    path: str
+    fields: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def list_differences(self) -> list[str]:
+        """Return one sentence for each difference, with the option and both forms."""
+        command: click.Command = cli
+        for word in self.path.split():
+            assert isinstance(command, click.Group)
+            child = command.get_command(click.Context(command), word)
+            assert child is not None
+            command = child
+        parameters = {parameter.name: parameter for parameter in command.params}
+        declared = {entry.name: entry for entry in list_options(self.declaration)}
+        return [
+            f"{self.path}: {parameter.opts[0]}: {difference}"
+            for name in self.fields
+            for parameter in [parameters[self.names.get(name, name)]]
+            for difference in _compare_parameter(declared[name], command, parameter)
+        ]
+
+
+def _compare_parameter(entry: Option, command: click.Command, parameter: click.Parameter) -> Iterator[str]:
+    kind = parameter.type
+    found = {
+        "minimum": getattr(kind, "min", None),
+        "maximum": getattr(kind, "max", None),
+        "enum": tuple(getattr(kind, "choices", ())) or None,
+        "required": parameter.required,
+        "multiple": parameter.multiple,
+    }
+    expected = {
+        **{word: entry.limits.get(word) for word in ("minimum", "maximum", "enum")},
+        "required": entry.is_required,
+        "multiple": entry.is_repeatable,
+    }
+    yield from (
+        f"has {word} {found[word]}, expected {expected[word]}" for word in found if found[word] != expected[word]
+    )
+    # An option that is passed on only if it was given states the default in its help.
+    stated = re.search(r"\[default: (.*)\]", getattr(parameter, "help", None) or "")
+    default = stated[1] if stated else str(parameter.get_default(click.Context(command)))
+    if not (entry.is_required or entry.is_repeatable) and default != str(entry.default):
+        yield f"has the default {default}, expected {entry.default}"

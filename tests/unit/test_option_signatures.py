@@ -1,4 +1,4 @@
-"""Literal signatures match the declaration of their options, see `kfp_mindspore.options`.
+"""Literal signatures and hand-written command options match the declaration, see `kfp_mindspore.options`.
 
 An option is added to its dataclass first; this test then names each signature that lacks it.
 """
@@ -22,6 +22,7 @@ from kfp_mindspore.dsl import (
     set_worker_count,
     set_worker_pod,
 )
+from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.service import DeploymentOptions
 from kfp_mindspore.mindir.options import ExportOptions
@@ -29,7 +30,8 @@ from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import option
 from kfp_mindspore.runs import RemoteClient
-from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
+from mindsporeserver.options import ServerFlags
+from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
 _OF_SETTERS = "a setter sets it"
 SIGNATURES = [
@@ -115,6 +117,19 @@ SIGNATURES = [
         for method in (RemoteClient.run, RemoteClient.schedule)
     ),
 ]
+# Their declarations would make these commands longer, or change their help.
+COMMANDS = [
+    CommandOptions(ServerFlags, "serve", ("workers", "max_batch", "nonfinite", "allow_model_code")),
+    CommandOptions(DeploymentOptions, "service create", ("canary", "wait_seconds"), {"wait_seconds": "wait"}),
+    *(
+        CommandOptions(DeploymentOptions, path, ("wait_seconds",), {"wait_seconds": "wait"})
+        for path in ("serve", "service promote", "service rollback")
+    ),
+    CommandOptions(
+        ImageOptions, "image build", ("base", "platform", "requirements", "workdir", "user", "env", "labels")
+    ),
+    CommandOptions(ImageOptions, "image runtime", ("platform",)),
+]
 
 
 def test_job_option_without_component_argument_has_a_setter() -> None:
@@ -128,6 +143,11 @@ def test_job_option_without_component_argument_has_a_setter() -> None:
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
 def test_signature_matches_declaration(signature: Signature) -> None:
     assert signature.list_differences() == []
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.path)
+def test_command_matches_declaration(command: CommandOptions) -> None:
+    assert command.list_differences() == []
 
 
 @dataclass
@@ -189,6 +209,18 @@ def test_each_difference_names_its_place() -> None:
         "brew_wrongly: cups: is described as 'How many.', expected 'Number of cups' and further words if any",
         "brew_wrongly: labels: is no argument; Brew.labels is dict",
         "brew_wrongly: filters: is described as '', expected 'Names of filters' and further words if any",
+    ]
+
+
+def test_each_difference_of_command_names_its_option() -> None:
+    names = {"cups": "max_batch", "pot": "name", "filters": "workers"}
+
+    assert CommandOptions(Brew, "serve", ("pot", "cups", "filters"), names).list_differences() == [
+        "serve: --name: has required False, expected True",
+        "serve: --max-batch: has minimum 1, expected None",
+        "serve: --max-batch: has the default 64, expected None",
+        "serve: --workers: has minimum 1, expected None",
+        "serve: --workers: has multiple False, expected True",
     ]
 
 
