@@ -65,31 +65,10 @@ def load_dataset(
         validation_samples: Samples in the validation split.
         test_samples: Samples in the test split.
     """
+    arguments = locals()
     from kfp_mindspore.steps.data import prepare_dataset
 
-    return prepare_dataset(
-        dataset,
-        name,
-        seed=seed,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        target=target,
-        features=features,
-        inputs=inputs,
-        weight=weight,
-        ids=ids,
-        task=task,
-        split=split,
-        validation=validation,
-        test=test,
-        preprocessing=preprocessing,
-        missing=missing,
-        storage=storage,
-        format=format,
-        length=length,
-        image_size=image_size,
-        limit=limit,
-    )
+    return prepare_dataset(arguments.pop("dataset"), **arguments)
 
 
 if __name__ == "__main__":

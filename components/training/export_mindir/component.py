@@ -39,20 +39,10 @@ def export_mindir(
     Returns:
         max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.
     """
+    arguments = locals()
     from kfp_mindspore.steps.export import export_model
 
-    difference = export_model(
-        model,
-        dataset,
-        bundle,
-        batch=batch,
-        samples=samples,
-        network=network,
-        network_arguments=network_arguments,
-        transform=transform,
-        extra_columns=extra_columns,
-    )
-    return (difference,)
+    return (export_model(**arguments),)
 
 
 if __name__ == "__main__":

@@ -67,27 +67,10 @@ def train_msjob(
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the job's pods.
     """
+    arguments = locals()
     from kfp_mindspore.steps.launch.train import train_model
 
-    train_model(
-        model,
-        metrics,
-        dataset,
-        task_config,
-        command=command,
-        args=args,
-        hyperparameters=hyperparameters,
-        checkpoint_dir=checkpoint_dir,
-        storage=storage,
-        job_name=job_name,
-        namespace=namespace,
-        image=image,
-        workers=workers,
-        env=env,
-        restart_policy=restart_policy,
-        backoff_limit=backoff_limit,
-        active_deadline_seconds=active_deadline_seconds,
-    )
+    train_model(**arguments)
 
 
 if __name__ == "__main__":
