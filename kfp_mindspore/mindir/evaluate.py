@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from kfp_mindspore.evaluation import Predictions, build_predictions, compute_met
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
+from kfp_mindspore.mindir.baselines import TASKS, compute_baselines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +34,7 @@ class Evaluation:
         metrics: All the task's metrics by name; NaN where one is not defined for these samples.
         labels: Class names, for classification and multi_label; a language model's id texts, where known.
         predictions: The predictions, with each sample's loss.
+        baselines: The metrics of baselines on the same samples, by the baseline's name.
     """
 
     task: str
@@ -40,6 +42,17 @@ class Evaluation:
     metrics: Mapping[str, float]
     labels: tuple[str, ...]
     predictions: Predictions
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> str:
+        """The baseline with the best primary metric; empty without baselines."""
+        metric = get_metric(self.metric)
+        known = {name: found[self.metric] for name, found in self.baselines.items()}
+        known = {name: value for name, value in known.items() if not math.isnan(value)}
+        if not known:
+            return ""
+        return max(known, key=lambda name: known[name] if metric.higher_is_better else -known[name])
 
     @property
     def value(self) -> float:
@@ -104,6 +117,28 @@ def evaluate_bundle(
             scores = runner.predict({field: array[part] for field, array in inputs.items()})[name]
             parts.append(predict_task(dataset, samples, scores, part, subject=str(bundle.path)))
     return summarize(dataset, Predictions.concatenate(parts), metric)
+
+
+def add_baselines(evaluation: Evaluation, dataset: Dataset, split: str) -> Evaluation:
+    """Return an evaluation with the metrics of the dataset's baselines on the same split.
+
+    Args:
+        evaluation: The evaluation.
+        dataset: Its dataset; the baselines get the inputs by the dataset's own preprocessing.
+        split: The evaluated split.
+    """
+    if evaluation.task not in TASKS or "train" not in dataset.splits:
+        return evaluation
+    with events.span("mindir.baselines"):
+        found = compute_baselines(
+            evaluation.task, read_samples(dataset, "train"), read_samples(dataset, split), labels=dataset.labels
+        )
+    return replace(
+        evaluation,
+        baselines={
+            name: summarize(dataset, predictions, evaluation.metric).metrics for name, predictions in found.items()
+        },
+    )
 
 
 def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Samples:

@@ -16,22 +16,25 @@ def evaluate_mindir(
     metric: str = "",
     threshold: Optional[float] = None,
     split: str = "test",
+    beat_baseline: bool = False,
 ) -> NamedTuple("Outputs", [("metric", str), ("value", float), ("passed", bool), ("samples", int)]):
     """Evaluate a model bundle's graph on a held-out split and compare a metric with a threshold.
 
     The dataset's task decides the metrics: classification, multi_label, regression, language_model or ranking. A
-    threshold outside the metric's range is refused. The step succeeds whether or not the threshold is reached. A
+    threshold outside the metric's range is refused. Baselines on the same splits are the mean and ridge regression, or
+    class frequencies and logistic regression. The step succeeds whether or not the threshold is reached. A
     pipeline gives `passed` to `deploy_kserve` as its gate, or branches on it with `dsl.If`, which costs one more pod.
 
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.
-        metrics: The metrics of the dataset's task, threshold, samples, and recall by class.
+        metrics: The metrics of the dataset's task, the best baseline's, threshold, samples, and recall by class.
         confusion: A classification's confusion matrix: rows are true labels, columns predicted ones.
         report: HTML page with metrics, worst samples and, by task, confusion matrix, calibration or residual plot.
         metric: Gate metric; default by task: accuracy, f1_macro, rmse, perplexity or ndcg@10.
         threshold: Metric value that passes, as does a better one; default no gate.
         split: Dataset split to evaluate on.
+        beat_baseline: Whether the best baseline's metric is the threshold, unless `threshold` is stricter.
 
     Returns:
         metric: Metric name.
@@ -41,7 +44,17 @@ def evaluate_mindir(
     """
     from kfp_mindspore.steps.evaluation.evaluate import evaluate_model
 
-    return evaluate_model(bundle, dataset, metrics, confusion, report, metric=metric, threshold=threshold, split=split)
+    return evaluate_model(
+        bundle,
+        dataset,
+        metrics,
+        confusion,
+        report,
+        metric=metric,
+        threshold=threshold,
+        split=split,
+        beat_baseline=beat_baseline,
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from kfp_mindspore.steps.launch.arguments import parse_numbers
 if TYPE_CHECKING:
     from kfp import dsl
 
+    from kfp_mindspore.mindir.evaluate import Evaluation
+
 
 def evaluate_model(
     bundle: dsl.Model,
@@ -25,18 +27,21 @@ def evaluate_model(
     metric: str = "",
     threshold: float | None = None,
     split: str = "test",
+    beat_baseline: bool = False,
 ) -> tuple[str, float, bool, int]:
     """Evaluate a bundle on a held-out split, log the results and emit the gate's decision.
 
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.
-        metrics: Receives the task metrics, threshold, samples, and `recall.<class>` for each class in the split.
+        metrics: Receives the task metrics, the best baseline's as `baseline.<metric>`, threshold, samples, and
+            `recall.<class>` for each class in the split.
         confusion: Receives a classification's confusion matrix.
         report: Receives the HTML page.
         metric: Gate metric; empty for the task's default.
         threshold: Metric value that passes, or a better one; None without a gate.
         split: The dataset's split to evaluate on.
+        beat_baseline: Whether the baseline's metric is the threshold, unless `threshold` is stricter.
 
     Returns:
         The metric's name and value, whether it reaches the threshold (NaN does not), and the sample count.
@@ -49,15 +54,23 @@ def evaluate_model(
     from kfp_mindspore.evaluation.summaries import compute_class_scores
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import evaluate_bundle
+    from kfp_mindspore.mindir.evaluate import add_baselines
     from kfp_mindspore.steps.evaluation.reports import render_evaluation
 
     opened = Dataset.open(dataset.path)
     check_threshold(metric, threshold, task=opened.task)
     evaluation = evaluate_bundle(bundle.path, dataset.path, split=split, metric=metric)
+    evaluation = add_baselines(evaluation, opened, split)
     name, value = evaluation.metric, evaluation.value
+    baseline = evaluation.baselines.get(evaluation.baseline, {})
+    if beat_baseline:
+        threshold = _get_baseline_threshold(evaluation, threshold)
     passed = get_metric(name).is_met(value, threshold)
     _report_gate(name, value, threshold, passed)
+    for title, found in evaluation.baselines.items():
+        print(f"baseline {title}: {name} {found[name]:.6g}", flush=True)
     logged = {**evaluation.metrics, "samples": evaluation.count}
+    logged |= {f"baseline.{key}": number for key, number in baseline.items()}
     if threshold is not None:
         logged["threshold"] = threshold
     if evaluation.predictions.probabilities is not None:
@@ -116,6 +129,17 @@ def evaluate_by_function(
         if not math.isnan(number):
             metrics.log_metric(key, number)
     return name, value, passed
+
+
+def _get_baseline_threshold(evaluation: Evaluation, threshold: float | None) -> float:
+    from kfp_mindspore.evaluation import get_metric
+
+    if not evaluation.baseline:
+        raise UserError(f"beat_baseline: the task {evaluation.task} has no baseline on this dataset")
+    found = evaluation.baselines[evaluation.baseline][evaluation.metric]
+    if threshold is None:
+        return found
+    return max(found, threshold) if get_metric(evaluation.metric).higher_is_better else min(found, threshold)
 
 
 def _report_gate(metric: str, value: float, threshold: float | None, passed: bool) -> None:

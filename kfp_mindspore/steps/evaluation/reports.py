@@ -48,7 +48,10 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
     return environment.get_template("evaluation.html.j2").render(
         evaluation=evaluation,
         metric=metric,
-        metrics=[(METRICS.get(name, metric), value) for name, value in evaluation.metrics.items()],
+        metrics=[
+            (METRICS.get(name, metric), value, [found.get(name, math.nan) for found in evaluation.baselines.values()])
+            for name, value in evaluation.metrics.items()
+        ],
         threshold=threshold,
         passed=metric.is_met(evaluation.value, threshold),
         matrix=matrix,

@@ -16,13 +16,14 @@ def evaluate(tmp_path, monkeypatch):
     from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
     from kfp_mindspore.mindir.evaluate import predict_task, summarize
 
-    def call(task, target, scores, **arguments):
+    def call(task, target, scores, train=None, **arguments):
         target = np.array(target, np.int32 if task == "classification" else np.float32)
         columns = (Column("x", "float32", (2,)), Column("y", target.dtype.name, (), "target"))
         arrays = {"x": np.zeros((len(target), 2), np.float32), "y": target}
+        splits = {"test": arrays} if train is None else {"train": {**arrays, "y": train}, "test": arrays}
         labels = ("cat", "dog") if task == "classification" else ()
         path = tmp_path / "dataset"
-        write_dataset(path, name="pets", task=task, columns=columns, splits={"test": arrays}, labels=labels)
+        write_dataset(path, name="pets", task=task, columns=columns, splits=splits, labels=labels)
 
         def compute(bundle_dir, dataset_dir, *, split="test", metric="", key=None):
             opened = Dataset.open(dataset_dir)
@@ -103,3 +104,31 @@ def test_invalid_gate_is_refused(evaluate, arguments, message) -> None:
 
     with pytest.raises(UserError, match=message):
         evaluate("classification", TARGET, SCORES, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "threshold", "passed"),
+    [
+        ({}, None, True),
+        ({"beat_baseline": True}, 2.0, True),
+        ({"beat_baseline": True, "threshold": 1.5}, 1.5, False),
+        ({"beat_baseline": True, "threshold": 3.0}, 2.0, True),
+    ],
+)
+def test_gate_is_baseline(evaluate, capsys, arguments, threshold, passed) -> None:
+    """The gate is the baseline, unless the threshold is stricter."""
+    import numpy as np
+
+    train = np.array([6, 6, 6, 6], np.float32)
+    outputs, metrics, _ = evaluate("regression", [4, 4, 4, 4], [2.2, 5.8, 2.2, 5.8], train=train, **arguments)
+    assert outputs == ("rmse", pytest.approx(1.8), passed, 4)
+    assert (metrics["baseline.rmse"], metrics.get("threshold")) == (2.0, threshold)
+    assert "baseline mean: rmse 2\nbaseline ridge regression: rmse 2\n" in capsys.readouterr().out
+
+
+def test_gate_without_baseline_is_refused(evaluate) -> None:
+    """A baseline gate is refused for data without a training split."""
+    from kfp_mindspore.errors import UserError
+
+    with pytest.raises(UserError, match="beat_baseline: the task classification has no baseline"):
+        evaluate("classification", TARGET, SCORES, beat_baseline=True)

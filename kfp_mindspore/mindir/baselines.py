@@ -1,0 +1,118 @@
+"""Baselines of a dataset: what a constant, and a linear model of scikit-learn, predict on the same splits."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfp_mindspore.evaluation.predictions import Predictions, build_predictions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.data.samples import Samples
+
+TASKS = ("classification", "regression")
+# Numbers in the training matrix: a fit takes about a second.
+_MOST_NUMBERS = 2_000_000
+_MOST_FEATURES = 4096
+# Different indexes of a vocabulary that become one-hot vectors.
+_MOST_INDEXES = 100
+_ITERATIONS = 200
+
+
+def compute_baselines(
+    task: str, train: Samples, held_out: Samples, *, labels: tuple[str, ...] = ()
+) -> dict[str, Predictions]:
+    """Return the predictions of baselines for held-out samples, by the baseline's name.
+
+    A regression has the training split's mean and ridge regression, a classification the class frequencies and logistic
+    regression. Linear models get all inputs, as the network does, and at most 2,000,000 of their numbers.
+
+    Args:
+        task: The dataset's task.
+        train: The training split.
+        held_out: The samples to predict.
+        labels: Class names.
+
+    Returns:
+        The predictions; without linear ones where the inputs are too wide or scikit-learn is not installed, empty for
+        another task and without targets.
+    """
+    if task not in TASKS or train.target is None or held_out.target is None:
+        return {}
+    scores = {"class frequencies" if task == "classification" else "mean": _repeat(task, train, held_out, labels)}
+    linear = _fit_linear(task, train, held_out, labels)
+    if linear is not None:
+        scores["logistic regression" if task == "classification" else "ridge regression"] = linear
+    return {
+        name: build_predictions(task, array, held_out.target, weight=held_out.weight, labels=labels)
+        for name, array in scores.items()
+    }
+
+
+def _repeat(task: str, train: Samples, held_out: Samples, labels: tuple[str, ...]) -> NDArray[Any]:
+    """Return the training split's mean, or its class frequencies, for each held-out sample."""
+    target = np.asarray(train.target)
+    if task == "classification":
+        target = (target[:, np.newaxis] == np.arange(len(labels))).astype(np.float64)
+    mean = np.average(target, axis=0, weights=train.weight)
+    return np.broadcast_to(mean, (len(held_out), *np.shape(mean))).copy()
+
+
+def _fit_linear(task: str, train: Samples, held_out: Samples, labels: tuple[str, ...]) -> NDArray[Any] | None:
+    """Return a linear model's scores; None where it cannot be fitted."""
+    width = sum(math.prod(array.shape[1:]) for array in train.inputs.values())
+    if width > _MOST_FEATURES:
+        return None
+    rows, chosen = max(1, _MOST_NUMBERS // max(1, width)), np.arange(len(train))
+    if len(train) > rows:
+        chosen = np.sort(np.random.default_rng(0).choice(len(train), rows, replace=False))
+    features = _stack({name: array[chosen] for name, array in train.inputs.items()}, held_out.inputs)
+    if features is None:
+        return None
+    try:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression, Ridge
+    except ImportError:
+        return None
+    known, unknown = features[: len(chosen)], features[len(chosen) :]
+    mean, std = known.mean(axis=0), known.std(axis=0)
+    known, unknown = ((part - mean) / np.where(std > 0, std, 1) for part in (known, unknown))
+    target = np.asarray(train.target)[chosen]
+    weight = None if train.weight is None else train.weight[chosen]
+    if task == "regression":
+        model = Ridge().fit(known, target, sample_weight=weight)
+        return np.asarray(model.predict(unknown), np.float64).reshape(np.asarray(held_out.target).shape)
+    if len(set(target.tolist())) < 2:
+        return None
+    model = LogisticRegression(max_iter=_ITERATIONS, tol=1e-3)
+    with warnings.catch_warnings():
+        # A fit that ends after the iterations is a baseline too.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(known, target, sample_weight=weight)
+    # A class without a training sample has probability 0.
+    scores = np.zeros((len(unknown), len(labels)))
+    scores[:, model.classes_] = model.predict_proba(unknown)
+    return scores
+
+
+def _stack(train: Mapping[str, NDArray[Any]], held_out: Mapping[str, NDArray[Any]]) -> NDArray[np.float64] | None:
+    """Return all inputs of both splits as one matrix; None where an input is neither numbers nor a few indexes."""
+    parts = []
+    for name, array in train.items():
+        both = np.concatenate([array, held_out[name]])
+        if both.dtype.kind not in "biuf":
+            return None
+        if both.dtype.kind in "iu" and both.ndim == 1:
+            values = np.unique(array)
+            if len(values) > _MOST_INDEXES:
+                return None
+            both = both[:, np.newaxis] == values
+        parts.append(both.reshape(len(both), -1).astype(np.float64))
+    matrix = np.concatenate(parts, axis=1)
+    return matrix if np.isfinite(matrix).all() else None

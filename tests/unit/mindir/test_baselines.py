@@ -1,0 +1,81 @@
+"""Baselines on a dataset's splits, beside a model's metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.data import Samples, load_dataset, read_samples
+from kfp_mindspore.evaluation import compute_metrics
+from kfp_mindspore.evaluation.predictions import build_predictions
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.mindir.baselines import compute_baselines
+from kfp_mindspore.mindir.evaluate import add_baselines, summarize
+from kfp_mindspore.steps.evaluation.reports import render_evaluation
+
+
+def make_samples(target: Any, **inputs: Any) -> Samples:
+    return Samples({name: np.asarray(array) for name, array in inputs.items()}, np.asarray(target), None, {}, inputs)
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
+    root = tmp_path_factory.mktemp("data")
+    return {name: load_dataset(name, root / name) for name in ("diabetes", "wine", "digits")}
+
+
+@pytest.mark.parametrize(
+    ("name", "constant", "linear", "metric", "least"),
+    [
+        ("diabetes", "mean", "ridge regression", "r2", 0.35),
+        ("wine", "class frequencies", "logistic regression", "accuracy", 0.9),
+        ("digits", "class frequencies", "logistic regression", "accuracy", 0.9),
+    ],
+)
+def test_linear_model_beats_constant(
+    datasets: dict[str, Dataset], name: str, constant: str, linear: str, metric: str, least: float
+) -> None:
+    dataset = datasets[name]
+    train, test = read_samples(dataset, "train"), read_samples(dataset, "test")
+    found = compute_baselines(dataset.task, train, test, labels=dataset.labels)
+    assert list(found) == [constant, linear]
+    metrics = {title: compute_metrics(predictions)[metric] for title, predictions in found.items()}
+    assert metrics[linear] > least > metrics[constant]
+
+
+def test_constants_are_those_of_training_split() -> None:
+    train = make_samples([1.0, 2.0, 6.0], x=np.zeros((3, 1), np.float32))
+    held_out = make_samples([5.0], x=np.zeros((1, 1), np.float32))
+    assert compute_baselines("regression", train, held_out)["mean"].values.tolist() == [3.0]
+    train = make_samples(np.array([0, 0, 1]), x=np.zeros((3, 1), np.float32))
+    held_out = make_samples(np.array([1]), x=np.zeros((1, 1), np.float32))
+    found = compute_baselines("classification", train, held_out, labels=("a", "b"))["class frequencies"]
+    assert found.probabilities is not None
+    np.testing.assert_allclose(found.probabilities, [[2 / 3, 1 / 3]])
+
+
+def test_indexes_become_vectors_and_wide_inputs_have_no_linear_model() -> None:
+    index = np.arange(60, dtype=np.int32) % 3
+    target = np.array([5.0, -1.0, 2.0])[index]
+    train, held_out = make_samples(target, index=index), make_samples(target[:6], index=index[:6])
+    found = compute_baselines("regression", train, held_out)
+    assert compute_metrics(found["ridge regression"])["rmse"] < 0.5
+    wide = make_samples(target, image=np.zeros((60, 5000), np.float32))
+    assert list(compute_baselines("regression", wide, wide)) == ["mean"]
+    assert compute_baselines("ranking", train, held_out) == {}
+
+
+def test_evaluation_and_report_have_baseline_beside_each_metric(datasets: dict[str, Dataset]) -> None:
+    dataset = datasets["diabetes"]
+    target = read_samples(dataset, "test").target
+    assert target is not None
+    perfect = summarize(dataset, build_predictions("regression", target, target))
+    evaluation = add_baselines(perfect, dataset, "test")
+    assert evaluation.baseline == "ridge regression"
+    assert evaluation.baselines["mean"]["rmse"] > evaluation.baselines["ridge regression"]["rmse"] > 0
+    assert all(found.keys() >= evaluation.metrics.keys() for found in evaluation.baselines.values())
+    page = render_evaluation(evaluation, None, {})
+    assert "<th>mean</th><th>ridge regression</th>" in page
+    assert f"<td>{evaluation.baselines['mean']['rmse']:.4f}</td>" in page
