@@ -100,7 +100,7 @@ def _has_ended(pod) -> bool:
 def environment(own_cluster, registry, tmp_path_factory) -> Iterator[Environment]:
     own_cluster.import_image(start(make_buildkit_archive))
     base = push_busybox(registry, tmp_path_factory.mktemp("busybox"))
-    with pytest.MonkeyPatch.context() as patch, s3_server.start_s3_server(own_cluster.network.outside) as store:
+    with pytest.MonkeyPatch.context() as patch, s3_server.S3Server(own_cluster.network.outside) as store:
         patch.setenv("AWS_ACCESS_KEY_ID", s3_server.ACCESS_KEY)
         patch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.SECRET_KEY)
         patch.setenv("AWS_DEFAULT_REGION", "eu-1")

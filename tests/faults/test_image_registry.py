@@ -67,7 +67,7 @@ class Environment:
 @pytest.fixture
 def environment(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    with registries.start_proxy(registry) as proxy:
+    with registries.FaultProxy(registry) as proxy:
         config = RegistryConfig(insecure=(registry.host, proxy.host), attempts=4, backoff_seconds=0.01)
         repository = f"faults/{tmp_path.name.replace('_', '-').strip('-')}"
         name = base_images.push_base(registry.host, f"{repository}-base", config=config)

@@ -9,13 +9,14 @@ import math
 import re
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
 from moto import settings
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
+
+from tests.support.http_server import Handler, Server
 
 ACCESS_KEY, SECRET_KEY = "artifact-reader", "artifact-secret"
 BUCKET = "mlpipeline"
@@ -141,7 +142,7 @@ class Gate:
         assert self.reached.wait(SECONDS), f"no request matched {self.pattern.pattern}"
 
 
-class GatedProxy(ThreadingHTTPServer):
+class GatedProxy(Server):
     """Forwards requests to a store; `close_gate` holds the requests that match, `refuse` responds to them with 503.
 
     Args:
@@ -149,20 +150,12 @@ class GatedProxy(ThreadingHTTPServer):
         address: Address of this machine to listen on.
     """
 
-    daemon_threads = True
-
     def __init__(self, store: ObjectStore, address: str = "127.0.0.1") -> None:
-        super().__init__((address, 0), _Forwarder)
+        super().__init__(_Forwarder, address)
         self.target = store.url.removeprefix("http://")
         self.gates: list[Gate] = []
         self.refused: re.Pattern[str] | None = None
         self.requests: list[str] = []
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def close_gate(self, pattern: str) -> Gate:
         """Hold requests that match from now on."""
@@ -170,23 +163,19 @@ class GatedProxy(ThreadingHTTPServer):
         self.gates.append(gate)
         return gate
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that were killed."""
-
     def close(self) -> None:
         """Stop."""
         for gate in self.gates:
             gate.open.set()
-        self.shutdown()
-        self.server_close()
+        super().close()
 
 
-class _Forwarder(BaseHTTPRequestHandler):
+class _Forwarder(Handler):
     protocol_version = "HTTP/1.1"
     server: GatedProxy
 
     def _forward(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.read_body()
         line = f"{self.command} {self.path}"
         self.server.requests.append(line)
         for gate in self.server.gates:
@@ -194,9 +183,7 @@ class _Forwarder(BaseHTTPRequestHandler):
                 gate.reached.set()
                 gate.open.wait(SECONDS)
         if self.server.refused is not None and self.server.refused.match(line):
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.respond(503)
             return
         connection = http.client.HTTPConnection(self.server.target, timeout=SECONDS)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
@@ -214,9 +201,6 @@ class _Forwarder(BaseHTTPRequestHandler):
         connection.close()
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _forward
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write no log."""
 
 
 def s3_options(url: str) -> dict[str, Any]:

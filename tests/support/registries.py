@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.http_server import Handler, Server
 
 BINARY = "docker-registry"
 MISSING = f"{BINARY} is not installed: apt-get install docker-registry"
@@ -163,20 +164,16 @@ class Fault:
     before: Callable[[str], None] | None = None
 
 
-class FaultProxy(ThreadingHTTPServer):
+class FaultProxy(Server):
     """A proxy of a registry; `requests` lists the requests, as `METHOD path`."""
 
-    daemon_threads = True
-
     def __init__(self, registry: Registry) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.registry = registry
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.body_bytes = 0
         self.lock = threading.Lock()
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
 
     @property
     def host(self) -> str:
@@ -196,32 +193,10 @@ class FaultProxy(ThreadingHTTPServer):
                 return fault
         return None
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: broken connections are expected."""
 
-    def close(self) -> None:
-        """Stop."""
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
-
-
-@contextlib.contextmanager
-def start_proxy(registry: Registry) -> Iterator[FaultProxy]:
-    """Run a proxy for a block."""
-    proxy = FaultProxy(registry)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: FaultProxy
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def _handle(self) -> None:
         with self.server.lock:

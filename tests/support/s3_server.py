@@ -2,60 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-import threading
 import uuid
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.http_server import Handler, Server
 
 ACCESS_KEY, SECRET_KEY = "a-key-of-the-tests", "a secret of the tests"
 BUCKET = "contexts"
 
 
-class S3Server(ThreadingHTTPServer):
+class S3Server(Server):
     """Objects by `bucket/key`; `requests` lists what came, as `METHOD path`.
 
     Args:
         address: Address of this machine to listen on.
     """
 
-    daemon_threads = True
-
     def __init__(self, address: str = "127.0.0.1") -> None:
-        super().__init__((address, 0), _Handler)
+        super().__init__(_Handler, address)
         self.objects: dict[str, bytes] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         self.requests: list[str] = []
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://{self.server_address[0]}:{self.server_address[1]}"
-
-    def close(self) -> None:
-        """Stop."""
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
 
 
-@contextlib.contextmanager
-def start_s3_server(address: str = "127.0.0.1") -> Iterator[S3Server]:
-    """Run a server for a block."""
-    server = S3Server(address)
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
     server: S3Server
 
@@ -68,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.parts[query["uploadId"][0]][int(query["partNumber"][0])] = body
         else:
             self.server.objects[key] = body
-        self._answer(200, headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
+        self.respond(200, headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
 
     def do_POST(self) -> None:
         self._read_body()
@@ -85,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
             parts = self.server.parts.pop(query["uploadId"][0])
             self.server.objects[key] = b"".join(parts[number] for number in sorted(parts))
             text = f'<CompleteMultipartUploadResult>{head}<ETag>"x"</ETag></CompleteMultipartUploadResult>'
-        self._answer(200, text.encode())
+        self.respond(200, text.encode())
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -102,18 +74,15 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             start, end = int(found[1]), int(found[2] or len(content) - 1)
             headers["Content-Range"] = f"bytes {start}-{min(end, len(content) - 1)}/{len(content)}"
-            self._answer(206, content[start : end + 1], headers)
+            self.respond(206, content[start : end + 1], headers)
         else:
-            self._answer(200, content, headers)
+            self.respond(200, content, headers)
 
     def do_DELETE(self) -> None:
         if not self._is_allowed():
             return
         self.server.objects.pop(self._locate()[0], None)
-        self._answer(204)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
+        self.respond(204)
 
     def _is_allowed(self) -> bool:
         self.server.requests.append(f"{self.command} {urlsplit(self.path).path}")
@@ -132,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         return unquote(split.path).lstrip("/"), parse_qs(split.query, keep_blank_values=True)
 
     def _read_body(self) -> bytes:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.read_body()
         if "aws-chunked" not in self.headers.get("Content-Encoding", ""):
             return body
         content = b""
@@ -145,13 +114,4 @@ class _Handler(BaseHTTPRequestHandler):
         return content
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        self._answer(status, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode())
-
-    def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.respond(status, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode())

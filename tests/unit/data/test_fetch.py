@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.settings import BACKEND_VARIABLE, KFP_RUNTIME_VARIABLE
 from kfp_mindspore.stores.config import PROBE_TIMEOUTS, open_run_source
 from tests.support.fake_api_server import FakeApiServer
+from tests.support.http_server import Server
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 
 CSV = "width,target\n" + "".join(f"{index},{index % 2}\n" for index in range(20))
@@ -45,10 +45,8 @@ class Handler(SimpleHTTPRequestHandler):
 def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("site")
     (root / "table.csv").write_text(CSV)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root))) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with Server(partial(Handler, directory=str(root))) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

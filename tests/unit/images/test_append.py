@@ -98,7 +98,7 @@ def test_second_build_uploads_nothing(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "quiet/base", config=config)
-    with registries.start_proxy(registry) as proxy:
+    with registries.FaultProxy(registry) as proxy:
         through = dataclasses.replace(config, insecure=(registry.host, proxy.host))
         _build(context, f"{proxy.host}/quiet/train", base, through)
         assert any(request.startswith("PUT") for request in proxy.requests)

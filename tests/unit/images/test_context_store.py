@@ -22,7 +22,7 @@ PLAN = ImagePlan(
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    with s3_server.start_s3_server() as server:
+    with s3_server.S3Server() as server:
         for name in list(os.environ):
             if name.startswith("AWS_") and name != "AWS_CA_BUNDLE":
                 monkeypatch.delenv(name)

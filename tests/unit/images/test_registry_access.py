@@ -6,11 +6,9 @@ import base64
 import json
 import os
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +27,7 @@ from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDen
 from kfp_mindspore.images.result import BuildResult
 from tests.cluster.infrastructure.certificates import Authority
 from tests.support import base_images, registries
+from tests.support.http_server import Handler, Server
 
 Build = Callable[..., BuildResult]
 
@@ -117,36 +116,19 @@ def test_login_over_plain_http_needs_insecure(tmp_path: Path, build: Build) -> N
             build(registry.host, RegistryConfig(docker_config=file), base)
 
 
-class TokenServer(ThreadingHTTPServer):
+class TokenServer(Server):
     """A token server: anonymous clients get pull permission only."""
 
-    daemon_threads = True
-
     def __init__(self, authority: Certificates) -> None:
-        super().__init__(("127.0.0.1", 0), _TokenHandler)
-        self.authority = authority
-        self.asked: list[str] = []
         secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         secure.load_cert_chain(authority.cert_file, authority.key_file)
-        self.socket = secure.wrap_socket(self.socket, server_side=True)
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.server_address[1]}/token?a=b"
-
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
+        super().__init__(_TokenHandler, tls=secure)
+        self.authority = authority
+        self.asked: list[str] = []
 
 
-class _TokenHandler(BaseHTTPRequestHandler):
+class _TokenHandler(Handler):
     server: TokenServer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
@@ -182,11 +164,7 @@ class _TokenHandler(BaseHTTPRequestHandler):
         return ".".join([*parts, _encode(r.to_bytes(32, "big") + s.to_bytes(32, "big"))])
 
     def _answer(self, status: int, content: Any) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.respond(status, json.dumps(content).encode())
 
 
 def _encode(data: bytes) -> str:
@@ -200,7 +178,12 @@ def issued(
     """Run a registry with token authentication, and its token server."""
     registries.require_binary()
     server = TokenServer(authority)
-    token = {"realm": server.url, "service": "registry", "issuer": "test", "rootcertbundle": str(authority.ca_file)}
+    token = {
+        "realm": f"{server.url}/token?a=b",
+        "service": "registry",
+        "issuer": "test",
+        "rootcertbundle": str(authority.ca_file),
+    }
     tls = (authority.cert_file, authority.key_file)
     with registries.start_registry(tmp_path_factory.mktemp("issued"), tls=tls, token=token) as registry:
         yield registry, server

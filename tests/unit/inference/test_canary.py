@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from kfp_mindspore.inference.rest import ServiceRequestError, infer_v2, predict_
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.inference.splitter import build_application
 from kfp_mindspore.local.lease import Lease
+from tests.support.http_server import Handler, Server
 from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 
 
@@ -71,28 +70,19 @@ def test_splitter_reports_server_that_does_not_respond(free_port: int) -> None:
     assert (response.status_code, address in response.json()["error"]) == (502, True)
 
 
-def test_splitter_forwards_token_only(free_port: int) -> None:
+def test_splitter_forwards_token_only() -> None:
     found: list[dict[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Refusal(Handler):
         def do_POST(self) -> None:
             found.append({name.lower(): value for name, value in self.headers.items()})
-            self.send_response(401)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.read_body()
+            self.respond(401)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", free_port), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        address = f"http://127.0.0.1:{free_port}"
-        client = TestClient(build_application(NAME, address, address, 50))
+    with Server(Refusal) as server:
+        client = TestClient(build_application(NAME, server.url, server.url, 50))
         for headers in ({}, {"Authorization": "Bearer a", "Cookie": "b"}):
             assert client.post("/", json={"instances": [[0.0]]}, headers=headers).status_code == 401
-        server.shutdown()
-        thread.join()
     assert [headers.get("authorization") for headers in found] == [None, "Bearer a"]
     assert not any("cookie" in headers for headers in found)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference.canary import run_canary_test
 from kfp_mindspore.inference.service import CanaryStatus, ServiceState, ServiceStatus
+from tests.support.http_server import Handler, Server
 
 # Server (`stable`, `canary` or `traffic`) to what it responds with: HTTP status and scores.
 Responses = dict[str, Callable[[], tuple[int, Any]]]
@@ -51,27 +50,15 @@ def task() -> str:
 
 @pytest.fixture
 def servers(local_services: Any, task: str) -> Iterator[Servers]:
-    class Handler(BaseHTTPRequestHandler):
+    class ServersHandler(Handler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            self.read_body()
             status, document = found.respond(self.path)
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.respond(status, json.dumps(document).encode())
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Servers(ModelBundle.open(local_services.make_bundle(task=task)), f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Server(ServersHandler) as server:
+        found = Servers(ModelBundle.open(local_services.make_bundle(task=task)), server.url)
+        yield found
 
 
 def test_canary_as_accurate_as_service_passes(servers: Servers) -> None:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.inference import rest
+from tests.support.http_server import Handler, Server
 
 ANSWERS: dict[str, tuple[int, str]] = {
     "/v2/models/yes/ready": (200, '{"name": "yes", "ready": true}'),
@@ -24,28 +23,16 @@ ANSWERS: dict[str, tuple[int, str]] = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def do_GET(self) -> None:
+            self.read_body()
             status, text = ANSWERS.get(self.path, (404, '{"error": "not found"}'))
-            body = text.encode()
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.respond(status, text.encode())
 
         do_POST = do_GET
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Server(Answers) as server:
+        yield server.url
 
 
 @pytest.mark.parametrize(("name", "expected"), [("yes", True), ("no", False), ("loading", False), ("other", False)])

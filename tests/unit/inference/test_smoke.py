@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,12 @@ from kfp_mindspore.formats.bundle import (
 )
 from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.inference import run_smoke_test
+from tests.support import http_server
 
 Change = Callable[[str, dict[str, Any]], Any]
 
 
-class Server(HTTPServer):
+class Server(http_server.Server):
     """Responds with the verified outputs of the bundle's first samples, changed by the test."""
 
     bundle: ModelBundle
@@ -51,28 +50,16 @@ class Server(HTTPServer):
 
 @pytest.fixture
 def server(local_services: Any) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(http_server.Handler):
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(new.change(self.path[:3], new.answer(self.path, request))).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            request = json.loads(self.read_body())
+            self.respond(200, json.dumps(new.change(self.path[:3], new.answer(self.path, request))).encode())
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    new = Server(("127.0.0.1", 0), Handler)
-    new.bundle = ModelBundle.open(local_services.make_bundle())
-    new.change = lambda path, answer: answer
-    new.requests = []
-    thread = threading.Thread(target=new.serve_forever, args=(0.01,))
-    thread.start()
-    yield new
-    new.shutdown()
-    thread.join()
-    new.server_close()
+    with Server(Handler) as new:
+        new.bundle = ModelBundle.open(local_services.make_bundle())
+        new.change = lambda path, answer: answer
+        new.requests = []
+        yield new
 
 
 def run(server: Server, **options: Any) -> Any:

@@ -8,7 +8,6 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,15 @@ from cryptography.x509.oid import NameOID
 
 from kfp_mindspore.training import progress
 from kfp_mindspore.training.progress import ProgressReporter
+from tests.support.http_server import Handler, Server
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits/status"
 
 
-class TrainerServer(ThreadingHTTPServer):
+class TrainerServer(Server):
     """A status server of Kubeflow Trainer with a certificate of its own."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.received: list[tuple[str, str, Any]] = []
-        self.changed = threading.Condition()
-        self.status = 200
-        self.released = threading.Event()
-        self.released.set()
         self.ca = directory / "ca.crt"
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainer")])
@@ -51,40 +45,36 @@ class TrainerServer(ThreadingHTTPServer):
         )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.ca, keyfile)
-        self.socket = context.wrap_socket(self.socket, server_side=True)
+        super().__init__(TrainerHandler, tls=context)
+        self.received: list[tuple[str, str, Any]] = []
+        self.changed = threading.Condition()
+        self.status = 200
+        self.released = threading.Event()
+        self.released.set()
 
     def wait(self, count: int) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.received) >= count, 60)
 
 
-class Handler(BaseHTTPRequestHandler):
+class TrainerHandler(Handler):
     server: TrainerServer
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.read_body())
         self.server.released.wait(60)
         with self.server.changed:
             self.server.received.append((self.path, self.headers["Authorization"], body))
             self.server.changed.notify_all()
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *arguments: Any) -> None: ...
+        self.respond(self.server.status)
 
 
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerServer]:
     monkeypatch.setattr(progress, "POST_SECONDS", 0.05)
-    server = TrainerServer(tmp_path)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.released.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with TrainerServer(tmp_path) as server:
+        yield server
+        server.released.set()
 
 
 @pytest.fixture

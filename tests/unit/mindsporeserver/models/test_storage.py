@@ -12,11 +12,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -27,6 +25,7 @@ from kfp_mindspore.errors import CorruptBundleError, MissingExtraError, UserErro
 from kfp_mindspore.formats.bundle import ModelBundle
 from mindsporeserver.models import storage
 from mindsporeserver.models.storage import hide_secrets, resolve_model
+from tests.support.http_server import Handler, Server
 
 needs_storage = pytest.mark.skipif(
     importlib.util.find_spec("kserve_storage") is None, reason="kserve-storage is not installed (extra storage)"
@@ -37,20 +36,16 @@ needs_storage = pytest.mark.skipif(
 class Store:
     """An HTTP server over a dictionary, with the part of S3 that a download uses."""
 
-    port: int
+    url: str
     files: dict[str, bytes] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
 
 TYPES = {".gz": "application/gzip", ".tar": "application/x-tar", ".zip": "application/zip"}
 
 
-def make_handler(store: Store) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def make_handler(store: Store) -> type[Handler]:
+    class StoreHandler(Handler):
         protocol_version = "HTTP/1.1"
 
         def do_HEAD(self) -> None:
@@ -80,29 +75,17 @@ def make_handler(store: Store) -> type[BaseHTTPRequestHandler]:
             return f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>".encode()
 
         def _answer(self, status: int, body: bytes, kind: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.respond(status, body, {"Content-Type": kind})
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
+    return StoreHandler
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    made = Store(0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), make_handler(made)) as server:
-        made.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    made = Store("")
+    with Server(make_handler(made)) as server:
+        made.url = server.url
         yield made
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -349,10 +332,10 @@ def test_query_of_uri_is_never_logged(
 ) -> None:
     logger = logging.getLogger("storage.initializer")
     caplog.set_level(logging.DEBUG, logger=logger.name)
-    for port in (store.port, free_port):
+    for url in (store.url, f"http://127.0.0.1:{free_port}"):
         with pytest.raises(UserError) as caught:
-            resolve_model(f"http://127.0.0.1:{port}/digits.zip?X-Signature=topsecret", cache)
-        assert str(caught.value).startswith(f"--model_dir: http://127.0.0.1:{port}/digits.zip: cannot be downloaded: ")
+            resolve_model(f"{url}/digits.zip?X-Signature=topsecret", cache)
+        assert str(caught.value).startswith(f"--model_dir: {url}/digits.zip: cannot be downloaded: ")
         assert "topsecret" not in str(caught.value) + caplog.text
     assert not logger.disabled
 
