@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.kube.cluster import Cluster as ApiClient
 from tests.cluster.infrastructure.api_server import Api, ApiServer
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster, open_current_cluster
 from tests.cluster.infrastructure.packages import PodPackages, install_project
 from tests.cluster.infrastructure.prerequisites import UnavailableError
+from tests.support.operators import install_definition
 
 CLUSTER_VARIABLE = "KFP_MINDSPORE_TEST_CLUSTER"
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
@@ -71,6 +73,20 @@ def start_api_server() -> Iterator[Callable[..., ApiServer]]:
 @pytest.fixture
 def api_namespace(api_server: Api) -> Iterator[str]:
     """Return a new namespace of `api_server`."""
+    with api_server.make_namespace() as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def crd_cluster(api_server: Api) -> ApiClient:
+    """Return a client of `api_server`, which has the definition of MSJob."""
+    install_definition(api_server.kubeconfig)
+    return ApiClient(api_server.kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def module_namespace(api_server: Api) -> Iterator[str]:
+    """Return a new namespace of `api_server` for the tests of a module."""
     with api_server.make_namespace() as name:
         yield name
 

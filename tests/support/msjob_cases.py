@@ -65,6 +65,8 @@ def put(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         place = place.setdefault(word, {}) if isinstance(place, dict) else place[word]
     if value is DELETED:
         del place[last]
+    elif isinstance(place, list) and last == len(place):
+        place.append(value)
     else:
         place[last] = value
     return changed

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
@@ -12,29 +11,7 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.validation import list_errors, validate_msjob
-
-DELETED = object()
-SPECS = "spec.msReplicaSpecs"
-WORKER = f"{SPECS}.Worker"
-POD = f"{WORKER}.template.spec"
-CONTAINER = f"{POD}.containers[0]"
-POLICY = "spec.runPolicy"
-
-
-def put(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Return the document with one field changed, added or deleted."""
-    changed = copy.deepcopy(document)
-    *parents, last = [int(word) if word.isdigit() else word for word in re.findall(r"[^.\[\]]+", path)]
-    place: Any = changed
-    for word in parents:
-        place = place[word]
-    if value is DELETED:
-        del place[last]
-    elif isinstance(place, list) and last == len(place):
-        place.append(value)
-    else:
-        place[last] = value
-    return changed
+from tests.support.msjob_cases import CONTAINER, DELETED, POD, POLICY, SPECS, WORKER, put
 
 
 def test_valid_job(document: dict[str, Any]) -> None:
