@@ -21,6 +21,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kfp_mindspore.compat.mindspore_import import import_mindspore
+
 # What each training process imports.
 _MODULES = ("mindspore.communication", "mindspore.train", "kfp_mindspore.training.run")
 _POLL_SECONDS = 0.1
@@ -32,6 +34,7 @@ def main(arguments: Sequence[str]) -> None:
     if in_pod:
         # A container's first process ignores SIGTERM by default.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    import_mindspore()
     for name in _MODULES:
         importlib.import_module(name)
     print("ready", flush=True)

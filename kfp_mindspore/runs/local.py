@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import secrets
@@ -161,6 +162,8 @@ def _execute(
         # Called last, after the process was terminated: an interrupted run's final states.
         stack.callback(lambda: tracker.read(final=True))
         process = stack.enter_context(_start_process(directory, environment))
+        # While it imports kfp.
+        _import_for_end()
         has_exited = False
         while not has_exited:
             has_exited = process.poll() is not None
@@ -263,6 +266,12 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
     else:
         environment[CALLER_TMPDIR_VARIABLE] = os.environ.get("TMPDIR", "")
     return environment
+
+
+def _import_for_end() -> None:
+    """Import what each run needs at its end."""
+    for name in ("inference.client", "inference.backends.local", "runs.report"):
+        importlib.import_module(f"kfp_mindspore.{name}")
 
 
 def _terminate_services_and_jobs(home: Path) -> None:

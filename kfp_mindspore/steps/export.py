@@ -32,9 +32,11 @@ def export_model(
     Returns:
         Largest absolute difference between the exported graph's and the network's outputs.
     """
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.formats.bundle import MODEL_FILE
     from kfp_mindspore.mindir import export_mindir
 
+    import_mindspore()
     signature = export_mindir(
         f"{model.path}/checkpoint",
         bundle.path,

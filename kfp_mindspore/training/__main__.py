@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import training
+from kfp_mindspore.compat.mindspore_import import import_mindspore
 from kfp_mindspore.errors import KfpMindSporeError, UserError, suggest
 from kfp_mindspore.formats.dataset import TASKS, Dataset
 from kfp_mindspore.mindir.network import build_network
@@ -65,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train and return the exit code."""
     options = build_parser().parse_args(argv)
+    import_mindspore()
     try:
         run_training(options)
     except KfpMindSporeError as error:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from kfp_mindspore.compat.mindspore_import import import_mindspore
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 from mindsporeserver.observability.logs import configure_logging
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         link = WorkerLink.from_environment()
         if link is None and options.workers > 1:
             return _run_workers(argv, options)
-        # Imports MindSpore, which the workers' parent does without.
+        # The workers' parent does without MindSpore.
+        import_mindspore()
         from mindsporeserver.main import run_server
 
         run_server(options, link)

@@ -40,6 +40,7 @@ def predict_batch(
     """
     import numpy as np
 
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.data.split import parse_shard
     from kfp_mindspore.evaluation.predictions import decode_scores
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
@@ -57,6 +58,7 @@ def predict_batch(
     file.parent.mkdir(parents=True, exist_ok=True)
     outputs, decoded = {}, []
     if len(indexes):
+        import_mindspore()
         with GraphRunner(opened, warm=()) as runner, events.span("mindir.predict"):
             outputs = runner.predict({name: array[indexes] for name, array in inputs.items()})
         decoded = decode_scores(signature.task or data.task, outputs[signature.outputs[0].name], signature.labels)

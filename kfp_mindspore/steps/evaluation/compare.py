@@ -75,6 +75,7 @@ def compare_with_baseline(
         UserError: A bundle or the dataset is damaged, they do not fit together, or an argument is invalid.
         RequestError: The service exists and does not answer.
     """
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.evaluation import compare_predictions, get_metric
     from kfp_mindspore.evaluation.comparison import check_confidence
     from kfp_mindspore.evaluation.metrics import check_threshold
@@ -85,6 +86,7 @@ def compare_with_baseline(
     check_threshold(metric, threshold, task=opened.task)
     check_confidence(confidence)
     compared = get_metric(metric, opened.task)
+    import_mindspore()
     evaluation = evaluate_bundle(candidate.path, dataset.path, split=split, metric=compared.name)
     name, other = "none", None
     if baseline is not None:

@@ -49,6 +49,7 @@ def evaluate_model(
     Raises:
         UserError: The threshold is outside the metric's range, or bundle, dataset and metric do not fit together.
     """
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.evaluation import compute_confusion, get_metric
     from kfp_mindspore.evaluation.metrics import check_threshold
     from kfp_mindspore.evaluation.summaries import compute_class_scores
@@ -59,6 +60,7 @@ def evaluate_model(
 
     opened = Dataset.open(dataset.path)
     check_threshold(metric, threshold, task=opened.task)
+    import_mindspore()
     evaluation = evaluate_bundle(bundle.path, dataset.path, split=split, metric=metric)
     evaluation = add_baselines(evaluation, opened, split)
     name, value = evaluation.metric, evaluation.value
@@ -114,8 +116,10 @@ def evaluate_by_function(
         UserError: The function is missing, or does not return numbers by name.
     """
     from kfp_mindspore import mindir
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.mindir.network import import_callable
 
+    import_mindspore()
     call = import_callable(function, "function")
     with mindir.ModelRunner(bundle.path) as runner:
         result = call(runner, **parse_numbers(arguments))

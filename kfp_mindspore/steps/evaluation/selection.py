@@ -97,12 +97,14 @@ def select_from_pool(
 
 def _compute_scores(bundle: str, dataset: Dataset) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the graph's first output for the pool and for the labelled samples, each with shape (N, K)."""
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.mindir import GraphRunner
     from kfp_mindspore.mindir.evaluate import read_model_samples, select_inputs
 
     opened = ModelBundle.open(bundle)
     output = opened.signature.outputs[0].name
+    import_mindspore()
     with GraphRunner(opened, warm=()) as runner:
 
         def compute(split: str) -> NDArray[Any]:
