@@ -34,6 +34,8 @@ OUTPUT_VARIABLE = "KFP_MINDSPORE_OUTPUT_DIR"
 
 # Local state: jobs, services and runs.
 HOME_VARIABLE = "KFP_MINDSPORE_HOME"
+# "0": members of local jobs are not forked from their supervisor.
+FORK_VARIABLE = "KFP_MINDSPORE_FORK"
 LEASE_VARIABLE = "KFP_MINDSPORE_LEASE"
 
 # A run's progress events.

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -166,7 +167,6 @@ def spawn_child(
     env: Mapping[str, str] | None = None,
     log: Path,
     own_session: bool = False,
-    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own process group that does not survive this one (on Linux not even a `kill -9`).
 
@@ -180,35 +180,34 @@ def spawn_child(
         own_session: Whether it also leads a session. Linux's autogroup scheduling divides a busy machine's cores among
             sessions first, so that several workers in one session would get one session's share; but `kill_session` on
             this process does not find the orphans of such a child.
-        stdin: Its standard input, as for subprocess.Popen.
 
     Raises:
         OSError: It could not be started.
     """
     parent = os.getpid()
 
-    def prepare() -> None:
-        if own_session:
-            os.setsid()
-        else:
-            os.setpgid(0, 0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(137)
-
     with log.open("ab") as output:
         return subprocess.Popen(
             list(argv),
             cwd=cwd,
             env=env,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=prepare,
+            preexec_fn=partial(enter_child, parent, own_session=own_session),
         )
+
+
+def enter_child(parent: int, *, own_session: bool) -> None:
+    """Make a process that was just forked what `spawn_child` documents: group or session, signals, parent's death."""
+    if own_session:
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    if _libc is not None:
+        die_with_parent(parent)
 
 
 def die_with_parent(parent: int) -> None:
@@ -287,19 +286,18 @@ def terminate_groups(pids: Sequence[int], grace_seconds: float) -> bool:
     return False
 
 
-def kill_descendants(pid: int | None = None, *, keep: Collection[int] = ()) -> list[int]:
+def kill_descendants(pid: int | None = None) -> list[int]:
     """Kill all descendants of a process, in any process group and session.
 
     Args:
         pid: The ancestor, which is not killed; default this process.
-        keep: Descendants that are not killed.
 
     Returns:
         The killed processes' numbers.
     """
 
     def list_pids() -> list[int]:
-        return [item.pid for item in _list_children(pid) if item.pid not in keep and not _is_zombie(item)]
+        return [item.pid for item in _list_children(pid) if not _is_zombie(item)]
 
     return _kill_repeatedly(list_pids)
 
@@ -323,6 +321,39 @@ def kill_session(leader: ProcessIdentity) -> list[int]:
     return _kill_repeatedly(list_members)
 
 
+class ForkedProcess:
+    """A forked child, with what supervisors use of subprocess.Popen.
+
+    Attributes:
+        pid: Process number.
+        returncode: As Popen's; None while it runs.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the child runs."""
+        return self._collect(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait until the child has exited and return its exit code."""
+        code = self._collect(0)
+        assert code is not None
+        return code
+
+    def _collect(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+Child = subprocess.Popen[bytes] | ForkedProcess
+
+
 class Supervisor(ABC):
     """A detached process that owns the child processes for one job or service version.
 
@@ -336,7 +367,7 @@ class Supervisor(ABC):
     def __init__(self, lease: str = "") -> None:
         self._lease = lease
         self._is_terminated = False
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[Child] = []
 
     @abstractmethod
     def step(self) -> float | None:
@@ -377,30 +408,32 @@ class Supervisor(ABC):
         env: Mapping[str, str],
         log: Path,
         own_session: bool = False,
-        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """Start a child; the arguments are `spawn_child`'s.
 
         Raises:
             OSError: It could not be started.
         """
-        self._children.append(spawn_child(argv, cwd=cwd, env=env, log=log, own_session=own_session, stdin=stdin))
-        return self._children[-1]
+        child = spawn_child(argv, cwd=cwd, env=env, log=log, own_session=own_session)
+        self._children.append(child)
+        return child
 
-    def end_children(self, grace_seconds: float, *, keep: Collection[int] = ()) -> None:
+    def add_child(self, child: ForkedProcess) -> None:
+        """Own a child that was forked from this process."""
+        self._children.append(child)
+
+    def end_children(self, grace_seconds: float) -> None:
         """Terminate all children and their descendants.
 
         Args:
             grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
-            keep: Child process numbers that are not terminated.
         """
-        ended = [child for child in self._children if child.pid not in keep]
-        terminate_groups([child.pid for child in ended if child.poll() is None], grace_seconds)
-        kill_descendants(keep=keep)
-        for child in ended:
+        terminate_groups([child.pid for child in self._children if child.poll() is None], grace_seconds)
+        kill_descendants()
+        for child in self._children:
             child.wait()
-        self._children = [child for child in self._children if child.pid in keep]
-        reap_orphans(list(keep))
+        self._children.clear()
+        reap_orphans()
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self._is_terminated = True

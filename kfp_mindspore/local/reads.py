@@ -29,6 +29,12 @@ def add_recorder(environment: Mapping[str, str]) -> dict[str, str]:
     return changed
 
 
+def get_recorder(environment: Mapping[str, str]) -> Path | None:
+    """Return the `sitecustomize` that an environment's Python processes import to record; None without a record."""
+    is_recorded = _RECORDER in environment.get("PYTHONPATH", "").split(os.pathsep)
+    return Path(_RECORDER, "sitecustomize.py") if is_recorded else None
+
+
 def list_reads(directory: Path, step: str) -> list[Path]:
     """Return a step's recorded files that still exist, sorted.
 

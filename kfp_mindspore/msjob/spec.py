@@ -139,8 +139,8 @@ class JobManifest:
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
         enable_dynamic_worker: Stored for ms-operator.
         elastic_policy: Bounds on the worker count.
-        warm_spares: Number of spare processes that have imported MindSpore and become members at the next restart;
-            default 0.
+        warm_spares: Number of spare pods that have imported MindSpore and become members at the next restart;
+            default 0; the local backend ignores it and forks members.
         topology_key: Node label, such as `topology.kubernetes.io/zone`: all the job's pods are scheduled to nodes with
             the same value; the local backend ignores it.
         status: Observed state, written by the backend.

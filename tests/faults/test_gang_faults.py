@@ -46,7 +46,6 @@ class Gang:
         *faults: dict[str, Any],
         epochs: int = EPOCHS,
         elastic: ElasticPolicy | None = None,
-        spares: int = 0,
         pause: float = 0.0,
         **options: Any,
     ) -> None:
@@ -54,7 +53,7 @@ class Gang:
         job = self.local_jobs.build(
             "exit", 0, **{"workers": 2, "restart_policy": "OnFailure", "backoff_limit": 9, **options}
         )
-        job.elastic_policy, job.warm_spares = elastic, spares
+        job.elastic_policy = elastic
         job.ms_replica_specs["Worker"].container["command"] = ["python", str(SCRIPT), str(self.root)]
         self.local_jobs.client.create_job(job)
 
@@ -249,7 +248,6 @@ def test_elastic(gang: Gang, expected: list[np.ndarray]) -> None:
         fault(1, 1, "rendezvous", "kill-worker-1"),
         fault(2, 0, "step", "sleep10", 2 * STEPS + 5),
         elastic=ElasticPolicy(min_replicas=1, max_replicas=2, grace_seconds=300),
-        spares=1,
     )
     deadline = time.monotonic() + 300
     while not (gang.root / "fault-2").exists():
@@ -281,7 +279,7 @@ def test_random_kills(
     """20 kills of random members at random times, and before them a worker that is slow for 60 s."""
     epochs, kills, generator = 40, 20, random.Random(1)
     monkeypatch.setenv("KFP_MINDSPORE_HANG_SECONDS", "120")
-    gang.start(fault(0, 1, "step", "sleep60", 3), epochs=epochs, pause=0.3, spares=3, backoff_limit=kills)
+    gang.start(fault(0, 1, "step", "sleep60", 3), epochs=epochs, pause=0.3, backoff_limit=kills)
     eventually((gang.root / "fault-0").exists, 300)
     eventually(lambda: len(gang.list_steps()[0]) > 4, 300)
     for number in range(kills):

@@ -26,7 +26,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -37,12 +36,12 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.local.out_of_memory import OomKills
 from kfp_mindspore.local.ports import is_port_free, list_free_ports
-from kfp_mindspore.local.process import ProcessIdentity, ProcessSpec, Supervisor, kill_group
+from kfp_mindspore.local.process import Child, ProcessIdentity, ProcessSpec, Supervisor, kill_group
 from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.msjob.backends.base import Pod
+from kfp_mindspore.msjob.backends.forks import THREADS_VARIABLE, WarmInterpreter
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats, get_hang_seconds
-from kfp_mindspore.msjob.backends.spares import THREADS_VARIABLE, Spares
-from kfp_mindspore.msjob.commands import get_script, is_python_program
+from kfp_mindspore.msjob.commands import get_script
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import CONTAINER_NAME, SCHEDULER, WORKER
 from kfp_mindspore.msjob.restart import OOM_KILLED, START_ERROR, MemberTermination
@@ -75,7 +74,7 @@ _KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 class _Running:
     member: Member
     pod: Pod
-    process: subprocess.Popen[bytes] | None
+    process: Child | None
 
 
 class ProcessGang:
@@ -87,7 +86,7 @@ class ProcessGang:
         restarts: Restarts before this attempt.
         supervisor: The processes' owner.
         heartbeats: The workers' heartbeats.
-        spares: Warm spares, which become members.
+        warm: The supervisor's process, from which members are forked.
     """
 
     def __init__(
@@ -97,20 +96,18 @@ class ProcessGang:
         restarts: int,
         supervisor: Supervisor,
         heartbeats: Heartbeats,
-        spares: Spares,
+        warm: WarmInterpreter,
     ) -> None:
         self.workers = workers
         self._job = job
         self._supervisor = supervisor
         self._restarts = restarts
         self._heartbeats = heartbeats
-        self._spares = spares
+        self._warm = warm
         self._members: list[_Running] = []
         self._hang_seconds: dict[str, float] = {}
         self._port: int | None = None
         self._oom_kills = OomKills()
-        self.spares_used = 0
-        self.worker_spec: ProcessSpec | None = None
 
     def start(
         self, environment: Mapping[str, str], cwd: Path, *, progress: Path, get_log: Callable[[str], Path]
@@ -126,6 +123,7 @@ class ProcessGang:
         topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, list_free_ports(1)[0]), self.workers)
         self._port = topology.scheduler_port
         self._heartbeats.clear()
+        specs: dict[str, ProcessSpec] = {}
         self._members = [
             _Running(member, Pod(member.name, self._job.namespace, member.replica_type, member.index), None)
             for member in topology.members
@@ -139,19 +137,15 @@ class ProcessGang:
                 given[PROGRESS_VARIABLE] = str(progress)
             if member.replica_type == WORKER:
                 given[HEARTBEAT_VARIABLE] = str(self._heartbeats.get_file(member.name))
-            spec = build_process_spec(self._job, member, environment=given, cwd=cwd)
+            specs[member.name] = spec = build_process_spec(self._job, member, environment=given, cwd=cwd)
             if member.replica_type == WORKER:
-                self.worker_spec = spec
                 self._hang_seconds[member.name] = get_hang_seconds(spec.environment)
-            log = get_log(member.name)
+            if (member.replica_type, member.index) == (WORKER, 0):
+                self._warm.prepare(spec)
+        for running in self._members:
+            pod = running.pod
             try:
-                running.process = self._spares.assign(spec, log)
-                if running.process is not None:
-                    self.spares_used += 1
-                else:
-                    running.process = self._supervisor.spawn(
-                        spec.argv, cwd=spec.cwd, env=spec.environment, log=log, own_session=True
-                    )
+                running.process = self._start_process(specs[pod.name], get_log(pod.name))
             except OSError as error:
                 pod.phase, pod.reason, pod.message = "Failed", START_ERROR, str(error)
                 pod.exit_code, pod.finish_time = 128, now()
@@ -159,6 +153,12 @@ class ProcessGang:
             pod.phase, pod.pid = "Running", running.process.pid
             identity = ProcessIdentity.of(running.process.pid)
             pod.process_start = identity.start_time if identity is not None else None
+
+    def _start_process(self, spec: ProcessSpec, log: Path) -> Child:
+        if (forked := self._warm.fork(spec, log)) is not None:
+            self._supervisor.add_child(forked)
+            return forked
+        return self._supervisor.spawn(spec.argv, cwd=spec.cwd, env=spec.environment, log=log, own_session=True)
 
     @property
     def pods(self) -> list[Pod]:
@@ -296,7 +296,7 @@ class ProcessGang:
         """
         self.poll()
         running = [item.pod for item in self._members if item.pod.phase == "Running"]
-        self._supervisor.end_children(grace_seconds, keep=self._spares.pids)
+        self._supervisor.end_children(grace_seconds)
         self.poll()
         for pod in running:
             if pod.exit_code != 0:
@@ -370,10 +370,6 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
         if len(errors) == before:
             spec = build_process_spec(job, member, environment=environment, cwd=cwd)
             errors += _check_command(spec, where)
-            if job.warm_spares and not is_python_program(spec.argv):
-                warnings.append(
-                    f"{where}.command: starts without warm spares, which run `python SCRIPT` or `python -m`"
-                )
     if errors:
         raise ValidationError(errors, subject=f"MSJob {job.name} on this machine")
     return warnings

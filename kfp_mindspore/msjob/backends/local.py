@@ -332,7 +332,7 @@ class LocalBackend(JobBackend):
                 path,
                 cwd="/",
                 # The job's own PYTHONPATH must not shadow the supervisor's modules.
-                env={**environment, "PYTHONPATH": _PACKAGE_ROOT},
+                env={"PYTHONUNBUFFERED": "1", **environment, "PYTHONPATH": _PACKAGE_ROOT},
                 log=directory.supervisor_log,
             )
         except OSError as error:

@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.local.fork import ForkedChild
 from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, Supervisor
 from kfp_mindspore.msjob.backends.capacity import Capacity
+from kfp_mindspore.msjob.backends.forks import WarmInterpreter
 from kfp_mindspore.msjob.backends.gang import ProcessGang
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats
 from kfp_mindspore.msjob.backends.local import JobDirectory
-from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.elastic import decide_workers, get_requested_workers, get_restart_limit
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED, WORKER
@@ -42,8 +43,6 @@ _LINGER_SECONDS = 1.0
 _FAILURE_LINES = 20
 # Restarts are delayed after attempts that ended sooner without a completed step.
 _QUICK_SECONDS = 60.0
-# For a script that does not train by `fit`, and so has no heartbeats.
-_SPARE_DELAY_SECONDS = 20.0
 
 
 class JobSupervisor(Supervisor):
@@ -62,12 +61,11 @@ class JobSupervisor(Supervisor):
         self._version = self._read_version()
         self._gang: ProcessGang | None = None
         self._heartbeats = Heartbeats(directory.heartbeats)
-        self._spares = Spares(self, directory.log_file("spares"))
+        self._warm = WarmInterpreter()
         self._capacity = Capacity()
         self._workers = get_requested_workers(self._job)
         self._started = 0.0
         self._quick_failures = 0
-        self._has_spares = True
         self._start_at = 0.0
         self._is_unsaved = False
         self._is_done = False
@@ -116,7 +114,6 @@ class JobSupervisor(Supervisor):
 
     def _end_interrupted(self) -> None:
         self._is_done = True
-        self._spares.end()
         if not self._directory.exists():
             self._end_gang(0.0, "Deleted")
             return
@@ -172,7 +169,7 @@ class JobSupervisor(Supervisor):
             self._job, current=self._workers, available=available, missing_seconds=float("inf")
         )
         self._capacity.record_start(self._started)
-        self._gang = ProcessGang(self._job, self._workers, state.restarts, self, self._heartbeats, self._spares)
+        self._gang = ProcessGang(self._job, self._workers, state.restarts, self, self._heartbeats, self._warm)
         self._gang.start(
             self._request.environment,
             Path(self._request.cwd),
@@ -184,9 +181,8 @@ class JobSupervisor(Supervisor):
             names = ", ".join(f"{pod.name} (pid {pod.pid})" for pod in pods if pod.pid)
             requested = get_requested_workers(self._job)
             fewer = f"{self._workers} of {requested} workers: " if self._workers < requested else ""
-            warm = f"; {self._gang.spares_used} of them were warm spares" if self._gang.spares_used else ""
-            state.status.set_condition(RUNNING, "JobRunning", f"{fewer}started {names}{warm}")
-            state.add_event(self._job.name, "Started", f"{fewer}started {names}{warm}")
+            state.status.set_condition(RUNNING, "JobRunning", f"{fewer}started {names}")
+            state.add_event(self._job.name, "Started", f"{fewer}started {names}")
         self._record_pods()
 
     def _decide(self, gang: ProcessGang) -> None:
@@ -198,8 +194,6 @@ class JobSupervisor(Supervisor):
             workers = decide_workers(self._job, current=gang.workers, available=available)
             if workers != gang.workers:
                 self._resize(gang, workers)
-            else:
-                self._fill_spares(gang, now)
         elif decision.action == "succeed":
             self._finish_succeeded(decision.reason, decision.message)
         elif gang.is_port_taken:
@@ -276,27 +270,9 @@ class JobSupervisor(Supervisor):
         else:
             self._restart(gang, "JobScaled", message, 0.0, peers="Resized")
 
-    def _fill_spares(self, gang: ProcessGang, now: float) -> None:
-        """Start spares, once the gang trains: their imports would delay its start."""
-        count = self._job.warm_spares or 0
-        if not self._has_spares or len(self._spares.pids) >= count or gang.worker_spec is None:
-            return
-        if not gang.has_trained and now - self._started < _SPARE_DELAY_SECONDS:
-            return
-        try:
-            self._has_spares = self._spares.fill(count, gang.worker_spec)
-        except OSError as error:
-            self._has_spares = False
-            print(f"{self._directory.path}: a spare cannot be started: {error}", file=sys.stderr)
-        if not self._has_spares:
-            message = f"warm spares cannot be started: see {self._directory.log_file('spares')}"
-            self._state.add_event(self._job.name, "SpareFailed", message)
-            self._is_unsaved = True
-
     def _suspend(self) -> None:
         if self._state.status.has(SUSPENDED) and self._gang is None:
             return
-        self._spares.end()
         self._end_gang(None, "Suspended")
         self._gang = None
         self._state.pods = []
@@ -311,7 +287,6 @@ class JobSupervisor(Supervisor):
         return seconds is not None and start is not None and (now() - start).total_seconds() >= seconds
 
     def _finish_succeeded(self, reason: str, message: str) -> None:
-        self._spares.end()
         if self._gang is not None and self._job.effective_run_policy.clean_pod_policy != "None":
             self._gang.wait(_SETTLE_SECONDS, self._is_interrupted)
             self._end_gang(None, "Cleaned")
@@ -323,7 +298,6 @@ class JobSupervisor(Supervisor):
     def _finish_failed(self, reason: str, message: str, *, grace: float | None) -> None:
         if self._gang is not None and self._gang.is_hung:
             self._gang.dump_stacks()
-        self._spares.end()
         self._end_gang(grace, "Killed")
         self._state.fail(self._job.name, reason, message)
         self._record_pods()
@@ -372,7 +346,12 @@ def main(path: str) -> None:
     identity = ProcessIdentity.of(os.getpid())
     assert identity is not None
     directory.write_supervisor(identity)
-    JobSupervisor(directory).run()
+    try:
+        JobSupervisor(directory).run()
+        return
+    except ForkedChild as child:
+        forked = child.with_traceback(None)
+    forked.run()
 
 
 if __name__ == "__main__":

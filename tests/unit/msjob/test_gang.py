@@ -140,14 +140,6 @@ def test_warnings(container: dict[str, Any], pod: dict[str, Any], warning: str) 
     assert warnings[0].startswith(warning)
 
 
-@pytest.mark.parametrize(("command", "count"), [(["sh", "-c", "true"], 1), (["python", "-m", "this"], 0)])
-def test_command_without_warm_spares_is_warned_of(command: list[str], count: int) -> None:
-    job = make_job({"command": command})
-    job.warm_spares = 1
-    warnings = check_job(job, environment=dict(os.environ), cwd=Path("/"))
-    assert [f"{CONTAINER}.command: starts without warm spares" in warning for warning in warnings] == [True] * count
-
-
 @pytest.mark.parametrize(
     ("container", "pod", "error"),
     [

@@ -1,4 +1,4 @@
-"""Warm spares: which commands and environments they serve; real ones are in tests/faults/test_gang_faults.py."""
+"""Warm spares in pods: which commands they serve, and their entrypoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.local.process import ProcessSpec
-from kfp_mindspore.msjob.backends.spares import get_import_environment
 from kfp_mindspore.msjob.commands import is_python_program
 
 PROGRAM = """
@@ -43,30 +41,6 @@ if __name__ == "__main__":
 )
 def test_commands(argv: tuple[str, ...], is_supported: bool) -> None:
     assert is_python_program(argv) == is_supported
-
-
-def test_variables_of_topology_do_not_matter() -> None:
-    environment = {"MS_NODE_ID": "1", "MS_NODE_TIMEOUT": "300", "DATA": "x", "GLOG_v": "3", "PYTHONPATH": "src"}
-    spec = ProcessSpec(("python",), Path("/"), environment)
-    assert get_import_environment(spec) == {"GLOG_v": "3", "PYTHONPATH": "src"}
-
-
-@pytest.mark.parametrize(
-    ("argv", "shown"), [(["-u", "src/train.py", "x"], ["src/train.py", "x"]), (["-m", "train", "x"], None)]
-)
-def test_spare_runs_command_line_as_python_does(tmp_path: Path, argv: list[str], shown: list[str] | None) -> None:
-    folder = tmp_path / "src" if argv[0] == "-u" else tmp_path
-    folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(SCRIPT)
-    (folder / "helper.py").write_text("")
-    log = tmp_path / "log"
-    assignment = {"argv": argv, "cwd": str(tmp_path), "environment": {"A": "1"}, "log": str(log)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={"B": "2"}, check=False, input=f"{json.dumps(assignment)}\n", text=True
-    )
-    assert done.returncode == 7, log.read_text()
-    expected = shown or [str(folder / "train.py"), "x"]
-    assert log.read_text() == f"{expected} {tmp_path} 1 False helper \n"
 
 
 def test_spare_in_pod_waits_for_file(tmp_path: Path) -> None:
