@@ -11,6 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from kfp_mindspore.settings import is_in_pod
 
 
+def join_names(names: Iterable[str], limit: int = 8) -> str:
+    """Return names for a message, the first ones of a long list."""
+    listed = list(names)
+    return ", ".join(listed[:limit]) + (f", … ({len(listed)} in all)" if len(listed) > limit else "")
+
+
 class KfpMindSporeError(Exception):
     """A failure with a message for the user.
 

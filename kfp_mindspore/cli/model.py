@@ -35,6 +35,14 @@ def _add_key_option(text: str) -> Callable[[Callable[..., None]], Callable[..., 
     return click.option("--key-file", type=click.Path(path_type=Path), help=f"{text}. [env: MINDSPORE_MODEL_KEY]")
 
 
+def _add_example_option(purpose: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--example",
+        type=click.Path(path_type=Path),
+        help=f"File with rows that {purpose}: .json, .jsonl, .csv, .npz or .npy.",
+    )
+
+
 class _Batch(click.ParamType[Any]):
     name = "free|N"
 
@@ -54,10 +62,10 @@ class _Batch(click.ParamType[Any]):
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
 @click.option(
     "--dataset",
-    required=True,
     type=click.Path(path_type=Path),
     help="Dataset directory; samples of its test split verify the graph.",
 )
+@_add_example_option("verify the graph, instead of a dataset")
 @dataclass_options(
     ExportOptions,
     without=("tolerance",),
@@ -69,14 +77,16 @@ class _Batch(click.ParamType[Any]):
 def export(
     checkpoint: Path,
     output: Path,
-    dataset: Path,
+    dataset: Path | None,
+    example: Path | None,
     options: ExportOptions,
     key_file: Path | None,
     as_json: bool,
 ) -> None:
     """Export the network in CHECKPOINT as a model bundle.
 
-    A sharded checkpoint, a directory with the slices of each rank in rank_N/, is merged by its strategy files.
+    CHECKPOINT is a directory by fit, or the .ckpt or .safetensors file of any script, or its directory; these need
+    --network. A sharded checkpoint, with the slices of each rank in rank_N/, is merged by its strategy files.
 
     The exported graph is reloaded and compared with the network; the bundle is written only if the outputs agree. It
     is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY. --dimensions takes a JSON file.
@@ -85,6 +95,8 @@ def export(
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
     from kfp_mindspore.mindir import export_mindir
 
+    if dataset is not None and example is not None:
+        raise UserError("--dataset, --example: give one of them")
     if options.dimensions is not None:
         options = dataclasses.replace(options, dimensions=_read_object(Path(str(options.dimensions))))
     bundle = export_mindir(
@@ -92,6 +104,7 @@ def export(
         output,
         options,
         dataset_dir=dataset,
+        samples=example,
         key=_read_key(key_file),
     )
     if as_json:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, UserError, join_names
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
     PREPROCESSING_FILE,
@@ -30,7 +30,12 @@ from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.formats.rows import build_layout
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, use_graph_mode
-from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving, load_export_samples
+from kfp_mindspore.mindir.export_samples import (
+    ExportSamples,
+    declare_serving,
+    load_export_samples,
+    read_example_file,
+)
 from kfp_mindspore.mindir.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir, read_proto
 from kfp_mindspore.mindir.options import FREE, ExportOptions
@@ -42,7 +47,15 @@ from kfp_mindspore.mindir.padding import (
     get_free_axes,
     shorten_error,
 )
-from kfp_mindspore.mindir.shards import is_sharded, merge_shards, open_sharded
+from kfp_mindspore.mindir.parameters import (
+    get_source,
+    is_foreign,
+    load_matching,
+    open_checkpoint,
+    read_checkpoint,
+    rename_parameters,
+)
+from kfp_mindspore.mindir.shards import is_sharded
 from kfp_mindspore.mindir.verify import compare_raw, run_and_compare
 from kfp_mindspore.transform.declaration import build_pipeline
 from kfp_mindspore.transform.export import try_transform
@@ -67,7 +80,7 @@ def export_mindir(
     options: ExportOptions | None = None,
     *,
     dataset_dir: Path | str | None = None,
-    samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None = None,
+    samples: NDArray[Any] | Mapping[str, NDArray[Any]] | Path | str | None = None,
     key: bytes | None = None,
     **changes: Any,
 ) -> ModelBundle:
@@ -77,15 +90,16 @@ def export_mindir(
     written, and an existing bundle at `output_dir` is unchanged.
 
     Args:
-        checkpoint_dir: A checkpoint directory, or a sharded checkpoint's directory: the slices in `rank_<N>/`
-            (`kfp_mindspore.mindir.shards`).
+        checkpoint_dir: A checkpoint directory, a sharded checkpoint's (`kfp_mindspore.mindir.shards`), or the file or
+            directory that any script saved: `.ckpt` or `.safetensors`, for which `network` is required.
         output_dir: The bundle directory to write; replaced when it exists.
         options: The options, see `kfp_mindspore.mindir.options`; default all defaults.
         dataset_dir: A dataset directory; its test split's first samples are compared, its task, labels and
             preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several network
             inputs are matched by name.
         samples: Real inputs to compare, instead of a dataset: an array with shape (N, …), or arrays by parameter name.
-            Raw ones, by request names, if the checkpoint records a preprocessing.
+            Raw ones, by request names, if the checkpoint records a preprocessing. A path is a file with rows
+            (`kfp_mindspore.data.rows`), whose first `sample_count` are compared.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
         changes: Fields of `ExportOptions` that differ from `options`: export_mindir(…, batch=8).
@@ -109,19 +123,23 @@ def export_mindir(
     if transform is not None:
         # A misspelt name must not cost a whole export's time.
         read_transform_source(transform)
-    sharded = is_sharded(checkpoint_dir)
-    if options.strategy is not None and not sharded:
+    if options.strategy is not None and not is_sharded(checkpoint_dir):
         raise UserError(f"strategy: {checkpoint_dir} is no sharded checkpoint: it has no directories rank_<N>")
-    checkpoint = open_sharded(checkpoint_dir) if sharded else Checkpoint.open(checkpoint_dir)
+    checkpoint = open_checkpoint(checkpoint_dir)
+    if isinstance(samples, Path | str):
+        samples = read_example_file(samples, checkpoint.preprocessing if declared else {}, options.sample_count)
     loaded = load_export_samples(checkpoint, dataset_dir, samples, options.sample_count, declared=declared)
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
-    from kfp_mindspore.mindir.network import load_parameters, scratch_directory
+    from kfp_mindspore.mindir.network import scratch_directory
 
     with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
         cell = _get_network(checkpoint, options.network, options.network_arguments)
-        load_parameters(cell, checkpoint, merge_shards(checkpoint.path, scratch, options.strategy) if sharded else None)
+        source = get_source(checkpoint)
+        stored = rename_parameters(read_checkpoint(checkpoint, scratch, options.strategy), options.rename, source)
+        if unused := load_matching(cell, stored, source).unused:
+            _logger.warning("%s: not the network's: %s", source, join_names(unused))
         cell.set_train(False)
         fixed = None if options.batch == FREE else int(options.batch)
         inputs = _order_inputs(cell, loaded.inputs, named=isinstance(samples, Mapping) and not loaded.declaration)
@@ -137,7 +155,7 @@ def export_mindir(
         outputs = _run_network(cell, list(named.values()), fixed)
         kept = VerifiedSamples(named, outputs, loaded.target, weight=loaded.weight, groups=loaded.groups)
         signature = _describe_tensors(kept, fixed, dimensions, mindspore.__version__)
-        described = _describe(checkpoint, loaded, options.metadata)
+        described = _describe(checkpoint, loaded, options)
         if key is not None:
             described["encryption"] = ENCRYPTION
         signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
@@ -371,16 +389,22 @@ def _add_transform(
     return dataclasses.replace(signature, metadata={**signature.metadata, "transform": str(transform)})
 
 
-def _describe(checkpoint: Checkpoint, samples: ExportSamples, metadata: Mapping[str, str] | None) -> dict[str, str]:
-    described = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "seed": str(checkpoint.seed)}
-    if checkpoint.network.factory:
-        described["network"] = checkpoint.network.factory
-        described["network_arguments"] = json.dumps(dict(checkpoint.network.arguments), sort_keys=True)
+def _describe(checkpoint: Checkpoint, samples: ExportSamples, options: ExportOptions) -> dict[str, str]:
+    if is_foreign(checkpoint):
+        described = {"checkpoint": checkpoint.path.name}
+    else:
+        described = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "seed": str(checkpoint.seed)}
+    factory, arguments = options.network or checkpoint.network.factory, options.network_arguments
+    if factory and isinstance(factory, str):
+        described["network"] = factory
+        described["network_arguments"] = json.dumps(
+            dict(checkpoint.network.arguments if arguments is None else arguments), sort_keys=True
+        )
     if samples.task:
         described["task"] = samples.task
     if samples.labels:
         described["labels"] = json.dumps(list(samples.labels))
-    return {**described, **{name: str(text) for name, text in (metadata or {}).items()}}
+    return {**described, **{name: str(text) for name, text in (options.metadata or {}).items()}}
 
 
 def _compare(

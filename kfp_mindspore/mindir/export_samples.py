@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.data.example_rows import read_example
 from kfp_mindspore.data.preprocessing import apply_declaration
+from kfp_mindspore.data.rows import read_rows
 from kfp_mindspore.data.samples import GROUP, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
@@ -94,7 +96,7 @@ def load_export_samples(
     if dataset_dir is None:
         raise UserError(
             "export needs real inputs to compare the exported graph with the network",
-            hint="Give a dataset directory (--dataset, dataset_dir=…) or arrays (samples=…).",
+            hint="Give a dataset (--dataset, dataset_dir=…) or rows: a file (--example) or arrays (samples=…).",
         )
     dataset = Dataset.open(dataset_dir)
     held_out = read_samples(dataset, _SPLIT, count=count, preprocessing=declaration or None)
@@ -118,6 +120,25 @@ def load_export_samples(
         origin={"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digest},
         dataset=dataset,
     )
+
+
+def read_example_file(
+    path: Path | str, declaration: Mapping[str, Any], count: int
+) -> NDArray[Any] | Mapping[str, NDArray[Any]]:
+    """Read a file's first rows: raw ones by the declaration's inputs, otherwise the network's inputs.
+
+    Args:
+        path: A file in one of `kfp_mindspore.data.rows`'s formats.
+        declaration: The preprocessing; empty for none.
+        count: How many rows.
+
+    Raises:
+        UserError: The file cannot be read, or does not fit.
+    """
+    inputs = build_pipeline(declaration).inputs
+    if not inputs:
+        return read_example(path, count)
+    return {name: array[:count] for name, array in read_rows(path, inputs).inputs.items()}
 
 
 def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: Sequence[TensorSpec]) -> dict[str, Any]:

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.protobuf import load_standalone
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, TensorSpec
 from kfp_mindspore.mindir.encryption import decrypt_file, missing_key
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # The graph's own bookkeeping, which computes nothing.
 _BOOKKEEPING = frozenset({"Constant", "Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})
@@ -136,6 +139,20 @@ def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
     return model
 
 
+def read_weights(path: Path | str, *, key: bytes | None = None) -> dict[str, NDArray[Any]]:
+    """Return the weights in a MindIR file by name.
+
+    Args:
+        path: As for `read_proto`.
+        key: As for `read_proto`.
+
+    Raises:
+        UserError: It is no MindIR file, or a weight is damaged or stored in another file; the message names it.
+    """
+    file = _get_file(path)
+    return {split_name(tensor.name): _read_weight(file, tensor) for tensor in read_proto(file, key=key).graph.parameter}
+
+
 def count_operators(model: Any) -> Counter[str]:
     """Return how often each operator occurs in a message from `read_proto`, bookkeeping included."""
     primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
@@ -150,6 +167,30 @@ def count_operators(model: Any) -> Counter[str]:
 def split_name(name: str) -> str:
     """Return an input's or output's name without its graph's: MindIR writes `<graph>:<name>`."""
     return name.rpartition(":")[2] if name.count(":") < 2 else name.split(":", 1)[1]
+
+
+def _read_weight(file: Path, tensor: Any) -> NDArray[Any]:
+    import numpy as np
+
+    name = split_name(tensor.name)
+    if tensor.HasField("external_data"):
+        raise UserError(
+            f"{file}: the weight {name} is in another file, {tensor.external_data.location}: MindSpore splits models "
+            "over 1 GB",
+            hint="Export the model from its checkpoint: kfp-mindspore model export",
+        )
+    kind = _read_dtype(tensor)
+    # NumPy has no bfloat16: its bits are the upper half of a float32.
+    dtype = np.dtype("uint16" if kind == "bfloat16" else kind)
+    expected = _multiply(tensor.dims) * dtype.itemsize
+    if len(tensor.raw_data) != expected:
+        raise UserError(
+            f"{file}: damaged: the weight {name} {tuple(tensor.dims)} of {kind} must have {expected} bytes, got "
+            f"{len(tensor.raw_data)}",
+            hint="Copy the file again from where it came from.",
+        )
+    array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array.copy()
 
 
 def _get_file(path: Path | str) -> Path:
@@ -171,8 +212,12 @@ def _read_value(value: Any) -> TensorSpec:
     if not value.tensor:
         return TensorSpec(name, value.denotation.lower() or "unknown", ())
     tensor = value.tensor[0]
-    kind = _load_messages().TensorProto.DataType.Name(tensor.data_type)
-    return TensorSpec(name, _DTYPES.get(kind, kind.lower()), tuple(tensor.dims))
+    return TensorSpec(name, _read_dtype(tensor), tuple(tensor.dims))
+
+
+def _read_dtype(tensor: Any) -> str:
+    kind: str = _load_messages().TensorProto.DataType.Name(tensor.data_type)
+    return _DTYPES.get(kind, kind.lower())
 
 
 def _multiply(dimensions: Any) -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE
 
 if TYPE_CHECKING:
@@ -60,32 +59,6 @@ def import_callable(reference: str, subject: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
-def load_parameters(network: nn.Cell, checkpoint: Checkpoint, merged: Path | None = None) -> None:
-    """Load a network's parameters; the checkpoint must hold each with the same shape.
-
-    Args:
-        network: The network.
-        checkpoint: The checkpoint.
-        merged: File with a sharded checkpoint's merged parameters.
-
-    Raises:
-        UserError: A parameter is missing or has another shape; the message names it.
-    """
-    import mindspore
-
-    source = checkpoint.network_file if merged is None else checkpoint.path
-    stored = mindspore.load_checkpoint(str(merged or checkpoint.network_file))
-    try:
-        missing, _ = mindspore.load_param_into_net(network, stored, strict_load=True)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{source} does not fit the network: {_first_line(error)}") from error
-    if missing:
-        raise UserError(
-            f"{source} does not fit the network: no value for {', '.join(missing)}",
-            hint="Name the network that was trained, with the arguments it was trained with.",
-        )
-
-
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
     """Yield a temporary directory, which is the compiler's dump directory too.
@@ -120,7 +93,3 @@ def _import_module(name: str, subject: str) -> Any:
     finally:
         if added:
             sys.path.remove(here)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

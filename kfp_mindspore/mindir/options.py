@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ _OWN_METADATA = ("dimensions", "encryption", "rows", "transform")
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options for export.
+    r"""Options for export.
 
     Args:
         batch: The exported graph's batch size; `free`, or a number of at least 1. The graph has this row count.
@@ -35,6 +36,8 @@ class ExportOptions:
             `formats.model_options.parse_dimensions`; the graph is compared with the network at every size that the
             samples can be padded to.
         extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
+        rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression. They are applied
+            in their order to a part of each name, such as `^backbone\.=` or `running_mean$=moving_mean`.
         strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default its `strategy/`.
     """
 
@@ -47,6 +50,7 @@ class ExportOptions:
     transform: Path | str | None = None
     dimensions: Mapping[str, Any] | None = None
     extra_columns: str = option("ignore", enum=EXTRA)
+    rename: Sequence[str] = ()
     strategy: Path | str | None = None
 
     def check(self) -> None:
@@ -58,6 +62,31 @@ class ExportOptions:
         check_options(self, subject="export_mindir")
         if self.batch != FREE and (isinstance(self.batch, str) or self.batch < 1):
             raise UserError(f"batch: must be 'free' or a number of at least 1, got {self.batch!r}")
+        parse_renames(self.rename)
         if reserved := [name for name in _OWN_METADATA if name in (self.metadata or {})]:
             hint = f"Give {reserved[0]} instead." if hasattr(self, reserved[0]) else ""
             raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=hint)
+
+
+def parse_renames(renames: Sequence[str]) -> list[tuple[re.Pattern[str], str]]:
+    r"""Parse renames.
+
+    Args:
+        renames: Such as `^backbone\.=`: a regular expression and its replacement, after the last `=`.
+
+    Raises:
+        UserError: One has no `=`, or is no regular expression.
+    """
+    parsed = []
+    for text in renames:
+        pattern, separator, replacement = text.rpartition("=")
+        if not separator or not pattern:
+            raise UserError(f"rename: must be PATTERN=REPLACEMENT, got {text!r}")
+        try:
+            compiled = re.compile(pattern)
+            # A replacement that names a missing group fails only when the pattern matches.
+            re.compile(f"{pattern}|").sub(replacement, "")
+        except (re.error, IndexError) as error:
+            raise UserError(f"rename: {text!r}: not a regular expression and its replacement ({error})") from None
+        parsed.append((compiled, replacement))
+    return parsed

@@ -43,7 +43,7 @@ def export_model(
         dataset_dir=dataset.path if dataset else f"{model.path}/dataset",
         batch=batch or "free",
         sample_count=samples,
-        **{name: value or None for name, value in options.items()},
+        **{name: value for name, value in options.items() if value},
     ).signature
     difference = float(signature.verified["max_abs_diff"])
     bundle.metadata.update(

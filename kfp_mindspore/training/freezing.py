@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, join_names
 from kfp_mindspore.training.config import TrainingConfig
 
 
@@ -79,7 +79,6 @@ def _match(patterns: Iterable[str], names: Sequence[str], field: str) -> frozens
     for pattern in patterns:
         matches = {name for name in names if fnmatchcase(name, pattern)}
         if not matches:
-            shown = ", ".join(list(names)[:8]) + (", …" if len(names) > 8 else "")
-            raise UserError(f"{field}: {pattern!r} matches no parameter; found {shown or 'none'}")
+            raise UserError(f"{field}: {pattern!r} matches no parameter; found {join_names(names) or 'none'}")
         found |= matches
     return frozenset(found)

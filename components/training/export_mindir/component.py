@@ -17,6 +17,7 @@ def export_mindir(
     network_arguments: dict = {},
     transform: str = "",
     extra_columns: str = "ignore",
+    rename: list = [],
 ) -> NamedTuple("Outputs", [("max_abs_diff", float)]):
     """Export a checkpoint's network to MindIR, reload it and compare both on held-out samples.
 
@@ -26,7 +27,7 @@ def export_mindir(
     self-play, writes one with samples to `dataset/` in its output.
 
     Args:
-        model: train_msjob's output; its `checkpoint/` records how to build the network.
+        model: train_msjob's output; its `checkpoint/` records how to build the network, or is any script's.
         bundle: The model bundle, with its signature and digests in its metadata.
         dataset: The dataset directory, whose test split is compared; default the model's `dataset/`.
         batch: The exported graph's batch size; 0 for a free one.
@@ -35,6 +36,7 @@ def export_mindir(
         network_arguments: The factory's keyword arguments; default the checkpoint's.
         transform: The served model's transform: a Python file, or a registered name, in the step's image.
         extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
+        rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression.
 
     Returns:
         max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.

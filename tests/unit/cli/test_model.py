@@ -98,7 +98,8 @@ def test_export(
             ["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "[]"],
             "network_arguments: must be a dict, got []",
         ),
-        (["export", "x", "-o", "out"], "Missing option '--dataset'"),
+        (["export", "x", "-o", "out"], "x: no such checkpoint directory or file"),
+        (["export", "x", "--dataset", "x", "--example", "x", "-o", "out"], "--dataset, --example: give one of them"),
     ],
 )
 def test_user_error_exits_2(
