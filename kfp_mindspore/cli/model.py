@@ -1,4 +1,4 @@
-"""`kfp-mindspore model`: export, inspect and verify model bundles, and predict with them."""
+"""`kfp-mindspore model`: export, import, inspect and verify model bundles, and predict with them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LISTED = 20
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore model verify out/model --outputs")
 def model() -> None:
-    """Export, inspect and verify model bundles (MindIR), and predict with them."""
+    """Export, import, inspect and verify model bundles (MindIR), and predict with them."""
 
 
 def _add_key_option(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -115,6 +115,33 @@ def export(
         click.echo(
             f"{bundle.path}: {state}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
         )
+
+
+@model.command(name="import", epilog="Example: kfp-mindspore model import net.mindir --example rows.json -o out/model")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
+@_add_example_option("are kept with their outputs; default random ones")
+@dataclass_options(ExportOptions, only=("sample_count", "metadata"), names={"sample_count": "--samples"})
+@_add_key_option("File with the key of an encrypted model, which stays encrypted")
+@add_json_option
+def import_(
+    file: Path, output: Path, example: Path | None, options: ExportOptions, key_file: Path | None, as_json: bool
+) -> None:
+    """Make FILE, a MindIR that another program exported, a model bundle.
+
+    Inputs and outputs, their free dimensions and the ranges of indices are the graph's. A graph that keeps state, draws
+    random numbers or has custom operators is refused.
+    """
+    os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
+    from kfp_mindspore.mindir.importer import import_mindir
+
+    bundle = import_mindir(file, output, options, samples=example, key=_read_key(key_file))
+    if as_json:
+        print_json(_describe(bundle))
+        return
+    verified = bundle.signature.verified
+    click.echo(f"{bundle.path}: imported; outputs of {verified['samples']} {verified['dataset']} rows recorded\n")
+    _print_specs(bundle.signature.inputs, bundle.signature.outputs)
 
 
 @model.command(epilog="Example: kfp-mindspore model inspect out/model")

@@ -36,7 +36,7 @@ from kfp_mindspore.mindir.export_samples import (
     load_export_samples,
     read_example_file,
 )
-from kfp_mindspore.mindir.index_ranges import compute_index_ranges
+from kfp_mindspore.mindir.index_ranges import add_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir, read_proto
 from kfp_mindspore.mindir.options import FREE, ExportOptions
 from kfp_mindspore.mindir.padding import (
@@ -159,7 +159,7 @@ def export_mindir(
         if key is not None:
             described["encryption"] = ENCRYPTION
         signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
-        signature = _add_ranges(signature, file, named, key)
+        signature = add_ranges(signature, read_proto(file, key=key), named)
         declaration: dict[str, Any] = {}
         names = dict(zip(loaded.inputs, named, strict=True)) if len(named) == 1 else {}
         if declared:
@@ -304,30 +304,6 @@ def _describe_tensors(
     if dimensions:
         metadata["dimensions"] = format_dimensions(parse_dimensions(dimensions, inputs, outputs))
     return Signature(inputs, outputs, version, metadata=metadata)
-
-
-def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | None) -> Signature:
-    """Return the signature with a range for each input that the graph uses as an index.
-
-    A range that the user names in the metadata has precedence over the graph's, and the graph's over the samples'.
-    """
-    named = signature.ranges
-    found = compute_index_ranges(read_proto(file, key=key))
-    ranges: dict[str, tuple[float, float]] = {**found.known, **named}
-    for spec in signature.inputs:
-        if spec.name in found.unknown and spec.name not in ranges and spec.dtype.startswith(("int", "uint")):
-            array = samples[spec.name]
-            ranges[spec.name] = least, greatest = int(array.min()), int(array.max())
-            _logger.warning(
-                "input %r is used as an index and the graph does not fix its range: servers will refuse values outside "
-                "%d to %d, the range of the samples; name another by the metadata ranges={%s: [least, greatest]}",
-                *(spec.name, least, greatest, json.dumps(spec.name)),
-            )
-    return dataclasses.replace(
-        signature,
-        inputs=tuple(dataclasses.replace(spec, range=ranges.get(spec.name)) for spec in signature.inputs),
-        metadata={name: text for name, text in signature.metadata.items() if name != "ranges"},
-    )
 
 
 def _add_rows(

@@ -6,11 +6,20 @@ unusable, so a server has to refuse the value before the graph runs.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.mindir.metadata import split_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,34 @@ def compute_index_ranges(model: Any) -> IndexRanges:
             else:
                 unknown |= nodes.list_sources(indices)
     return IndexRanges(known, frozenset(unknown - set(known)))
+
+
+def add_ranges(signature: Signature, model: Any, samples: Mapping[str, NDArray[Any]]) -> Signature:
+    """Return the signature with a range for each input that the graph uses as an index.
+
+    A range that the user names in the metadata has precedence over the graph's, and the graph's over the samples'.
+
+    Args:
+        signature: The signature.
+        model: The MindIR's message, by `read_proto`.
+        samples: The inputs' samples by name.
+    """
+    found = compute_index_ranges(model)
+    ranges: dict[str, tuple[float, float]] = {**found.known, **signature.ranges}
+    for spec in signature.inputs:
+        if spec.name in found.unknown and spec.name not in ranges and spec.dtype.startswith(("int", "uint")):
+            array = samples[spec.name]
+            ranges[spec.name] = least, greatest = int(array.min()), int(array.max())
+            _logger.warning(
+                "input %r is used as an index and the graph does not fix its range: servers will refuse values outside "
+                "%d to %d, the range of the samples; name another by the metadata ranges={%s: [least, greatest]}",
+                *(spec.name, least, greatest, json.dumps(spec.name)),
+            )
+    return dataclasses.replace(
+        signature,
+        inputs=tuple(dataclasses.replace(spec, range=ranges.get(spec.name)) for spec in signature.inputs),
+        metadata={name: text for name, text in signature.metadata.items() if name != "ranges"},
+    )
 
 
 class _Nodes:

@@ -180,6 +180,8 @@ def _read_weight(file: Path, tensor: Any) -> NDArray[Any]:
             hint="Export the model from its checkpoint: kfp-mindspore model export",
         )
     kind = _read_dtype(tensor)
+    if kind not in _DTYPES.values():
+        raise UserError(f"{file}: the weight {name} has the unknown dtype {kind}")
     # NumPy has no bfloat16: its bits are the upper half of a float32.
     dtype = np.dtype("uint16" if kind == "bfloat16" else kind)
     expected = _multiply(tensor.dims) * dtype.itemsize
