@@ -228,7 +228,9 @@ def rename_parameters(stored: Mapping[str, Any], renames: Sequence[str], source:
     return named
 
 
-def load_matching(network: nn.Cell, stored: Mapping[str, Any], source: Path | str, *, strict: bool = True) -> Mismatch:
+def load_matching(
+    network: nn.Cell, stored: Mapping[str, Any], source: Path | str, *, strict: bool = True, hint: str = ""
+) -> Mismatch:
     """Set a network's parameters to a file's values by name.
 
     Floating-point values are converted to the parameter's precision. Nothing is changed when it raises.
@@ -237,6 +239,7 @@ def load_matching(network: nn.Cell, stored: Mapping[str, Any], source: Path | st
         network: The network.
         stored: Tensors by name.
         source: The file, for messages.
+        hint: The next step when they do not fit; default a rename by the command line.
         strict: Whether every parameter must have a value with its shape; others keep theirs otherwise.
 
     Returns:
@@ -251,13 +254,16 @@ def load_matching(network: nn.Cell, stored: Mapping[str, Any], source: Path | st
     if problem and (strict or not mismatch.matched):
         total = mismatch.matched + len(mismatch.missing) + len(mismatch.unfit)
         rename = mismatch.suggest()
+        default = (
+            f"Rename the file's parameters: {rename}"
+            if rename
+            else "Name the network that was trained, with the arguments it was trained with, or rename: "
+            "--rename PATTERN=REPLACEMENT."
+        )
         raise UserError(
             f"{source} does not fit the network: {problem}; {mismatch.matched} of {type(network).__name__}'s {total} "
             "parameters match",
-            hint=f"Rename the file's parameters: {rename}"
-            if rename
-            else "Name the network that was trained, with the arguments it was trained with, or rename: "
-            "--rename PATTERN=REPLACEMENT.",
+            hint=hint or default,
         )
     for parameter, value in values:
         parameter.set_data(value)

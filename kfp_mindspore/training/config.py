@@ -67,6 +67,10 @@ class TrainingConfig:
         freeze: Patterns (fnmatch) for parameter names that are not trained, such as ("backbone.*",). Layers in front of
             which nothing is trained are not computed backwards.
         unfreeze: Epoch (from 1) → patterns for `freeze`d parameters that are trained from that epoch on.
+        initial: Weights that the network starts with, unless the run is resumed: a checkpoint or model bundle, a file
+            `.ckpt`, `.safetensors` or `.mindir`, or a URI (s3://, gs://). Parameters are matched by name and shape.
+        initial_strict: Whether `initial` must have every parameter; otherwise the network keeps its own values of the
+            others, such as a new head's, and these are named. A file without any fitting parameter is refused.
         precision: float32, float16 (mixed, with dynamic loss scaling) or bfloat16 (mixed).
         class_weights: Factor on a sample's loss by its label: one number per class, or "balanced" for samples /
             (classes · samples in the class).
@@ -110,6 +114,8 @@ class TrainingConfig:
     clip_value: float | None = None
     freeze: Sequence[str] = ()
     unfreeze: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    initial: Path | str | None = None
+    initial_strict: bool = True
     precision: str = "float32"
     class_weights: Sequence[float] | str | None = None
     early_stopping: Mapping[str, Any] | None = None
@@ -179,7 +185,7 @@ def _check_numbers(config: TrainingConfig) -> list[str]:
             errors.append(f"{name}: must be a number above 0, got {value!r}")
     if not (_is_number(config.ema) and 0 <= config.ema < 1):
         errors.append(f"ema: must be a number from 0 to below 1, got {config.ema!r}")
-    for name in ("shuffle", "drop_last", "verbose"):
+    for name in ("shuffle", "drop_last", "initial_strict", "verbose"):
         if not isinstance(getattr(config, name), bool):
             errors.append(f"{name}: must be True or False, got {getattr(config, name)!r}")
     weights = config.class_weights
@@ -213,7 +219,7 @@ def _check_names(config: TrainingConfig) -> list[str]:
         given = getattr(config, name)
         if given is not None and not callable(given):
             errors.append(f"{name}: must be a function, got {type(given).__name__}")
-    for name in ("checkpoint_dir", "output_dir"):
+    for name in ("checkpoint_dir", "initial", "output_dir"):
         given = getattr(config, name)
         if given is not None and not isinstance(given, (str, Path)):
             errors.append(f"{name}: must be a path, got {type(given).__name__}")

@@ -25,6 +25,7 @@ from kfp_mindspore.training.epoch_report import build_record, describe_epoch, wa
 from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
 from kfp_mindspore.training.freezing import Freezer
 from kfp_mindspore.training.history import METRICS_FILE
+from kfp_mindspore.training.initial import load_initial
 from kfp_mindspore.training.losses import NetworkWithLoss, build_loss, check_mean
 from kfp_mindspore.training.profile import Profile
 from kfp_mindspore.training.progress import ProgressReporter
@@ -63,7 +64,10 @@ class Run:
         self._checkpoints = checkpoints
         self._output_dir = None if config.output_dir is None else Path(config.output_dir)
         self.resumed_from: Path | str | None = None
-        self._resumed: Checkpoint | None = None
+        self._resumed: Checkpoint | None = checkpoints.open()
+        if self._resumed is None and config.initial is not None:
+            # Before the trainer copies the weights for their average.
+            load_initial(network, config)
         self._network = network
         self._source = source
         self._worker = worker
@@ -122,7 +126,7 @@ class Run:
     def start(self) -> None:
         """Resume from the newest intact checkpoint, if there is one."""
         state, config = self.state, self.config
-        found = self._resumed = self._checkpoints.open()
+        found = self._resumed
         distributed.check_agreement(self._worker, "the newest checkpoint", found.path.name if found else "none")
         if found is not None:
             self.resumed_from = self._checkpoints.locate(found.path.name)
