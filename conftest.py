@@ -89,6 +89,15 @@ def local_services(isolated_home: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
+def api() -> Iterator[Any]:
+    """Run a fake of Kubernetes' API server, see tests/support/fake_api_server.py."""
+    from tests.support.fake_api_server import FakeApiServer
+
+    with FakeApiServer().serve() as server:
+        yield server
+
+
+@pytest.fixture
 def pipelines_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Run a fake Kubeflow Pipelines API server on 127.0.0.1; no variable of the environment names another."""
     from tests.support.pipelines_server import serve

@@ -107,9 +107,8 @@ def artifact_store(own_cluster: NodeCluster) -> Iterator[ObjectStore]:
 @pytest.fixture
 def store_proxy(own_cluster: NodeCluster, artifact_store: ObjectStore) -> Iterator[GatedProxy]:
     """Return the proxy by which the pods of steps and of their jobs reach `artifact_store`."""
-    proxy = GatedProxy(artifact_store, own_cluster.network.outside)
-    yield proxy
-    proxy.close()
+    with GatedProxy(artifact_store, own_cluster.network.outside) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,16 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
 from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 from mindsporeserver.options import build_parser, read_options
+from tests.support.definitions import read_definition
 
 ROOT = Path(__file__).parents[3]
-SCHEMAS = Path(os.environ.get("KFP_MINDSPORE_CRDS", ROOT.parent / "shared" / "crds"))
 IMAGE = "registry.example.com/team/server@sha256:" + "0" * 64
 KINDS = {"ClusterServingRuntime": None, "ServingRuntime": "team"}
 
 
 def read_schema(kind: str) -> Any:
     """Return the schema of a kind, closed: the API server would drop a field that it does not name."""
-    file = SCHEMAS / f"{kind.lower()}s.serving.kserve.io.json"
-    if not file.is_file():
-        pytest.skip(f"{file.name} is not there: KFP_MINDSPORE_CRDS names the folder of KServe's CRDs")
-    versions = {entry["name"]: entry for entry in json.loads(file.read_text())["spec"]["versions"]}
+    versions = {entry["name"]: entry for entry in read_definition(kind)["versions"]}
     return close(versions["v1alpha1"]["schema"]["openAPIV3Schema"])
 
 

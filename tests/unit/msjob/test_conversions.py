@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,8 @@ from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import convert_msjob
 from kfp_mindspore.msjob.crd import build_job_schema
 from kfp_mindspore.msjob.kinds import KINDS, export_job
+from tests.support.definitions import read_definition
 
-CRDS = Path(os.environ.get("KFP_MINDSPORE_CRDS", Path(__file__).parents[4] / "shared" / "crds"))
-DEFINITIONS = {
-    "AscendJob": "ascendjobs.mindxdl.gitee.com",
-    "ClusterTrainingRuntime": "clustertrainingruntimes.trainer.kubeflow.org",
-    "Job": "jobs.batch.volcano.sh",
-    "MPIJob": "mpijobs.kubeflow.org",
-    "TrainJob": "trainjobs.trainer.kubeflow.org",
-}
 JOB = yaml.safe_load((Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text())
 # A scheduler of its own, and a restart policy that every kind has.
 REPLICAS = JOB["spec"]["msReplicaSpecs"]
@@ -36,10 +28,7 @@ Outcome = tuple[str, str | frozenset[str]]
 
 
 def load_schema(kind: str) -> dict[str, Any]:
-    file = CRDS / f"{DEFINITIONS[kind]}.json"
-    if not file.exists():
-        pytest.skip(f"{file.name} is not there: KFP_MINDSPORE_CRDS names the folder of published definitions")
-    schema: dict[str, Any] = json.loads(file.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema: dict[str, Any] = read_definition(kind)["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
 
 

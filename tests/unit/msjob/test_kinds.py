@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,9 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.convert import convert_file
 from kfp_mindspore.msjob.kinds import KINDS, export_job
+from tests.support.definitions import read_definition
 from tests.support.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 
-CRDS = Path(os.environ.get("KFP_MINDSPORE_CRDS", Path(__file__).parents[4] / "shared" / "crds"))
-# The first generation has no published definition.
-DEFINITIONS = {
-    "AscendJob": "ascendjobs.mindxdl.gitee.com",
-    "MPIJob": "mpijobs.kubeflow.org",
-    "TrainJob": "trainjobs.trainer.kubeflow.org",
-    "ClusterTrainingRuntime": "clustertrainingruntimes.trainer.kubeflow.org",
-    "Job": "jobs.batch.volcano.sh",
-    "MSJob": "msjobs.mindspore.gitee.com",
-}
 # Of the jobs with newer fields; those in templates are pruned by definitions for an older Kubernetes.
 POLICIES = ("suspended", "managed-by", "schedule-timeout", "elastic", "topology-key")
 JOB = (Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text()
@@ -69,13 +58,10 @@ def test_manifests_are_valid_by_published_definitions(name: str, kind: str) -> N
             raise
         manifests = []
     for manifest in manifests:
-        file = CRDS / f"{DEFINITIONS.get(manifest['kind'], 'none')}.json"
         group = manifest["apiVersion"].partition("/")[0]
         if kind == "first-generation":
             continue
-        if not file.exists():
-            pytest.skip(f"{file.name} is not there: KFP_MINDSPORE_CRDS names the folder of published definitions")
-        definition = json.loads(file.read_text())["spec"]
+        definition = read_definition(manifest["kind"])
         version = next(item for item in definition["versions"] if manifest["apiVersion"] == f"{group}/{item['name']}")
         schema = version["schema"]["openAPIV3Schema"]
         body = {key: value for key, value in manifest.items() if key != "metadata"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,21 +42,15 @@ def test_reasons_that_do_not_pass_by_themselves_have_limit(reason: str, seconds:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeApiServer]:
-    with FakeApiServer().serve() as server:
-        yield server
+def client(api: FakeApiServer, tmp_path: Path) -> MSJobClient:
+    return MSJobClient(KubernetesBackend(kubeconfig=api.write_kubeconfig(tmp_path / "config")), namespace="team")
 
 
-@pytest.fixture
-def client(server: FakeApiServer, tmp_path: Path) -> MSJobClient:
-    return MSJobClient(KubernetesBackend(kubeconfig=server.write_kubeconfig(tmp_path / "config")), namespace="team")
-
-
-def put_job(server: FakeApiServer, waiting: Waiting | None) -> None:
+def put_job(api: FakeApiServer, waiting: Waiting | None) -> None:
     document = build_msjob("lenet", command=["python"], image="a", namespace="team").to_dict()
     document["metadata"]["uid"] = "uid-job"
     fields = {"waiting": waiting.message, "waitingReason": waiting.reason} if waiting else {}
-    server.put(PATH, {**document, "status": {"state": "Created", **fields}})
+    api.put(PATH, {**document, "status": {"state": "Created", **fields}})
 
 
 @pytest.mark.parametrize(
@@ -66,32 +59,32 @@ def put_job(server: FakeApiServer, waiting: Waiting | None) -> None:
     ids=["same", "other", "started"],
 )
 def test_job_that_does_not_start_is_deleted(
-    server: FakeApiServer, client: MSJobClient, now: Waiting | None, seconds: float, is_deleted: bool
+    api: FakeApiServer, client: MSJobClient, now: Waiting | None, seconds: float, is_deleted: bool
 ) -> None:
-    put_job(server, now)
+    put_job(api, now)
     with StartLimit(client, "lenet", "team", seconds) as limit:
         limit.start(PULL)
         for timer in limit._timers:
             timer.join(60)
     error = f"job lenet did not start within 0.01 s and was deleted: {now.message}" if now else ""
     assert limit.error == error
-    assert server.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
+    assert api.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
 
 
-def test_job_without_operator_is_deleted(server: FakeApiServer, client: MSJobClient) -> None:
+def test_job_without_operator_is_deleted(api: FakeApiServer, client: MSJobClient) -> None:
     document = build_msjob("lenet", command=["python"], image="a", namespace="team").to_dict()
     document["metadata"] |= {"uid": "uid-job", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    server.put(PATH, document)
+    api.put(PATH, document)
     with StartLimit(client, "lenet", "team", 0.01) as limit:
         limit.start(Waiting("NoOperator", "no operator has reconciled job lenet for 11 s."))
         for timer in limit._timers:
             timer.join(60)
     assert "was deleted: no operator has reconciled job lenet" in limit.error
-    assert server.count("DELETE", f"{PATH}/lenet") == 1
+    assert api.count("DELETE", f"{PATH}/lenet") == 1
 
 
-def test_end_of_block_ends_limit(server: FakeApiServer, client: MSJobClient) -> None:
-    put_job(server, PULL)
+def test_end_of_block_ends_limit(api: FakeApiServer, client: MSJobClient) -> None:
+    put_job(api, PULL)
     with StartLimit(client, "lenet", "team", 3600) as limit:
         limit.start(PULL)
     for timer in limit._timers:

@@ -53,9 +53,8 @@ def store(server: ObjectStore) -> ObjectStore:
 
 @pytest.fixture
 def proxy(store: ObjectStore) -> Iterator[GatedProxy]:
-    proxy = GatedProxy(store)
-    yield proxy
-    proxy.close()
+    with GatedProxy(store) as proxy:
+        yield proxy
 
 
 class Pod:

@@ -1,9 +1,8 @@
-"""A run on its cluster: Workflows as Argo writes them, on a fake Kubernetes API server."""
+"""A run on its cluster: Workflows as Argo writes them, on a fake Kubernetes API api."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,8 @@ STARTED = "2026-01-01T00:00:{:02d}Z"
 
 
 @pytest.fixture
-def server() -> Iterator[FakeApiServer]:
-    with FakeApiServer().serve() as server:
-        yield server
-
-
-@pytest.fixture
-def run(server: FakeApiServer, tmp_path: Path) -> RunOnCluster:
-    cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE), retry_timeout=1)
+def run(api: FakeApiServer, tmp_path: Path) -> RunOnCluster:
+    cluster = Cluster(api.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE), retry_timeout=1)
     return RunOnCluster(cluster, "run-1")
 
 
@@ -44,26 +37,26 @@ def make_node(path: str, phase: str, second: int, message: str = "", kind: str =
 
 
 def put_workflow(
-    server: FakeApiServer, *nodes: dict[str, Any], message: str = "", spec: dict[str, Any] | None = None
+    api: FakeApiServer, *nodes: dict[str, Any], message: str = "", spec: dict[str, Any] | None = None
 ) -> None:
     status = {"phase": "Running", "nodes": {node["id"]: node for node in nodes}, "message": message}
     metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
-    server.put(WORKFLOWS, {"metadata": metadata, "spec": spec or {}, "status": status})
+    api.put(WORKFLOWS, {"metadata": metadata, "spec": spec or {}, "status": status})
 
 
-def put_pod(server: FakeApiServer, node: dict[str, Any], *lines: str) -> None:
+def put_pod(api: FakeApiServer, node: dict[str, Any], *lines: str) -> None:
     name = f"digits-x7k2p-system-container-impl-{node['id'].rpartition('-')[2]}"
     annotations = {"workflows.argoproj.io/node-id": node["id"]}
-    server.put(PODS, {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
+    api.put(PODS, {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
     if lines:
-        server.write(name, *(f"2026-01-01T00:00:00.000000000Z {line}" for line in lines), end=True)
+        api.write(name, *(f"2026-01-01T00:00:00.000000000Z {line}" for line in lines), end=True)
 
 
-def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(api: FakeApiServer, run: RunOnCluster) -> None:
     first = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "main: Error (exit code 1)")
     last = make_node("root(0).train-msjob(1).executor(0)", "Failed", 5, "main: OOMKilled (exit code 137)")
     put_workflow(
-        server,
+        api,
         make_node("root", "Failed", 1, "child failed", kind="Retry"),
         make_node("root(0).load-dataset-driver(0)", "Succeeded", 2),
         make_node("root(0).load-dataset(0).executor(0)", "Failed", 2, "main: Error (exit code 1)"),
@@ -71,17 +64,17 @@ def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeA
         first,
         last,
     )
-    put_pod(server, first, "first attempt")
-    put_pod(server, last, "loading", "I1123 02:41:07.120000 21 launcher_v2.go:192] publish", "", "Error: no memory")
+    put_pod(api, first, "first attempt")
+    put_pod(api, last, "loading", "I1123 02:41:07.120000 21 launcher_v2.go:192] publish", "", "Error: no memory")
     failed = run.list_failed_steps(lines=2)
     assert failed == [FailedStep("train-msjob", "main: OOMKilled (exit code 137)", ("loading", "Error: no memory"))]
 
 
-def test_reason_of_exit_code_is_error_in_log(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_reason_of_exit_code_is_error_in_log(api: FakeApiServer, run: RunOnCluster) -> None:
     failed = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "main: Error (exit code 1)")
-    put_workflow(server, failed)
+    put_workflow(api, failed)
     lines = ("ValueError: lr", "ProcessFailedError: job lenet failed: lenet-worker-0 ended with exit code 1", "A hint.")
-    put_pod(server, failed, *lines)
+    put_pod(api, failed, *lines)
     steps = run.list_failed_steps(lines=5)
     assert steps == [FailedStep("train-msjob", lines[1], lines)]
     error = make_failure(RemoteRun("run-1", "mine", "FAILED", url="http://kfp"), steps)
@@ -89,15 +82,15 @@ def test_reason_of_exit_code_is_error_in_log(server: FakeApiServer, run: RunOnCl
     assert list(error.log) == ["ValueError: lr", "A hint."]
 
 
-def test_step_of_terminated_run_has_no_reason(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_step_of_terminated_run_has_no_reason(api: FakeApiServer, run: RunOnCluster) -> None:
     failed = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "Step exceeded its deadline")
-    put_workflow(server, failed, spec={"activeDeadlineSeconds": 0})
-    put_pod(server, failed, "epoch 7/400")
+    put_workflow(api, failed, spec={"activeDeadlineSeconds": 0})
+    put_pod(api, failed, "epoch 7/400")
     assert run.list_failed_steps(lines=5) == [FailedStep("train-msjob", "", ("epoch 7/400",))]
 
 
-def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:
-    put_workflow(server, make_node("root(0).export-driver(0)", "Error", 2, "pods is forbidden: exceeded quota"))
+def test_failed_driver_is_reported_as_its_step(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api, make_node("root(0).export-driver(0)", "Error", 2, "pods is forbidden: exceeded quota"))
     assert run.list_failed_steps(lines=5) == [FailedStep("export", "pods is forbidden: exceeded quota")]
 
 
@@ -147,24 +140,24 @@ def test_last_lines_are_those_of_failed_container(log: str, expected: tuple[str,
     assert get_last_lines(log.splitlines(), 15) == expected
 
 
-def test_iterations_of_loop_fail_separately(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_iterations_of_loop_fail_separately(api: FakeApiServer, run: RunOnCluster) -> None:
     path = "root.for-loop-2.iteration-iterations({}:{}).predict.executor(0)"
     put_workflow(
-        server,
+        api,
         make_node(path.format(0, 0), "Failed", 2, "Error (exit code 1)"),
         make_node(path.format(1, 1), "Succeeded", 3),
     )
     assert [step.name for step in run.list_failed_steps(lines=5)] == ["predict"]
 
 
-def test_workflow_that_fails_without_pod_has_its_message(server: FakeApiServer, run: RunOnCluster) -> None:
-    put_workflow(server, message="invalid spec: templates.root: unknown")
+def test_workflow_that_fails_without_pod_has_its_message(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api, message="invalid spec: templates.root: unknown")
     assert run.list_failed_steps(lines=5) == [FailedStep("root", "invalid spec: templates.root: unknown")]
 
 
-def test_pods_that_do_not_start_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_pods_that_do_not_start_are_obstacles(api: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(
-        server,
+        api,
         make_node("root.load.executor", "Pending", 1, "Unschedulable: 0/3 nodes are available: insufficient memory"),
         make_node("root.train.executor", "Pending", 2, "PodInitializing"),
         make_node(
@@ -181,19 +174,19 @@ def test_pods_that_do_not_start_are_obstacles(server: FakeApiServer, run: RunOnC
     ]
 
 
-def test_workflow_without_controller_is_obstacle(server: FakeApiServer, run: RunOnCluster) -> None:
+def test_workflow_without_controller_is_obstacle(api: FakeApiServer, run: RunOnCluster) -> None:
     metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
-    server.put(WORKFLOWS, {"metadata": metadata})
+    api.put(WORKFLOWS, {"metadata": metadata})
     assert run.list_obstacles() == ["Workflow digits-x7k2p: not started, is Argo's workflow controller running?"]
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    server.put(WORKFLOWS, {"metadata": {**metadata, "creationTimestamp": now}})
+    api.put(WORKFLOWS, {"metadata": {**metadata, "creationTimestamp": now}})
     assert run.list_obstacles() == []
 
 
-def test_refused_pods_of_job_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
-    put_workflow(server, make_node("root.train.executor", "Running", 1))
-    own = server.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS}})["metadata"]["uid"]
-    other = server.put(MSJOBS, {"metadata": {"name": "other"}})["metadata"]["uid"]
+def test_refused_pods_of_job_are_obstacles(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api, make_node("root.train.executor", "Running", 1))
+    own = api.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS}})["metadata"]["uid"]
+    other = api.put(MSJOBS, {"metadata": {"name": "other"}})["metadata"]["uid"]
     for index, (uid, kind, message) in enumerate(
         [
             (own, "Warning", 'pods "train-1-worker-0" is forbidden: violates PodSecurity "restricted"'),
@@ -204,16 +197,16 @@ def test_refused_pods_of_job_are_obstacles(server: FakeApiServer, run: RunOnClus
     ):
         subject = {"kind": "MSJob", "name": "train-1", "uid": uid}
         event = {"involvedObject": subject, "type": kind, "message": message, "lastTimestamp": STARTED.format(index)}
-        server.put(EVENTS, {"metadata": {"name": f"event-{index}"}, **event})
+        api.put(EVENTS, {"metadata": {"name": f"event-{index}"}, **event})
     assert run.list_obstacles() == ['job train-1: pods "train-1-worker-0" is forbidden: exceeded quota']
     running = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Running", "status": "True"}]}
-    server.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS, "uid": own}, "status": running})
+    api.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS, "uid": own}, "status": running})
     assert run.list_obstacles() == []
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_unreadable_cluster_is_no_failure(server: FakeApiServer, run: RunOnCluster, status: int) -> None:
-    server.faults.append(respond_once(status, reason="Forbidden" if status == 403 else "NotFound", times=100))
+def test_unreadable_cluster_is_no_failure(api: FakeApiServer, run: RunOnCluster, status: int) -> None:
+    api.faults.append(respond_once(status, reason="Forbidden" if status == 403 else "NotFound", times=100))
     assert run.list_obstacles() == []
     assert run.list_failed_steps(lines=5) == []
     assert not run.is_deleted()
@@ -223,8 +216,8 @@ def make_run(state: str = "RUNNING") -> RemoteRun:
     return RemoteRun("run-1", "mine", state, "http://kfp/#/runs/details/run-1")
 
 
-def test_deleted_workflow_ends_wait(server: FakeApiServer, run: RunOnCluster) -> None:
-    put_workflow(server, make_node("root.train.executor", "Pending", 1, "Unschedulable: no node"))
+def test_deleted_workflow_ends_wait(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api, make_node("root.train.executor", "Pending", 1, "Unschedulable: no node"))
     reported: list[str] = []
     polls = 0
 
@@ -232,7 +225,7 @@ def test_deleted_workflow_ends_wait(server: FakeApiServer, run: RunOnCluster) ->
         nonlocal polls
         polls += 1
         if polls == 3:
-            server.remove(WORKFLOWS, "digits-x7k2p")
+            api.remove(WORKFLOWS, "digits-x7k2p")
         return make_run()
 
     with pytest.raises(ProcessFailedError, match="run mine: its Workflow was deleted") as caught:
@@ -242,12 +235,12 @@ def test_deleted_workflow_ends_wait(server: FakeApiServer, run: RunOnCluster) ->
     assert caught.value.hint == "Delete it: kfp run delete run-1"
 
 
-def test_unreadable_workflow_does_not_end_wait(server: FakeApiServer, run: RunOnCluster) -> None:
-    put_workflow(server)
+def test_unreadable_workflow_does_not_end_wait(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api)
     states = iter(["RUNNING"] * 5 + ["SUCCEEDED"])
 
     def poll() -> RemoteRun:
-        server.faults[:] = [respond_once(403, reason="Forbidden", times=100)] if server.requests else []
+        api.faults[:] = [respond_once(403, reason="Forbidden", times=100)] if api.requests else []
         return make_run(next(states))
 
     assert wait_for_run(poll, run, lambda *_: [], timeout=None, interval=0.001).state == "SUCCEEDED"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,11 @@ RUN = "0123-run"
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "digits-x7k", "uid": "uid-workflow"}
 
 
-@pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
-    with FakeApiServer().serve() as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config", namespace="team")))
-        monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
-        monkeypatch.setenv("KFP_POD_NAME", POD)
-        yield server
+@pytest.fixture(autouse=True)
+def environment(api: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.write_kubeconfig(tmp_path / "config", namespace="team")))
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    monkeypatch.setenv("KFP_POD_NAME", POD)
 
 
 def put_pod(api: FakeApiServer, **metadata: Any) -> None:

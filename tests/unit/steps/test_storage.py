@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,6 @@ from tests.support.fake_api_server import FakeApiServer
 
 ROOT = "s3://bucket/artifacts/run/train/uuid"
 DATASET = "s3://bucket/artifacts/run/load/uuid/dataset"
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApiServer]:
-    with FakeApiServer().serve() as server:
-        yield server
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ S3 = {
         "credentials": {"secretRef": SECRET_REF},
     }
 }
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApiServer]:
-    with FakeApiServer().serve() as server:
-        yield server
 
 
 @pytest.fixture

@@ -90,16 +90,7 @@ def test_json_line_of_request(requests_log: Callable[[logging.Formatter], list[s
         "logger": "mindsporeserver.requests",
         "process": os.getpid(),
         "message": "request answered",
-        "request_id": "3f2a",
-        "protocol": "v1",
-        "model": "digits",
-        "status": 200,
-        "seconds": 0.001235,
-        "queue_seconds": 0.0001,
-        "compute_seconds": 0.00054,
-        "rows": 3,
-        "reason": "",
-        "trace_id": "0af7",
+        **fill(trace_id="0af7"),
     }
     assert (second["level"], second["message"]) == ("WARNING", "request failed")
     assert second["reason"] == "input 'image': rank must be 4"
