@@ -68,14 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     import_mindspore()
     try:
-        run_training(options)
+        _train(options)
     except KfpMindSporeError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def run_training(options: argparse.Namespace) -> FitResult:
+def _train(options: argparse.Namespace) -> FitResult:
     """Train with the command line's options.
 
     Raises:

@@ -103,7 +103,7 @@ def compute_digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def check_content(content: bytes, digest: str, action: str) -> None:
+def check_blob(content: bytes, digest: str, action: str) -> None:
     """Verify content.
 
     Raises:
@@ -121,7 +121,7 @@ def pull_bytes(session: Session, digest: str, action: str) -> bytes:
         RegistryError: The content has another digest.
     """
     content: bytes = session.request("get", f"blobs/{digest}", action).content
-    check_content(content, digest, f"{action} {session.reference.name}")
+    check_blob(content, digest, f"{action} {session.reference.name}")
     return content
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.images.registry.blob import check_content, compute_digest
+from kfp_mindspore.images.registry.blob import check_blob, compute_digest
 from kfp_mindspore.images.registry.errors import MissingError, RegistryError
 from kfp_mindspore.images.registry.session import Session
 
@@ -79,7 +79,7 @@ def fetch_manifest(session: Session, selector: str) -> Manifest:
     headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
     response = session.request("get", f"manifests/{selector}", action, headers=headers)
     if selector.startswith("sha256:"):
-        check_content(response.content, selector, description)
+        check_blob(response.content, selector, description)
     try:
         fields = json.loads(response.content)
         media_type = fields.get("mediaType") or response.headers.get("Content-Type", "").partition(";")[0]
