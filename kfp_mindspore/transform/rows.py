@@ -24,6 +24,7 @@ from kfp_mindspore.transform.base import Arrays, TransformInputError, fill_objec
 Columns = Mapping[str, Any]
 _NUMBERS = frozenset({int, float, bool})
 _LISTED = 20
+_LONGEST = 60
 _MAX_DEPTH = 32
 
 
@@ -354,10 +355,12 @@ def _show(value: Any) -> str:
 
 
 def _describe_found(column: str, names: Collection[str]) -> str:
-    return _join(names) + suggest(column, list(map(str, names)), listed=False)
+    # Similarity is computed for a few short names only: clients choose them.
+    few = [str(name) for name in itertools.islice(names, _LISTED) if len(str(name)) <= _LONGEST]
+    return _join(names) + suggest(column, few, listed=False)
 
 
 def _join(names: Iterable[str]) -> str:
-    listed = [repr(name)[:60] for name in names]
-    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    return (", ".join(listed[:_LISTED]) or "none") + more
+    names = list(names)
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return (", ".join(f"{name!r:.{_LONGEST}}" for name in names[:_LISTED]) or "none") + more

@@ -108,6 +108,13 @@ def test_arrays_of_any_number_dtype_become_inputs(array: Any, expected: list[flo
     assert RowPacker(MEAN).pack_columns(columns)["features_numbers"][:, 0].tolist() == expected
 
 
+@pytest.mark.parametrize("names", [[f"column {index}" for index in range(100_000)], ["ag" * 1_000_000]])
+def test_message_for_many_or_long_names_is_short(names: list[str]) -> None:
+    with pytest.raises(TransformInputError) as caught:
+        RowPacker(LAYOUT).pack_rows([dict.fromkeys(names, 1)])
+    assert len(caught.value.message) < 2000
+
+
 numbers = st.one_of(st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(width=32, allow_nan=False))
 table = st.lists(
     st.fixed_dictionaries(
