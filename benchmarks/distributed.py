@@ -273,6 +273,11 @@ def main() -> None:
             build_target(
                 "seconds to recover, msjob with new processes", recovered["msjob, new processes"], round(base + 2, 2)
             ),
+            build_target(
+                "recovery, msjob / msjob with new processes",
+                compute_ratios(recovered["msjob"], recovered["msjob, new processes"]),
+                0.75,
+            ),
             build_target("seconds to recover, msrun run again", recovered["msrun, run again"]),
             build_target("seconds to recover, torchrun", recovered["torchrun"]),
             build_target(
