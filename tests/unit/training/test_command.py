@@ -15,7 +15,9 @@ def test_every_parameter_of_job_is_flag() -> None:
 
 def test_every_option_is_parameter_of_job() -> None:
     # A job has its directories from its environment; booleans are on by default.
-    names = {f"no_{name}" if name in ("drop_last", "shuffle", "verbose") else name for name in list_flags()}
+    names = {
+        f"no_{name}" if name in ("drop_last", "initial_strict", "shuffle", "verbose") else name for name in list_flags()
+    }
     assert names - set(NETWORK_PARAMETERS) == {"checkpoint_dir", "output_dir"}
 
 
