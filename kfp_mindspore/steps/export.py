@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.steps.launch.arguments import to_metadata
+from kfp_mindspore.steps.launch.arguments import parse_numbers, to_metadata
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -37,6 +37,8 @@ def export_model(
     from kfp_mindspore.mindir import export_mindir
 
     import_mindspore()
+    # KFP turns the integers in a dict into floats.
+    options["network_arguments"] = parse_numbers(options.get("network_arguments") or {})
     signature = export_mindir(
         f"{model.path}/checkpoint",
         bundle.path,

@@ -117,3 +117,32 @@ def test_invalid_network_fails_run_with_its_error(project: Path, home: Path) -> 
     assert "step train-msjob failed" in done.stderr
     assert "Network cannot be computed for a batch of features (32, 30) float32 and label (32,) int32" in done.stderr
     assert f"{project}/network.py:33: computed = self.layers(features)" in done.stderr
+
+
+def test_script_without_fit_is_exported_and_deployed(tmp_path: Path) -> None:
+    section = (ROOT / "docs/your-own-model.md").read_text().partition("## A script without fit\n")[2]
+    script, commands = (
+        re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)[0] for language in ("python", "bash")
+    )
+    assert run(tmp_path, tmp_path, "init", "project").returncode == 0
+    project = tmp_path / "project"
+    (project / "loop.py").write_text(script)
+
+    # The last command serves until it is interrupted.
+    for line in commands.splitlines()[:-1]:
+        line = line.replace("kfp-mindspore", f"{sys.executable} -m kfp_mindspore.cli.main")
+        line = line.replace(" python ", f" {sys.executable} ")
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=project, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert run(tmp_path, project, "model", "verify", "model", "--outputs").returncode == 0
+
+    pipeline = (project / "pipeline.py").read_text()
+    pipeline = re.sub(r'command=\["python", "-m", "train"\],\n.*\n', 'command=["python", "loop.py"],\n', pipeline)
+    arguments = 'network="loop:Network", network_arguments={"classes": 3}'
+    pipeline = pipeline.replace('dataset=data).outputs["bundle"]', f'dataset=data, {arguments}).outputs["bundle"]')
+    (project / "pipeline.py").write_text(pipeline)
+    value = run_pipeline(tmp_path, project, "pipeline.py", "-p", "dataset=wine")
+    assert value["states"] == dict.fromkeys(STEPS, "succeeded")
+    assert value["value"] >= 0.9
