@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +14,8 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.settings import SERVICE_TOKEN_VARIABLE
 
 _SHOWN_CHARACTERS = 500
+_ROUTE_SECONDS = 15.0
+_ROUTE_POLL_SECONDS = 0.1
 
 
 class ServiceRequestError(KfpMindSporeError):
@@ -74,6 +78,29 @@ def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60
         raise ServiceRequestError(
             f"{method} {url}: answered no JSON: {_shorten(text)}", status=response.status
         ) from None
+
+
+def wait_for_route(url: str, *, seconds: float = _ROUTE_SECONDS) -> bool:
+    """Wait until a new service's address accepts connections: nodes route to a ready pod some seconds after KServe is.
+
+    Args:
+        url: http:// or https:// address.
+        seconds: Longest wait.
+
+    Returns:
+        Whether it accepts connections; if not, the next request's error says why.
+    """
+    parts = urlsplit(url)
+    address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(address, timeout=seconds).close()
+            return True
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(_ROUTE_POLL_SECONDS)
 
 
 def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:

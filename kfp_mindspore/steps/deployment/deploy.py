@@ -71,6 +71,7 @@ def deploy_model(
     from kfp_mindspore.files import read_json
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
     from kfp_mindspore.inference import InferenceClient, Service
+    from kfp_mindspore.inference.rest import wait_for_route
     from kfp_mindspore.inference.service import DeploymentOptions
     from kfp_mindspore.inference.smoke import SAMPLES, read_example_requests
 
@@ -100,6 +101,8 @@ def deploy_model(
         print(f"warning: {warning}", flush=True)
     report, details = None, ""
     if status.canary is not None:
+        for url in (status.canary.url, status.canary.traffic_url):
+            wait_for_route(url)
         status, canary_report = client.finish_canary(
             status.name, opened.path, max_worsening=options.max_worsening, wait_seconds=options.wait_seconds
         )
@@ -130,8 +133,10 @@ def _test_version(
 ) -> SmokeReport:
     """Run the smoke test; if it fails, roll a new version back and raise."""
     from kfp_mindspore.inference import run_smoke_test
+    from kfp_mindspore.inference.rest import wait_for_route
 
     try:
+        wait_for_route(status.url)
         return run_smoke_test(status.url, status.name, bundle_dir, samples=samples)
     except KfpMindSporeError as error:
         if not before:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +66,18 @@ def test_missing_response_is_reported(free_port: int) -> None:
     with pytest.raises(rest.ServiceRequestError, match=r"no answer .*refused") as caught:
         rest.request_json("GET", f"http://127.0.0.1:{free_port}/")
     assert caught.value.status == 0
+
+
+def test_route_is_waited_for(free_port: int) -> None:
+    address = f"http://127.0.0.1:{free_port}"
+    assert not rest.wait_for_route(address, seconds=0)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", free_port))
+        # Connections are refused until it listens.
+        timer = threading.Timer(0.3, server.listen)
+        timer.start()
+        assert rest.wait_for_route(address, seconds=60)
+        timer.join()
 
 
 def test_malformed_responses_are_refused(url: str) -> None:

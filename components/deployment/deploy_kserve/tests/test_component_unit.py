@@ -124,7 +124,7 @@ def test_failed_smoke_test_rolls_new_version_back(backend, bundle, monkeypatch, 
     from kfp_mindspore import inference
     from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError
 
-    calls = []
+    calls, routes = [], []
 
     def get(name, namespace):
         if not before:
@@ -143,8 +143,10 @@ def test_failed_smoke_test_rolls_new_version_back(backend, bundle, monkeypatch, 
     monkeypatch.setattr(backend, "rollback", rollback)
     monkeypatch.setattr(backend, "delete", lambda name, namespace: calls.append("delete"))
     monkeypatch.setattr(inference, "run_smoke_test", fail)
+    monkeypatch.setattr("kfp_mindspore.inference.rest.wait_for_route", routes.append)
     with pytest.raises(ProcessFailedError, match="a prediction differs") as caught:
         deploy_kserve.python_func(bundle=bundle, service_name="digits", smoke_samples=32)
+    assert routes == ["http://127.0.0.1:8080"]
     assert caught.value.hint == outcome
     assert calls == [called.split()[-1]] if called else not calls
 
