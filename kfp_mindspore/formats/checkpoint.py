@@ -32,7 +32,7 @@ OPTIMIZER_FILE = "optimizer.ckpt"
 _NAME = re.compile(r"(\d{5,})-(\d+)")
 _LEFTOVER = re.compile(r"\.(\d{5,}-\d+)\..*\.(tmp|old)")
 _logger = logging.getLogger(__name__)
-_HINT = "Name a checkpoint's directory: training writes OUTPUT_DIR/checkpoint, or CHECKPOINT_DIR/EPOCHS-STEPS."
+HINT = "Name a checkpoint's directory: training writes OUTPUT_DIR/checkpoint, or CHECKPOINT_DIR/EPOCHS-STEPS."
 # Checkpoints name the module of their network.
 _MOVED_MODULES = {"kfp_mindspore.digits.network": "kfp_mindspore.workloads.digits.network"}
 
@@ -104,9 +104,9 @@ class Checkpoint:
         """
         path = Path(path)
         if not path.is_dir():
-            raise NotFoundError(f"{path}: no such checkpoint directory", hint=_HINT)
+            raise NotFoundError(f"{path}: no such checkpoint directory", hint=HINT)
         if not (path / DESCRIPTION).is_file():
-            raise NotFoundError(f"{path}: {DESCRIPTION} is missing, so this is no checkpoint", hint=_HINT)
+            raise NotFoundError(f"{path}: {DESCRIPTION} is missing, so this is no checkpoint", hint=HINT)
         checkpoint = cls.read_description(path)
         check_files(path, checkpoint.files, DESCRIPTION, digests=verify)
         return checkpoint

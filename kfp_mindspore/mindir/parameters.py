@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.compat.protobuf import load_standalone
 from kfp_mindspore.errors import NotFoundError, UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle
-from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint, NetworkSpec
+from kfp_mindspore.formats.checkpoint import DESCRIPTION, HINT, Checkpoint, NetworkSpec
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.mindir.metadata import read_weights
 from kfp_mindspore.mindir.options import parse_renames
@@ -132,7 +132,7 @@ def find_files(path: Path) -> tuple[Path, ...]:
             )
         return (path,)
     if not path.is_dir():
-        raise NotFoundError(f"{path}: no such checkpoint directory or file")
+        raise NotFoundError(f"{path}: no such checkpoint directory or file", hint=HINT)
     found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
     if not found:
         held = join_names(sorted(file.name for file in path.iterdir())) or "nothing"

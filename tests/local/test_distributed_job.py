@@ -37,7 +37,8 @@ class Sum(nn.Cell):
 
 
 total = Sum()(ms.Tensor([get_rank() + 1.0], ms.float32)).asnumpy()
-print("rank", get_rank(), "of", get_group_size(), "node", os.environ["MS_NODE_ID"], "sum", float(total[0]), flush=True)
+line = f"rank {get_rank()} of {get_group_size()} node {os.environ['MS_NODE_ID']} sum {float(total[0])}\\n"
+os.write(1, line.encode())  # at once: mpirun joins what the ranks write
 """
 # MindSpore 2.9 sometimes ends a worker so after its script has finished.
 CRASH_AT_EXIT = 128 + signal.SIGSEGV

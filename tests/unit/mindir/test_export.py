@@ -222,7 +222,9 @@ def test_checkpoint_without_factory_needs_network(models: Path, tmp_path: Path) 
 
 
 def test_error_names_missing_checkpoint(models: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="nowhere: no such checkpoint directory\nName a checkpoint's directory"):
+    with pytest.raises(
+        NotFoundError, match="nowhere: no such checkpoint directory or file\nName a checkpoint's directory"
+    ):
         export_mindir(tmp_path / "nowhere", tmp_path / "model", dataset_dir=models / "dataset")
 
 

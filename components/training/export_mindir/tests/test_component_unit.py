@@ -18,9 +18,6 @@ pytest_plugins = ["kfp_mindspore.testing"]
             {
                 "batch": "free",
                 "sample_count": 64,
-                "network": None,
-                "network_arguments": None,
-                "transform": None,
                 "extra_columns": "ignore",
             },
         ),
