@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
 from kfp_mindspore.local.interrupts import clean_up_on_sigterm
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kfp_mindspore.inference.smoke import SmokeReport
 
 NO_VERSION = -1
+_ROUTE_SECONDS = 15.0
+_ROUTE_POLL_SECONDS = 0.5
 
 
 class Deployment(NamedTuple):
@@ -131,13 +134,24 @@ def _get_version(client: InferenceClient, name: str) -> int:
 def _test_version(
     client: InferenceClient, status: ServiceStatus, bundle_dir: Path, samples: int, before: int, wait_seconds: float
 ) -> SmokeReport:
-    """Run the smoke test; if it fails, roll a new version back and raise."""
+    """Run the smoke test; if it fails, roll a new version back and raise.
+
+    For a moment after a rollout, a node still routes to the version before: its predictions are no failure until
+    `_ROUTE_SECONDS` later.
+    """
     from kfp_mindspore.inference import run_smoke_test
     from kfp_mindspore.inference.rest import wait_for_route
 
+    deadline = time.monotonic() + (_ROUTE_SECONDS if before and status.version != before else 0)
     try:
         wait_for_route(status.url)
-        return run_smoke_test(status.url, status.name, bundle_dir, samples=samples)
+        while True:
+            try:
+                return run_smoke_test(status.url, status.name, bundle_dir, samples=samples)
+            except ProcessFailedError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_ROUTE_POLL_SECONDS)
     except KfpMindSporeError as error:
         if not before:
             client.delete(status.name)

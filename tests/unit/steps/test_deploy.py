@@ -11,6 +11,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.inference import client
 from kfp_mindspore.inference.rest import request_json
+from kfp_mindspore.steps.deployment import deploy
 from kfp_mindspore.steps.deployment.deploy import NO_VERSION, Deployment, deploy_model, rollback_service
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,7 +66,8 @@ def test_first_version_is_deleted_when_its_test_fails(steps: Steps) -> None:
         steps.get_served()
 
 
-def test_version_before_serves_when_test_of_new_one_fails(steps: Steps) -> None:
+def test_version_before_serves_when_test_of_new_one_fails(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "_ROUTE_SECONDS", 0.0)
     steps.deploy("a")
     with pytest.raises(ProcessFailedError) as caught:
         steps.deploy("b", smoke_samples=3)

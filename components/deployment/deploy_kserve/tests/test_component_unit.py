@@ -144,11 +144,26 @@ def test_failed_smoke_test_rolls_new_version_back(backend, bundle, monkeypatch, 
     monkeypatch.setattr(backend, "delete", lambda name, namespace: calls.append("delete"))
     monkeypatch.setattr(inference, "run_smoke_test", fail)
     monkeypatch.setattr("kfp_mindspore.inference.rest.wait_for_route", routes.append)
+    monkeypatch.setattr("kfp_mindspore.steps.deployment.deploy._ROUTE_SECONDS", 0.0)
     with pytest.raises(ProcessFailedError, match="a prediction differs") as caught:
         deploy_kserve.python_func(bundle=bundle, service_name="digits", smoke_samples=32)
     assert routes == ["http://127.0.0.1:8080"]
     assert caught.value.hint == outcome
     assert calls == [called.split()[-1]] if called else not calls
+
+
+def test_prediction_of_version_before_is_no_failure(backend, bundle, monkeypatch) -> None:
+    """A node routes to the version before for a moment after the rollout."""
+    from kfp_mindspore import inference
+    from kfp_mindspore.errors import ProcessFailedError
+
+    report = SimpleNamespace(samples=2, max_abs_diff=0.0, prediction="5", label="5")
+    test = mock.Mock(side_effect=[ProcessFailedError("a prediction differs"), report])
+    monkeypatch.setattr(inference, "run_smoke_test", test)
+    monkeypatch.setattr(backend, "get", lambda name, namespace: SimpleNamespace(version=1))
+    monkeypatch.setattr("kfp_mindspore.inference.rest.wait_for_route", lambda url: True)
+    outputs = deploy_kserve.python_func(bundle=bundle, service_name="digits", smoke_samples=2)
+    assert (outputs.deployed, outputs.prediction, test.call_count) == (True, "5", 2)
 
 
 @pytest.mark.parametrize(
