@@ -241,7 +241,7 @@ def predict(
 
     FILE is .json, .jsonl, .csv, .npz or .npy with raw rows, as in requests to the server, or the table that the model
     was trained with: CSV, Parquet or JSON lines. Its target column is printed beside the outputs, other columns are
-    ignored. Each row of outputs is printed as a line of JSON; with --json all of them in one object.
+    ignored. Each output row is printed as a line of JSON; with --json all of them in one object.
     """
     from kfp_mindspore.data.rows import check_written, read_rows, write_predictions
     from kfp_mindspore.inference.predict import to_json

@@ -61,7 +61,7 @@ def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, s
 
 
 def are_final(details: Sequence[Any]) -> bool:
-    """Return whether a finished run's task details are those of its end: KFP stores them a second after its state."""
+    """Return whether a finished run's task details are final: KFP stores them a second after its state."""
     return not any(task.state in _UNFINISHED_STATES for task in details)
 
 

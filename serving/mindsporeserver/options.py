@@ -83,7 +83,7 @@ class ServerFlags:
             by default the name is --model_name. A URI such as s3://… needs the extra `storage`. [/mnt/models]
         model_repository: Serve every model directory in DIR, including new ones.
         model_versions: Numbered versions to serve.
-        max_batch: Maximum number of rows of a batch.
+        max_batch: Maximum number of rows in a batch.
         max_delay_ms: Maximum batching delay: a batch waits until it has as many requests as were recently in flight at
             once. A single client is never delayed; 0 disables the delay.
         max_queue: Maximum number of queued rows; further requests get 503.
@@ -100,10 +100,10 @@ class ServerFlags:
         log_requests: Requests to log, one line each.
         log_format: Format of the log.
         tracing: Send OpenTelemetry traces; needs the extra `tracing`.
-        ssl_ca_certs: CA certificates; REST clients must present a certificate of one of them.
+        ssl_ca_certs: CA certificates; REST clients must present a certificate that one of them signed.
         grpc_ssl_certfile: Certificate for gRPC. [plain text]
         grpc_ssl_keyfile: Its private key.
-        grpc_ssl_ca_certs: CA certificates; gRPC clients must present a certificate of one of them.
+        grpc_ssl_ca_certs: CA certificates; gRPC clients must present a certificate that one of them signed.
         drain_seconds: Seconds after SIGTERM for which new connections are accepted: a cluster may still route requests
             here.
         grace_period: Seconds for accepted requests to finish after SIGTERM.
@@ -232,7 +232,7 @@ def read_options(arguments: argparse.Namespace) -> ServerFlags:
     values = {name: found[name] for name in ServerFlags.__dataclass_fields__}
     values |= {name: Path(found[name]) if found[name] else None for name in _PATHS}
     flags = ServerFlags(**{**values, "model_dir": found["model_dir"] or ()})
-    # Two directories of one model are an error of the command line.
+    # Two directories for one model are a command line error.
     flags.model_dirs  # noqa: B018
     return flags
 

@@ -86,7 +86,7 @@ def crd_cluster(api_server: Api) -> ApiClient:
 
 @pytest.fixture(scope="module")
 def module_namespace(api_server: Api) -> Iterator[str]:
-    """Return a new namespace of `api_server` for the tests of a module."""
+    """Return a new `api_server` namespace for a module's tests."""
     with api_server.make_namespace() as name:
         yield name
 

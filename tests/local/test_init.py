@@ -41,7 +41,7 @@ def run_pipeline(home: Path, directory: Path, *words: str) -> dict[str, Any]:
 
 
 def read_example() -> dict[str, str]:
-    """Return the documented change of each file of the project."""
+    """Return the documented change by project file."""
     section = (ROOT / "docs/your-own-model.md").read_text().partition("### Example\n")[2].partition("\n## ")[0]
     return dict(re.findall(r"[Ii]n `(\w+\.py)`.*?```python\n(.*?)```", section, re.DOTALL))
 
@@ -91,7 +91,7 @@ def test_documented_four_lines_replace_network(project: Path, home: Path, tmp_pa
     for name, new in read_example().items():
         old = (project / name).read_text()
         if name != "network.py":
-            # The last assignment to the same name: in train.py that of the branch `else`.
+            # The last assignment to the same name: in train.py the one in the branch `else`.
             start = old.rindex(new.partition("=")[0])
             old = old[start : old.index("\n", start) + 1]
         changes[name] = {old: new}

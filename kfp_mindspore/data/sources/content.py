@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 from kfp_mindspore.errors import UserError
 
 _START = 512
-# First bytes of files that people give in place of a table.
+# How files start that people give in place of a table.
 _CONTENT = {
     b"PAR1": ("a Parquet file", "parquet"),
     b"PK\x03\x04": ("a ZIP, Excel or NPZ file", ""),

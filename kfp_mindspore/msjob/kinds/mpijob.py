@@ -133,7 +133,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     spec = notes.read(job["spec"], "spec")
     if spec.take("runLauncherAsWorker"):
         notes.errors.append("spec.runLauncherAsWorker: must be false: raise replicas of Worker by one in its place")
-    spec.drop("workers need neither mpirun nor sshd", mpiImplementation="OpenMPI", sshAuthMountPath="/root/.ssh")
+    spec.drop("workers need neither mpirun nor sshd", "sshAuthMountPath", mpiImplementation="OpenMPI")
     spec.drop("an MSJob has no launcher", launcherCreationPolicy="AtStartup")
     specs = spec.child("mpiReplicaSpecs")
     if set(specs.rest) != {_LAUNCHER, WORKER}:

@@ -1,4 +1,4 @@
-"""A table's rows by column names, by every protocol of a real server: the features are those of training."""
+"""A table's rows by column names, by every protocol of a real server: they become the features that training used."""
 
 from __future__ import annotations
 
