@@ -166,7 +166,7 @@ def _get_name(source: str | Mapping[str, str]) -> str:
 
 def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, *, name: str, kind: str) -> Dataset:
     """Encode, split, fit the preprocessing and write; a field is released once it is in the splits."""
-    from kfp_mindspore.data.preprocessing import fit_preprocessing, fit_vocabulary
+    from kfp_mindspore.data.preprocessing import count_unknown_tokens, fit_preprocessing, fit_vocabulary
 
     report: dict[str, Any] = {"format": source.format, "missing_rule": options.missing}
     if source.is_table and (mixed := list_mixed({name: source.columns[name] for name in roles.list_features()})):
@@ -221,6 +221,8 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
         "rounded": list_rounded(columns, statistics, integers),
         "duplicates": count_duplicates(columns, splits),
     }
+    if unknown := count_unknown_tokens(declaration, {name: splits[name] for name in splits if name != "train"}):
+        report["unknown_tokens"] = unknown
     if target.task == "classification":
         targets = {split: arrays[others[0][0].name] for split, arrays in splits.items()}
         report["missing_classes"] = list_missing_classes(labels, targets)

@@ -21,11 +21,15 @@ from kfp_mindspore.transform.pipeline import Pipeline, Step
 from kfp_mindspore.transform.values import Normalize
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kfp_mindspore.transform.base import Arrays
 
 Given = str | Sequence[Step | Mapping[str, Any]]
 _ROWS = (DecodeImage, Resize, CenterCrop)
 _MAX_CATEGORIES = 100
+# In fewer rows, categories may all differ by chance.
+_MIN_ROWS = 50
 
 
 def check_preprocessing(given: Given) -> None:
@@ -102,6 +106,25 @@ def fit_vocabulary(given: Given, features: Features, train: Arrays) -> tuple[Giv
     return steps, vocabulary
 
 
+def count_unknown_tokens(declaration: Mapping[str, Any], splits: Mapping[str, Arrays]) -> dict[str, dict[str, float]]:
+    """Return the share of tokens that the vocabulary lacks, 0 to 1, by text column and split.
+
+    Args:
+        declaration: The fitted preprocessing.
+        splits: The raw columns of each split but the training split.
+    """
+    steps = [step for step in build_steps(declaration.get("pre", ())) if isinstance(step, Tokenize)]
+    found: dict[str, dict[str, float]] = {}
+    for split, arrays in splits.items():
+        for step in steps:
+            texts = {name for name, array in arrays.items() if array.dtype == object}
+            column = step.column or (next(iter(texts)) if len(texts) == 1 else "")
+            if column in texts:
+                unknown, total = step.count_unknown(arrays[column])
+                found.setdefault(column, {})[split] = round(unknown / max(total, 1), 4)
+    return found
+
+
 def apply_declaration(declaration: Mapping[str, Any], raw: Arrays, subject: str) -> Arrays:
     """Return the network's inputs for raw columns.
 
@@ -168,6 +191,7 @@ def _choose_steps(
         if len(parts) == 1 and parts[0] == name and texts:
             if source.is_table:
                 steps.append(Vocabulary(column=name).fit(train))
+                _require_categories(source, name, train[name])
             continue
         for text in texts:
             step = OneHot(column=text).fit(train)
@@ -176,12 +200,22 @@ def _choose_steps(
                     f"{source.where}: the field {text!r} has {len(step.values or ())} different texts, more than "
                     f"{_MAX_CATEGORIES} for one-hot vectors",
                     hint=f'Leave it out (--features), make it an input of indexes (inputs={{"{text}": "{text}", …}}), '
-                    "or give steps (preprocessing=[…]).",
+                    'or split it into words (preprocessing=[Tokenize(40, unit="words", lowercase=True, …), …]).',
                 )
+            _require_categories(source, text, train[text])
             steps.append(step)
         if texts:
             steps.append(Concatenate(parts, name))
     return tuple(steps)
+
+
+def _require_categories(source: Source, name: str, texts: NDArray[Any]) -> None:
+    if len(texts) >= _MIN_ROWS and len(set(texts.flat)) == texts.size:
+        raise UserError(
+            f"{source.where}: the field {name!r} has another text in each of {len(texts)} rows, which is no category",
+            hint=f'Split it into words (preprocessing=[Tokenize(40, unit="words", lowercase=True, column="{name}")]) '
+            "or leave it out (--features).",
+        )
 
 
 def _standardize(column: Column, statistics: Mapping[str, Any]) -> Normalize:

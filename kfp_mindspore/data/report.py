@@ -16,6 +16,8 @@ _BLOCK_ROWS = 1 << 16
 _NUMBERS_PER_TEXT = 10
 # float32 represents each integer up to here.
 _EXACT = 1 << 24
+# A model sees too little of a text with more unknown tokens.
+_UNKNOWN_TOKENS = 0.05
 
 
 def compute_statistics(columns: Sequence[Column], arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
@@ -123,6 +125,12 @@ def render_report(dataset: Dataset) -> str:
     lines += [
         f"warning: {name} is read as texts: its values are numbers but for {found}"
         for name, found in report.get("mixed", {}).items()
+    ]
+    lines += [
+        ("warning: " if max(shares.values()) > _UNKNOWN_TOKENS else "")
+        + f"unknown tokens in {name}: "
+        + ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
+        for name, shares in report.get("unknown_tokens", {}).items()
     ]
     if report.get("constant"):
         lines.append(f"warning: constant in train: {', '.join(report['constant'])}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ Values = tuple[str, ...] | tuple[int | float, ...]
 _UNITS = ("characters", "words")
 _SIDES = ("right", "left")
 _TOKENS_BEFORE_VALUES = 2
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
 class OneHot(Step):
@@ -86,13 +88,14 @@ class Vocabulary(Step):
 
 
 class Tokenize(Step):
-    """Texts (UTF-8) to int32 ids with shape (N, length): 0 is padding, 1 an unknown token, 2 the first in `values`.
-
-    Words are what `str.split` returns, in lower case.
+    r"""Texts (UTF-8) to int32 ids with shape (N, length): 0 is padding, 1 an unknown token, 2 the first in `values`.
 
     Args:
         length: Ids per text.
         unit: `characters` or `words`.
+        lowercase: Whether words are compared in lower case. Words are then the matches of `\w+(?:['’]\w+)*`: letters,
+            digits, underscores and inner apostrophes, without punctuation. None for the words between white space, in
+            lower case and with their punctuation, as for tags.
         values: The tokens; None to fit them: all tokens in the column in ascending order.
         max_values: How many tokens to fit at most, the most frequent ones; 0 for all.
         side: Side on which a shorter text is padded and a longer one is cut: `right`, or `left`, with which the last id
@@ -106,6 +109,7 @@ class Tokenize(Step):
         unit: str = "characters",
         values: Sequence[str] | None = None,
         *,
+        lowercase: bool | None = None,
         max_values: int = 0,
         side: str = "right",
         column: str = "",
@@ -116,6 +120,10 @@ class Tokenize(Step):
                 raise UserError(f"Tokenize: {name}: must be a number of at least {least}, got {number!r}")
         if unit not in _UNITS:
             raise UserError(f"Tokenize: unit: must be {' or '.join(_UNITS)}, got {unit!r}")
+        if lowercase is not None and (unit != "words" or not isinstance(lowercase, bool)):
+            raise UserError(
+                f"Tokenize: lowercase: must be true or false with unit words, got {lowercase!r}, unit {unit}"
+            )
         if side not in _SIDES:
             raise UserError(f"Tokenize: side: must be {' or '.join(_SIDES)}, got {side!r}")
         checked = _check_values(self, values)
@@ -123,6 +131,7 @@ class Tokenize(Step):
             raise UserError(f"Tokenize: values: must be texts, got {checked[0]!r}")
         self.length = length
         self.unit = unit
+        self.lowercase = lowercase
         self.values = None if checked is None else tuple(str(value) for value in checked)
         self.max_values = max_values
         self.side = side
@@ -136,7 +145,16 @@ class Tokenize(Step):
     def split(self, text: bytes) -> Sequence[str]:
         """Return a text's tokens; invalid UTF-8 is replaced by U+FFFD."""
         decoded = text.decode(errors="replace")
-        return decoded if self.unit == "characters" else decoded.lower().split()
+        if self.unit == "characters":
+            return decoded
+        if self.lowercase is None:
+            return decoded.lower().split()
+        return _WORD.findall(decoded.lower() if self.lowercase else decoded)
+
+    def count_unknown(self, texts: NDArray[Any]) -> tuple[int, int]:
+        """Return how many of the texts' tokens are not in `values`, and how many tokens there are."""
+        counts = collections.Counter(token for text in texts.flat for token in self.split(text))
+        return sum(count for token, count in counts.items() if token not in self._ids), counts.total()
 
     def fit(self, arrays: Arrays) -> Tokenize:
         """Return the step with the column's tokens; a step with values is returned unchanged."""
@@ -147,7 +165,15 @@ class Tokenize(Step):
         counts = collections.Counter(token for text in arrays[column].flat for token in self.split(text))
         kept = counts.most_common(self.max_values or None)
         values = sorted(token for token, _ in kept)
-        return Tokenize(self.length, self.unit, values, max_values=self.max_values, side=self.side, column=self.column)
+        return Tokenize(
+            self.length,
+            self.unit,
+            values,
+            lowercase=self.lowercase,
+            max_values=self.max_values,
+            side=self.side,
+            column=self.column,
+        )
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return int32 with shape (*batch.shape, length)."""

@@ -17,6 +17,7 @@ from kfp_mindspore.data.rows import read_rows
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.rows import RowInput, RowLayout
 from kfp_mindspore.formats.tensors import TensorSpec
+from kfp_mindspore.transform import Tokenize
 
 TEXT = "age,city,price\n" + "".join(f"{20 + index},Tromsø,{index / 2}\n" for index in range(20))
 LAYOUT = RowLayout(
@@ -127,6 +128,33 @@ def test_text_among_numbers_is_named(tmp_path: Path, count: int, hint: str) -> N
         return
     dataset = load_dataset(str(tmp_path / "t.csv"), tmp_path / "data", target="price")
     assert "warning: age is read as texts: its values are numbers but for 'old' in row 4" in render_report(dataset)
+
+
+def write_reviews(path: Path) -> None:
+    """Write 150 different texts with two labels; each has one word in five that no other text has."""
+    lines = [f"Review {index}: it's a {'good' if index % 2 else 'bad'} film!,{index % 2}" for index in range(150)]
+    path.write_text("\n".join(["text,label", *lines]))
+
+
+def test_text_of_one_entry_a_row_is_no_category(tmp_path: Path) -> None:
+    write_reviews(tmp_path / "reviews.csv")
+    with pytest.raises(UserError, match=r"'text' has another text in each of \d+ rows, which is no category") as caught:
+        load_dataset(str(tmp_path / "reviews.csv"), tmp_path / "data", target="label")
+    assert 'Tokenize(40, unit="words", lowercase=True, column="text")' in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("max_values", "expected"),
+    [(0, "warning: unknown tokens in text: 16.7% of"), (1, "warning: unknown tokens in text")],
+)
+def test_unknown_words_are_reported(tmp_path: Path, max_values: int, expected: str) -> None:
+    write_reviews(tmp_path / "reviews.csv")
+    step = Tokenize(8, "words", lowercase=True, max_values=max_values, column="text")
+    dataset = load_dataset(
+        str(tmp_path / "reviews.csv"), tmp_path / "data", target="label", task="classification", preprocessing=[step]
+    )
+    assert set(dataset.report["unknown_tokens"]["text"]) == set(dataset.splits) - {"train"}
+    assert expected in render_report(dataset)
 
 
 def test_codes_of_digits_and_letters_are_no_mistakes(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from kfp_mindspore.transform import (
     Softmax,
     Step,
     TensorSpec,
+    Tokenize,
     TopK,
     TransformInputError,
 )
@@ -238,6 +239,7 @@ def test_images_of_different_sizes_need_resize() -> None:
         (lambda: Normalize([1, 2, 3], [1, 2]), "mean and std: must be one number or one a channel"),
         (lambda: Normalize(0, [1, 0]), "std not 0"),
         (lambda: Normalize(float("nan"), 1), "must be finite"),
+        (lambda: Tokenize(4, lowercase=True), "lowercase: must be true or false with unit words, got True, unit char"),
         (lambda: TopK(0), "TopK: k: must be a number of at least 1, got 0"),
         (lambda: TopK(1, "abc"), "TopK: labels: must be a list of texts"),
         (lambda: TopK(1, classes="x", scores="x"), "must have different names"),
@@ -307,3 +309,21 @@ def test_steps_of_several_inputs() -> None:
     ages = np.array([[50], [20]], np.float32)
     found = bound.run_preprocess({"image": files, "age": ages})
     assert found["age"].tolist() == [[1], [-2]]
+
+
+@pytest.mark.parametrize(
+    ("lowercase", "words"),
+    [
+        (True, ["it's", "a", "film", "don\u2019t", "miss", "100", "été"]),
+        (False, ["It's", "a", "Film", "Don\u2019t", "miss", "100", "Été"]),
+        (None, ["it's", "a", "film,", "don\u2019t", "miss!", "(100%)", "'été'"]),
+    ],
+)
+def test_words_of_text(lowercase: bool | None, words: list[str]) -> None:
+    step = Tokenize(9, "words", lowercase=lowercase)
+    assert list(step.split("It's a Film, Don\u2019t  miss! (100%) 'Été'".encode())) == words
+
+
+def test_unknown_tokens_are_counted() -> None:
+    step = Tokenize(4, "words", ["good"], lowercase=True)
+    assert step.count_unknown(fill_objects([b"Good film.", b"", b"bad, good"])) == (2, 4)
