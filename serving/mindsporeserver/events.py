@@ -48,6 +48,9 @@ class RequestEvent:
             event = from_http(texts, body, data_unmarshaller=parse_json if self._is_binary else None)
         except (GenericException, ValueError, TypeError) as error:
             raise InvalidRequestError(f"body: not a valid CloudEvent: {error}") from None
+        except RecursionError:
+            # An event without ce-specversion: the library reads its body with Python's json module.
+            raise InvalidRequestError("body: not a valid CloudEvent: nested too deeply") from None
         self._attributes = dict(event.get_attributes())
         self.payload: Any = event.get_data()
 
