@@ -199,7 +199,11 @@ class _Pool:
                 del self._processes[index], self._links[index]
 
     def _read(self, index: int, connection: socket.socket) -> None:
-        if connection.recv(1):
+        try:
+            is_ready = bool(connection.recv(1))
+        except ConnectionResetError:  # The worker ended before it read that it may listen.
+            is_ready = False
+        if is_ready:
             self._ready.add(index)
             self._was_ready = True
             if index == 0:
