@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,7 @@ def eventually() -> Any:
 
 @pytest.fixture
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port without a listener, see tests/support/ports.py."""
+    from tests.support.ports import reserve_port
+
+    return reserve_port()

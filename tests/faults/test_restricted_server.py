@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
+from tests.support.ports import reserve_port
 
 RESTRICTED = Path(__file__).parents[1] / "support" / "restricted.py"
 UNSUPPORTED = 77
@@ -40,17 +40,10 @@ def ask(url: str, body: Any = None) -> Any:
         return json.load(response)
 
 
-def find_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 @contextlib.contextmanager
 def serve(bundle: Path, log: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start the server restricted, wait until it is ready, and yield it with its address."""
-    port, grpc_port = find_ports()
+    port, grpc_port = reserve_port(), reserve_port()
     command = [
         sys.executable,
         str(RESTRICTED),

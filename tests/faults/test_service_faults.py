@@ -94,9 +94,7 @@ def test_server_that_was_stable_may_crash_more_often(local_services: Any, eventu
 
 
 def test_port_in_use_is_named(local_services: Any, free_port: int) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port))
-        listener.listen()
+    with socket.create_server(("127.0.0.1", free_port)):
         for field in ("port", "grpc_port"):
             with pytest.raises(UserError, match=f"service digits: {field} {free_port} is taken") as caught:
                 local_services.deploy(**{field: free_port})
@@ -119,9 +117,7 @@ def test_free_port_lost_to_another_process_is_replaced(
 
     chosen = [[free_port, free_port], local_rollout.list_free_ports(4)]
     monkeypatch.setattr(local_rollout, "list_free_ports", lambda count: chosen.pop(0))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port))
-        listener.listen()
+    with socket.create_server(("127.0.0.1", free_port)):
         status = local_services.deploy()
     assert chosen == []
     assert status.ready

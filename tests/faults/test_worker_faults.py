@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from tests.faults.test_serving_bundles import damage, put
-from tests.support.model_servers import ModelServer, pick_ports
+from tests.support.model_servers import ModelServer
+from tests.support.ports import reserve_port
 from tests.support.serving_client import Connection
 
 pytestmark = pytest.mark.mindspore
@@ -62,8 +63,7 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def pool(hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
     """A server of two workers; the last test with it kills its parent."""
-    (management_port,) = pick_ports(1)
-    flags = (WORKERS, "--reload_interval=0.1", f"--management-port={management_port}")
+    flags = (WORKERS, "--reload_interval=0.1", f"--management-port={reserve_port()}")
     with ModelServer(tmp_path_factory.mktemp("pool"), {"digits": hard_models / "a"}, *flags) as server:
         yield server.wait_ready()
 
@@ -166,7 +166,7 @@ def test_port_in_use_is_reported_by_parent(hard_models: Path, serve: Serve) -> N
 
 
 def test_restart_on_port_of_earlier_connections(models: Path, tmp_path: Path, eventually: Eventually) -> None:
-    ports = pick_ports(2)
+    ports = reserve_port(), reserve_port()
     close = b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     for turn, workers in enumerate((1, 1, 2, 2, 1)):
         flags = (f"--workers={workers}", "--max_batch=1")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.local.ports import list_free_ports
+from tests.support.ports import reserve_port
 
 SUPPORT = Path(__file__).parents[1] / "support"
 ALLREDUCE = """
@@ -71,7 +71,7 @@ def test_two_ranks_of_mpirun_allreduce(tmp_path: Path) -> None:
     script.write_text(ALLREDUCE)
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
     entrypoint = [sys.executable, "-m", "kfp_mindspore.podside.launchers", "--"]
-    environment = {**os.environ, "GLOG_v": "4", "MS_SCHED_PORT": str(list_free_ports(1)[0])}
+    environment = {**os.environ, "GLOG_v": "4", "MS_SCHED_PORT": str(reserve_port())}
     done = subprocess.run(
         [*words, *entrypoint, sys.executable, str(script)],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,

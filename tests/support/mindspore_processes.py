@@ -14,7 +14,6 @@ import resource
 import runpy
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -161,10 +160,10 @@ def start_gang(
     environment: Mapping[str, str],
 ) -> list[MindSporeProcess]:
     """Start a scheduler and workers that run one script; return them in this order."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {**environment, "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(port), "MS_WORKER_NUM": str(workers)}
+    from tests.support.ports import reserve_port  # Not at the top: the server, a script, cannot import it.
+
+    common = {**environment, "MS_SCHED_HOST": "127.0.0.1", "MS_WORKER_NUM": str(workers)}
+    common["MS_SCHED_PORT"] = str(reserve_port())
     roles = [{"MS_ROLE": "MS_SCHED"}, *({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} for rank in range(workers))]
     return [processes.start(command, directory, environment={**common, **role}) for role in roles]
 

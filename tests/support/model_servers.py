@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.mindspore_processes import MindSporeProcess, share_processes
+from tests.support.ports import reserve_port
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 _SUPPORT = Path(__file__).parent
@@ -33,7 +33,7 @@ class ModelServer:
         environment: Variables to set, over this process's.
         cwd: Its working directory.
         prepare: Called in the child before it becomes the server; its log then comes by a pipe, as in a container.
-        ports: For HTTP and gRPC; default free ones.
+        ports: For HTTP and gRPC; default reserved ones.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ModelServer:
         prepare: Callable[[], None] | None = None,
         ports: Sequence[int] = (),
     ) -> None:
-        self.port, self.grpc_port = ports or pick_ports(2)
+        self.port, self.grpc_port = ports or (reserve_port(), reserve_port())
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / f"server-{self.port}.log"
         if len(models) == 1:
@@ -196,18 +196,6 @@ def start_server(arguments: Sequence[str], directory: Path, log: Path) -> MindSp
     """Start a server without its import of MindSpore, with the variables of this process."""
     log.touch()
     return share_processes().start(["-m", "mindsporeserver", *arguments], directory, environment=os.environ, log=log)
-
-
-def pick_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def make_models(root: Path, script: str = "make_models.py") -> Path:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import secrets
 import signal
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +13,11 @@ from typing import Any
 from tests.cluster.infrastructure.binaries import get_binaries
 from tests.cluster.infrastructure.certificates import Authority
 from tests.cluster.infrastructure.control_plane import Addresses, Commands, is_healthy
-from tests.cluster.infrastructure.daemons import Daemons, StartError
+from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.instances import Instance, create_instance, remove_instance
 from tests.cluster.infrastructure.prerequisites import check_control_plane
 from tests.cluster.infrastructure.resources import connect, create_namespace, delete_namespace, has_default_account
-
-# Below the ephemeral ports, so that the port of a restarting server stays free.
-_PORTS = range(20000, 32000)
-_ATTEMPTS = 4
+from tests.support.ports import reserve_port
 
 
 class Api:
@@ -124,20 +119,16 @@ class ApiServer(ControlPlane):
     def __init__(self, *, api_server_flags: Sequence[str] = ()) -> None:
         check_control_plane()
         binaries = get_binaries()
-        for attempt in range(1, _ATTEMPTS + 1):
-            self._instance = create_instance("api")
-            try:
-                self._start(binaries, api_server_flags)
-                return
-            except BaseException as error:
-                self.close()
-                # Another process may have bound a port since it was picked.
-                if not isinstance(error, StartError) or "in use" not in str(error) or attempt == _ATTEMPTS:
-                    raise
+        self._instance = create_instance("api")
+        try:
+            self._start(binaries, api_server_flags)
+        except BaseException:
+            self.close()
+            raise
 
     def _start(self, binaries: Path, api_server_flags: Sequence[str]) -> None:
         directory = self._instance.directory
-        port, etcd_port, peer_port, controllers_port = pick_ports(4)
+        port, etcd_port, peer_port, controllers_port = (reserve_port() for _ in range(4))
         addresses = Addresses(
             "127.0.0.1", port, etcd_port, peer_port, controllers_port, services="10.0.0.0/16", first_service="10.0.0.1"
         )
@@ -169,15 +160,3 @@ class ApiServer(ControlPlane):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def pick_ports(count: int) -> list[int]:
-    """Return ports of the loopback that were free a moment ago."""
-    ports: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
-        if len(ports) == count:
-            break
-    return ports

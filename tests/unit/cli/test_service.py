@@ -283,9 +283,7 @@ def test_serve_refuses_flipped_bit(local_services: Any, capsys: pytest.CaptureFi
 
 def test_serve_names_port_in_use(local_services: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = local_services.make_bundle()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port))
-        listener.listen()
+    with socket.create_server(("127.0.0.1", free_port)):
         assert run(["serve", str(bundle), "--port", str(free_port)]) == 2
     assert f"Error: service bundle: port {free_port} is taken by another process" in capsys.readouterr().err
 

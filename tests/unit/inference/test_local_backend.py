@@ -330,9 +330,7 @@ def test_port_with_listener_is_not_free(free_port: int) -> None:
     from kfp_mindspore.local.ports import is_port_free, list_free_ports
 
     assert is_port_free(free_port)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port))
-        listener.listen()
+    with socket.create_server(("127.0.0.1", free_port)):
         assert not is_port_free(free_port)
     assert len(set(list_free_ports(20))) == 20
 

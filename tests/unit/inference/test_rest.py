@@ -68,12 +68,12 @@ def test_missing_response_is_reported(free_port: int) -> None:
     assert caught.value.status == 0
 
 
-def test_route_is_waited_for(free_port: int) -> None:
-    address = f"http://127.0.0.1:{free_port}"
-    assert not rest.wait_for_route(address, seconds=0)
+def test_route_is_waited_for() -> None:
     with socket.socket() as server:
-        server.bind(("127.0.0.1", free_port))
+        server.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
         # Connections are refused until it listens.
+        assert not rest.wait_for_route(address, seconds=0)
         timer = threading.Timer(0.3, server.listen)
         timer.start()
         assert rest.wait_for_route(address, seconds=60)

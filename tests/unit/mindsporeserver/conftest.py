@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ import pytest
 from tests.support.jobs import eventually
 from tests.support.mindspore_processes import MindSporeProcess
 from tests.support.model_servers import start_server as start_process
+from tests.support.ports import reserve_port
 
 
 @dataclass
@@ -59,19 +59,12 @@ class Server:
         return eventually(lambda: text in (log := self.log.read_text()) and log, 60)
 
 
-def pick_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
         def start(bundle: Path, name: str = "digits", *flags: str) -> Server:
-            port, grpc_port = pick_ports()
+            port, grpc_port = reserve_port(), reserve_port()
             directory = tmp_path_factory.mktemp("server")
             arguments = [f"--model_name={name}", f"--model_dir={bundle}"]
             arguments += [f"--http_port={port}", f"--grpc_port={grpc_port}", *flags]

@@ -24,7 +24,7 @@ from mindsporeserver import access
 from mindsporeserver.access import Access, Needs, TokenFile
 from mindsporeserver.errors import ManagementPortError, UnauthenticatedError
 from tests.support.jobs import eventually
-from tests.support.model_servers import pick_ports
+from tests.support.ports import reserve_port
 
 FIRST, SECOND, OTHER = "f1rst-" + "a" * 40, "2nd." + "b" * 40 + "==", "other" * 9
 IMAGE = np.zeros((1, 1, 8, 8), np.float32)
@@ -145,7 +145,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(models: Path, start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Guarded:
     tokens = write(tmp_path_factory.mktemp("access") / "tokens", FIRST, SECOND)
-    (port,) = pick_ports(1)
+    port = reserve_port()
     server = start_server(models / "free", "digits", f"--token-file={tokens}", f"--management-port={port}")
     server.wait("/v2/health/ready")
     return Guarded(server, dataclasses.replace(server, port=port), tokens)

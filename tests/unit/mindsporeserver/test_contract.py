@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
-from tests.support.model_servers import pick_ports
+from tests.support.ports import reserve_port
 from tests.support.serving_client import Connection, GrpcConnection, make_message, messages
 
 pytestmark = pytest.mark.mindspore
@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).parents[2] / "support" / "stock_server.py"
 @pytest.fixture(scope="module")
 def stock(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of a stock server."""
-    ports = pick_ports(2)
+    ports = reserve_port(), reserve_port()
     log = tmp_path_factory.mktemp("stock") / "log"
     command = [sys.executable, str(SCRIPT), str(models / "free"), *map(str, ports)]
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
