@@ -92,7 +92,7 @@ test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, bu
 
 test-kubeflow: cluster-build ## KServe, the MPI operator and Kubeflow Trainer, built first (8 minutes the first time)
 	$(BIN)/python -m tests.cluster build --kserve --trainers
-	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_job_kinds.py
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py
 
 cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up

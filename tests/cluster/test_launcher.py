@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.runs.spec import read_spec
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
+from tests.support.http_server import Server
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
 
@@ -452,6 +455,26 @@ def test_documented_data_are_read_with_credentials_of_run(
     assert step.wait() == 0, step.log.read_text()
     output = json.loads((step.root / "output_metadata.json").read_text())
     assert json.loads(output["artifacts"]["dataset"]["artifacts"][0]["metadata"]["splits"])["test"] == 20
+
+
+@pytest.mark.parametrize("place", ["s3", "http", "volume"])
+def test_csv_of_each_documented_place_is_loaded(
+    place: str, make_run: Callable[[], Run], start_step: Callable[..., Step], store: ObjectStore, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/csv-on-a-cluster.md").read_text()
+    assert f"| {place}" in page
+    text = "age,income,city,price\n" + "".join(f"{row},{row / 10},Oslo,{row * 2.5}\n" for row in range(60))
+    (uri,) = set(re.findall(r"-p dataset=(s3://\S+)", page))
+    file = tmp_path / "volume" / "sales.csv"
+    file.parent.mkdir()
+    file.write_text(text)
+    store.put(uri.removeprefix(f"s3://{BUCKET}/"), text)
+    with Server(partial(SimpleHTTPRequestHandler, directory=str(file.parent))) as server:
+        source = {"s3": uri, "http": f"{server.url}/sales.csv", "volume": str(file)}[place]
+        step = start_step(make_run(), "data_processing/load_dataset", name=source, target=["price"])
+        assert step.wait() == 0, step.log.read_text()
+    output = json.loads((step.root / "output_metadata.json").read_text())
+    assert sum(json.loads(output["artifacts"]["dataset"]["artifacts"][0]["metadata"]["splits"]).values()) == 60
 
 
 def test_refused_data_are_one_message(make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -41,7 +41,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, handler: type[BaseHTTPRequestHandler], address: str = "127.0.0.1", port: int = 0, tls: Any = None
+        self, handler: Callable[..., BaseHTTPRequestHandler], address: str = "127.0.0.1", port: int = 0, tls: Any = None
     ) -> None:
         super().__init__((address, port), handler)
         if tls is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import textwrap
@@ -92,12 +93,29 @@ def test_jobs_of_page_are_valid(page) -> None:
                 assert list_errors(document) == []
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("site")
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder)))  # strict: a warning fails the build
+    return folder
+
+
 @pytest.mark.slow
-def test_site_has_no_broken_link_and_reference_of_every_public_name(tmp_path) -> None:
-    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))  # strict: a warning fails the build
-    build(config)
-    inventory = zlib.decompress((tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+def test_site_has_no_broken_link_and_reference_of_every_public_name(site) -> None:
+    inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
     documented = {line.split()[0] for line in inventory.splitlines()}
     for package in PACKAGES:
         if package not in ("kfp_mindspore", "kfp_mindspore.components"):
             assert {f"{package}.{name}" for name in importlib.import_module(package).__all__} <= documented
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("query", "page"), [("csv cluster", "csv-on-a-cluster"), ("my csv", "csv-on-a-cluster")])
+def test_search_of_site_finds_page_first(site, query, page) -> None:
+    """Material for MkDocs searches by lunr, with this boost of titles."""
+    from lunr import lunr
+
+    documents = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    fields = [{"field_name": "title", "boost": 1000}, "text"]
+    found = lunr(ref="location", fields=fields, documents=documents).search(query)
+    assert found[0]["ref"].partition("/")[0] == page

@@ -1,4 +1,4 @@
-"""docs/cluster-tutorial.md: its commands run on a node as they are printed, in their order."""
+"""docs/cluster-tutorial.md and csv-on-a-cluster.md: their commands run on a node as printed, in their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
 from kfp_mindspore.inference.backends.kserve import SERVICES
 from kfp_mindspore.kube.cluster import Cluster
@@ -27,30 +29,41 @@ from tests.cluster.kserve_images import SERVER_IMAGE
 from tests.support.kserve_cluster import KServe
 from tests.support.object_store import ObjectStore
 from tests.support.pipeline_pods import PipelineRun
+from tests.support.pipelines_server import serve
 from tests.support.step_pods import StepRunner
 
-PAGE = ROOT / "docs" / "cluster-tutorial.md"
+TUTORIAL = ROOT / "docs" / "cluster-tutorial.md"
+CSV = ROOT / "docs" / "csv-on-a-cluster.md"
 SKIPPED = "# not executed"
 SYSTEM = "msjob-system"
 SECONDS = 900.0
+# The test cluster has no API server of Kubeflow Pipelines, its store is no Service, and the image has its own tests.
+REPLACED = (
+    "export NAMESPACE=",
+    "kubectl port-forward -n $NAMESPACE svc/ml-pipeline ",
+    "kubectl port-forward -n $NAMESPACE svc/minio-service ",
+    "export AWS_ENDPOINT_URL=",
+    "export KFP_MINDSPORE_IMAGE=",
+    "kfp-mindspore image build ",
+)
 # A port-forward accepts connections once it has connected to the pod.
 WAIT_FORWARDED = " &\nuntil curl -sf -o /dev/null http://127.0.0.1:8080/v2/health/live; do sleep 0.2; done"
 
-Tutorial = Callable[[str], str]
+Page = Callable[..., str]
 
 pytestmark = pytest.mark.timeout(1800)
 
 
-def list_commands(section: str) -> list[str]:
+def list_commands(page: Path, section: str) -> list[str]:
     """Return the commands of a section that are not marked."""
-    text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = page.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines() if SKIPPED not in line]
 
 
 @contextlib.contextmanager
-def open_tutorial(cluster: NodeCluster, directory: Path, variables: Mapping[str, str]) -> Iterator[Tutorial]:
-    """Return a function that runs a section and returns its output; remove the operator afterwards."""
+def open_page(page: Path, cluster: NodeCluster, directory: Path, variables: Mapping[str, str]) -> Iterator[Page]:
+    """Return a function that runs sections in one shell and returns their output; remove the operator afterwards."""
     environment = {
         **os.environ,
         **variables,
@@ -58,8 +71,10 @@ def open_tutorial(cluster: NodeCluster, directory: Path, variables: Mapping[str,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 
-    def run(section: str) -> str:
-        commands = "\n".join(re.sub(r" &$", WAIT_FORWARDED, line) for line in list_commands(section))
+    def run(*sections: str) -> str:
+        lines = [line for section in sections for line in list_commands(page, section)]
+        lines = [line for line in lines if page != CSV or not line.startswith(REPLACED)]
+        commands = "\n".join(re.sub(r" &$", WAIT_FORWARDED, line) for line in lines)
         script = f"set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{commands}\n"
         done = subprocess.run(
             ["bash", "-c", script],
@@ -89,7 +104,7 @@ def kubectl() -> None:
 def test_operator_runs_first_job(own_cluster: NodeCluster, operator_image: str, tmp_path: Path) -> None:
     with own_cluster.make_namespace("tutorial") as namespace:
         variables = {"OPERATOR_IMAGE": operator_image, "STEPS_IMAGE": PYTHON, "NAMESPACE": namespace}
-        with open_tutorial(own_cluster, tmp_path, variables) as tutorial:
+        with open_page(TUTORIAL, own_cluster, tmp_path, variables) as tutorial:
             output = tutorial("The operator")
     assert "successfully rolled out" in output
     assert "hello from a pod" in output
@@ -110,7 +125,7 @@ def test_pipeline_ends_with_prediction(
             kserve.api.apply({**document, "metadata": {**document["metadata"], "namespace": namespace}})
         # Kubeflow Pipelines' own account exists before `pipeline setup` gives it rights.
         runner = StepRunner(kserve.cluster, namespace, kserve.packages, ())
-        with open_tutorial(kserve.cluster, tmp_path, variables) as tutorial:
+        with open_page(TUTORIAL, kserve.cluster, tmp_path, variables) as tutorial:
             tutorial("The operator")
             tutorial("KServe's runtime")
             # The node's image of the server has no packages; they come from claims.
@@ -125,3 +140,51 @@ def test_pipeline_ends_with_prediction(
             answer = tutorial("A prediction").splitlines()[-1]
             assert json.loads(answer)["predictions"][0]["label"] == "0"
             kserve.api.delete(SERVICES, "digits", namespace)
+
+
+def write_sales(file: Path) -> None:
+    """Write a table whose price a network of its columns predicts."""
+    random = np.random.default_rng(0)
+    rows = zip(
+        random.integers(20, 60, 300), random.normal(3, 1, 300), random.choice(["Oslo", "Rome"], 300), strict=True
+    )
+    lines = [f"{age},{income:.2f},{city},{age + 10 * income + 20 * (city == 'Oslo'):.2f}" for age, income, city in rows]
+    file.write_text("\n".join(["age,income,city,price", *lines]) + "\n")
+
+
+def test_csv_becomes_service_of_rows(
+    kserve: KServe, operator_image: str, artifact_store: ObjectStore, tmp_path: Path
+) -> None:
+    write_sales(tmp_path / "sales.csv")
+    with kserve.make_namespace() as namespace, serve() as server:
+        variables = {
+            "OPERATOR_IMAGE": operator_image,
+            "STEPS_IMAGE": PYTHON,
+            "KFP_MINDSPORE_IMAGE": PYTHON,
+            "SERVER_IMAGE": SERVER_IMAGE,
+            "NAMESPACE": namespace,
+            "KFP_ENDPOINT": server.url,
+            "AWS_ENDPOINT_URL": artifact_store.url,
+        }
+        for document in artifact_store.build_kfp_configuration():
+            kserve.api.apply({**document, "metadata": {**document["metadata"], "namespace": namespace}})
+        runner = StepRunner(kserve.cluster, namespace, kserve.packages, ())
+        with (
+            open_page(TUTORIAL, kserve.cluster, tmp_path, variables) as tutorial,
+            open_page(CSV, kserve.cluster, tmp_path, variables) as page,
+        ):
+            # What an administrator has set up.
+            tutorial("The operator")
+            kserve.api.apply(kserve.build_runtime())
+            page("The file", "The image", "Rights", "The run")
+            (submitted,) = server.runs.values()
+            package = tmp_path / "submitted.yaml"
+            package.write_text(yaml.safe_dump(submitted.pipeline_spec))
+            run = PipelineRun(runner, package, artifact_store, kserve.cluster.make_volume(f"{namespace}-csv"))
+            # A server starts slowly beside other pods on two cores.
+            changes = {"deploy-kserve": {"wait_seconds": 600}}
+            outputs = run.run(submitted.runtime_config.parameters, changes)
+            assert outputs["deploy-kserve"]["deployed"], outputs["deploy-kserve"]["verdict"]
+            (prediction,) = json.loads(page("A prediction").splitlines()[-1])["predictions"]
+            assert abs(prediction - (41 + 32 + 20)) < 20, prediction
+            kserve.api.delete(SERVICES, "sales", namespace)
