@@ -11,7 +11,7 @@ from kfp_mindspore.data.roles import Roles
 from kfp_mindspore.data.sources.base import Source
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import Column
-from kfp_mindspore.formats.tensors import BYTES
+from kfp_mindspore.formats.tensors import BYTES, get_row_type, is_ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,21 +51,24 @@ def build_features(source: Source, roles: Roles) -> Features:
 
     def add(name: str, array: NDArray[Any], fields: tuple[str, ...], input_name: str) -> str:
         name = name if name not in arrays else f"{input_name}_{name}"
-        kept = convert_numbers(array)
-        if kept.dtype != array.dtype:
-            conversions[name] = f"{array.dtype.name} to {kept.dtype.name}"
+        given = array[0].dtype.name if is_ragged(array) else array.dtype.name
+        kept = _convert_lists(array) if is_ragged(array) else convert_numbers(array)
+        dtype, shape = get_row_type(kept) if is_ragged(kept) else (kept.dtype.name, kept.shape)
+        if dtype != given:
+            conversions[name] = f"{given} to {dtype}"
         arrays[name] = kept
-        dtype = BYTES if kept.dtype == object else kept.dtype.name
-        columns.append(Column(name, dtype, kept.shape[1:], fields=() if fields == (name,) else fields))
+        dtype = BYTES if dtype == "object" else dtype
+        columns.append(Column(name, dtype, shape[1:], fields=() if fields == (name,) else fields))
         return name
 
     for name, fields in roles.inputs.items():
         if isinstance(fields, str):
             inputs[name] = (add(name, source.columns[fields], (fields,), name),)
             continue
-        several = [field for field in fields if source.columns[field].ndim != 1]
+        several = [field for field in fields if source.columns[field].ndim != 1 or is_ragged(source.columns[field])]
         if several:
-            shape = source.columns[several[0]].shape
+            array = source.columns[several[0]]
+            shape = get_row_type(array)[1] if is_ragged(array) else array.shape
             raise UserError(
                 f"{source.where}: input {name!r}: {several[0]!r} must have shape (N,) to be stacked, has {shape}",
                 hint=f'Make it an input of its own: inputs={{"{several[0]}": "{several[0]}", …}}',
@@ -93,6 +96,16 @@ def convert_numbers(array: NDArray[Any]) -> NDArray[Any]:
             return array.astype(np.int32)
         return array.astype(np.int64) if array.dtype == np.uint32 else array
     return array
+
+
+def _convert_lists(array: NDArray[Any]) -> NDArray[Any]:
+    """Return lists with one dtype, converted as `convert_numbers` does."""
+    import numpy as np
+
+    dtype = convert_numbers(np.concatenate(array.tolist())).dtype
+    rows = np.empty(len(array), object)
+    rows[:] = [row.astype(dtype, copy=False) for row in array]
+    return rows
 
 
 def check_rule(rule: str | float) -> None:
@@ -133,7 +146,9 @@ def drop_incomplete(source: Source, fields: Iterable[str]) -> int:
     complete = np.ones(len(source), bool)
     for name in fields:
         array = source.columns[name]
-        if array.dtype == object:
+        if is_ragged(array):
+            complete &= np.fromiter(map(len, array), np.int64, len(array)) > 0
+        elif array.dtype == object:
             complete &= array != b""
         elif array.dtype.kind == "f":
             complete &= ~np.isnan(array.reshape(len(array), -1)).any(axis=1)

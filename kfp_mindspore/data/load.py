@@ -23,6 +23,7 @@ from kfp_mindspore.data.options import DatasetOptions, join_sources
 from kfp_mindspore.data.report import (
     compute_statistics,
     count_duplicates,
+    describe_lists,
     list_constants,
     list_missing_classes,
     list_mixed,
@@ -82,6 +83,8 @@ def load_dataset(
         MissingExtraError: A library for the format is not installed.
     """
     options = dataclasses.replace(options or DatasetOptions(), **changes)
+    from kfp_mindspore.data.preprocessing import list_limits
+
     options.check()
     source = join_sources(source, options)
     kind, field = parse_mode(options.split) if options.split else ("", "")
@@ -91,6 +94,7 @@ def load_dataset(
         list_named_fields(exact, options.features, options.inputs),
         guess_target=not options.target,
         exact=exact,
+        lists=list_limits(options.preprocessing),
         length=options.length,
         text_lines=options.task not in ("", "language_model"),
         image_size=(size[0], size[1]) if size else None,
@@ -223,6 +227,8 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     }
     if unknown := count_unknown_tokens(declaration, {name: splits[name] for name in splits if name != "train"}):
         report["unknown_tokens"] = unknown
+    if lists := describe_lists(columns, splits["train"], declaration.get("pre", ())):
+        report["lists"] = lists
     if target.task == "classification":
         targets = {split: arrays[others[0][0].name] for split, arrays in splits.items()}
         report["missing_classes"] = list_missing_classes(labels, targets)

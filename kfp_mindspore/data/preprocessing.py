@@ -17,6 +17,7 @@ from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
 from kfp_mindspore.transform.columns import Concatenate
 from kfp_mindspore.transform.declaration import build_pipeline, build_steps, declare, declare_step, fit_steps
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
+from kfp_mindspore.transform.lists import Pad
 from kfp_mindspore.transform.pipeline import Pipeline, Step
 from kfp_mindspore.transform.values import Normalize
 
@@ -38,6 +39,23 @@ def check_preprocessing(given: Given) -> None:
         raise ValidationError(
             [f"preprocessing: must be standardize, none or a list of steps, got {given!r}"], subject="load_dataset"
         )
+
+
+def list_limits(given: Given) -> dict[str, int]:
+    """Return the columns of the `Pad` steps, "" for a step without one, each with the most values in a list.
+
+    Args:
+        given: As for `fit_preprocessing`; 0 is for a step that cuts longer lists.
+    """
+    if isinstance(given, str):
+        return {}
+    steps = [step for step in build_given(given) if isinstance(step, Pad)]
+    return {step.column: 0 if step.truncate else step.length for step in steps}
+
+
+def build_given(given: Sequence[Step | Mapping[str, Any]]) -> list[Step]:
+    """Return steps for steps or their declarations."""
+    return [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
 
 
 def fit_preprocessing(
@@ -68,8 +86,7 @@ def fit_preprocessing(
         scale = given == "standardize" or source.is_table
         steps = _choose_steps(source, features, train, statistics if scale else {}, vocabulary)
     else:
-        built = [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
-        steps = _fit(built, train)
+        steps = _fit(build_given(given), train)
     if not steps:
         return {}
     specs = [TensorSpec(column.name, column.dtype, (-1, *column.shape)) for column in features.columns]
@@ -94,7 +111,7 @@ def fit_vocabulary(given: Given, features: Features, train: Arrays) -> tuple[Giv
     if isinstance(given, str):
         length = max(len(text.decode(errors="replace")) for text in train[name])
         return given, Tokenize(length, side="left", column=name).fit({name: train[name]})
-    steps = [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
+    steps = build_given(given)
     places = [index for index, step in enumerate(steps) if isinstance(step, Tokenize)]
     if len(places) != 1:
         raise UserError(f"preprocessing: a language model of texts needs one step Tokenize, got {len(places)}")
@@ -138,7 +155,7 @@ def apply_declaration(declaration: Mapping[str, Any], raw: Arrays, subject: str)
     """
     pipeline = build_pipeline(declaration)
     expected = [spec.name for spec in pipeline.inputs or ()]
-    wrong = list_mismatches(pipeline.inputs, raw) if pipeline.inputs else {}
+    wrong = list_mismatches(pipeline.inputs, raw, ragged=True) if pipeline.inputs else {}
     if wrong:
         found = f"takes {', '.join(expected)}, got {', '.join(raw)}"
         if set(expected) == set(raw):
@@ -171,7 +188,7 @@ def _fit(steps: Sequence[Step], train: Arrays) -> tuple[Step, ...]:
     if all(type(step).fit is Step.fit for step in steps):
         return tuple(steps)
     first, rest = tuple(steps[: last + 1]), steps[last + 1 :]
-    fitted, _ = fit_steps(rest, apply_steps(Pipeline(first), train))
+    fitted, _ = fit_steps(rest, apply_steps(Pipeline(first), train) if first else train)
     return (*first, *fitted)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.formats.dataset import Column, Dataset
+from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +36,32 @@ def compute_statistics(columns: Sequence[Column], arrays: Mapping[str, NDArray[A
         for column in columns
         if arrays[column.name].dtype != object and arrays[column.name].size
     }
+
+
+def describe_lists(
+    columns: Sequence[Column], arrays: Mapping[str, NDArray[Any]], steps: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, float]]:
+    """Return least, median and greatest length of lists with unequal lengths, and the share of lists that Pad cuts.
+
+    Args:
+        columns: The columns.
+        arrays: Their values in the training split.
+        steps: The declared preprocessing steps.
+    """
+    import numpy as np
+
+    found = {}
+    for column in columns:
+        if column.shape[:1] != (-1,):
+            continue
+        lengths = np.array([len(row) for row in arrays[column.name]])
+        limits = [
+            step["length"] for step in steps if step["type"] == "Pad" and step.get("column", "") in ("", column.name)
+        ]
+        cut = round(float((lengths > limits[0]).mean()), 4) if limits else 0.0
+        numbers = {"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())}
+        found[column.name] = {**numbers, "cut": cut}
+    return found
 
 
 def list_constants(columns: Sequence[Column], statistics: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -132,6 +159,11 @@ def render_report(dataset: Dataset) -> str:
         + ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
         for name, shares in report.get("unknown_tokens", {}).items()
     ]
+    lines += [
+        f"lists in {name}: {found['min']:g} to {found['max']:g} values, median {found['median']:g}"
+        + (f", {found['cut']:.1%} are cut" if found["cut"] else "")
+        for name, found in report.get("lists", {}).items()
+    ]
     if report.get("constant"):
         lines.append(f"warning: constant in train: {', '.join(report['constant'])}")
     if report.get("rounded"):
@@ -149,7 +181,7 @@ def list_mixed(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
     """Return the text columns that hold numbers but for a few texts, each with its first such text and row, from 1."""
     mixed = {}
     for name, array in arrays.items():
-        if array.dtype != object or array.ndim != 1:
+        if array.dtype != object or array.ndim != 1 or is_ragged(array):
             continue
         texts = {value for value in set(array.tolist()) if value and not _is_number(value)}
         if texts and len(set(array.tolist())) > _NUMBERS_PER_TEXT * len(texts):
@@ -229,7 +261,8 @@ def _hash_rows(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
     hashes = np.zeros(len(arrays[0]), np.uint64)
     for array in arrays:
         if array.dtype == object:
-            words = np.array([hash(value) & (2**64 - 1) for value in array.ravel().tolist()], np.uint64)
+            values = [row.tobytes() for row in array] if is_ragged(array) else array.ravel().tolist()
+            words = np.array([hash(value) & (2**64 - 1) for value in values], np.uint64)
             words = words.reshape(len(array), -1)
         else:
             rows = np.ascontiguousarray(array).reshape(len(array), -1)

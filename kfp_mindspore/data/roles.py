@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kfp_mindspore.data.sources.base import Source
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.formats.tensors import is_ragged
 
 Inputs = Mapping[str, str | Sequence[str]]
 
@@ -113,6 +114,8 @@ def _to_list(fields: str | Sequence[str]) -> list[str]:
 
 
 def _is_alone(source: Source, name: str) -> bool:
-    """Return whether a field has format preprocessing, as images and ids have, or is a whole text."""
+    """Return whether a field has format preprocessing, as images and ids have, or is a whole text or a list."""
+    if is_ragged(source.columns[name]):
+        return True
     is_text = source.columns[name].dtype == object and not source.is_table
     return is_text or any(step.column == name for step in source.steps)

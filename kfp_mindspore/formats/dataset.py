@@ -20,7 +20,7 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats import mindrecord, npz
 from kfp_mindspore.formats.manifest import check_digest, naming_fields
-from kfp_mindspore.formats.tensors import BYTES
+from kfp_mindspore.formats.tensors import get_dtype, get_row_type, is_ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +44,8 @@ class Column:
     Args:
         name: Such as `image`; a feature column's name is a request input's name.
         dtype: NumPy dtype name, or `bytes` for texts (UTF-8) and encoded images.
-        shape: One sample's shape, () for a number or a text.
+        shape: One sample's shape, () for a number or a text; the first size is -1 for lists with unequal lengths, which
+            are arrays of arrays.
         role: `feature`, `target`, `weight` or `id`.
         fields: Source columns that are stacked in it, in order.
     """
@@ -292,10 +293,12 @@ def _check_columns(columns: Sequence[Column], splits: Mapping[str, Columns]) -> 
                 errors.append(f"{split}: no array {column.name!r}, found {', '.join(arrays) or 'none'}")
                 continue
             array = arrays[column.name]
-            dtype = BYTES if array.dtype == object else array.dtype.name
+            dtype, shape = get_row_type(array) if is_ragged(array) else (get_dtype(array), array.shape)
+            if not len(array) and array.dtype == object:
+                continue
             if dtype != column.dtype:
                 errors.append(f"{split}: {column.name}: dtype must be {column.dtype}, got {dtype}")
-            if array.shape[1:] != column.shape:
+            if shape[1:] != column.shape:
                 expected = "(N, " + ", ".join(map(str, column.shape)) + ")"
                 errors.append(f"{split}: {column.name}: shape must be {expected}, got {array.shape}")
         counts = {name: len(array) for name, array in arrays.items() if array.ndim}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +43,7 @@ def write_columns(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
     count = len(next(iter(arrays.values())))
     if not count:
         raise UserError(f"{file.name}: a MindRecord file needs at least one sample", hint="Use the storage npz.")
-    sizes = [max(map(len, array.flat)) if array.dtype == object else array[0].nbytes for array in arrays.values()]
+    sizes = [_get_size(array) for array in arrays.values()]
     page = _LEAST_PAGE
     while page < max(4 * sum(sizes), count * sum(sizes) // 64):
         page *= 2
@@ -77,6 +78,9 @@ def read_columns(file: Path, columns: Mapping[str, tuple[str, tuple[int, ...]]])
         if dtype == "bytes":
             arrays[name] = np.empty(len(rows), object)
             arrays[name][:] = [row[field] for row in rows]
+        elif -1 in shape:
+            arrays[name] = np.empty(len(rows), object)
+            arrays[name][:] = [np.frombuffer(row[field], dtype).reshape(shape) for row in rows]
         elif dtype in _TYPES:
             arrays[name] = np.array([row[field] for row in rows], dtype).reshape(len(rows), *shape)
         else:
@@ -111,6 +115,13 @@ def read_fields(file: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
+def _get_size(array: NDArray[Any]) -> int:
+    """Return the largest value's size in bytes."""
+    if is_ragged(array):
+        return max(int(row.nbytes) for row in array)
+    return max(map(len, array.flat)) if array.dtype == object else int(array[0].nbytes)
+
+
 def _get_type(array: NDArray[Any]) -> dict[str, Any]:
     if array.dtype.name not in _TYPES:
         return {"type": "bytes"}
@@ -123,7 +134,7 @@ def _get_type(array: NDArray[Any]) -> dict[str, Any]:
 def _to_value(array: NDArray[Any], row: int) -> Any:
     value = array[row]
     if array.dtype == object:
-        return value
+        return value if isinstance(value, bytes) else value.tobytes()
     if array.dtype.name not in _TYPES:
         return value.tobytes()
     return int(value) if array.ndim == 1 and array.dtype.kind == "i" else value.reshape(array.shape[1:] or (1,))

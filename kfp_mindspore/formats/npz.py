@@ -1,4 +1,4 @@
-"""Named arrays in one .npz file without pickle: bytes columns are stored as bytes and offsets."""
+"""Named arrays in one .npz file without pickle: bytes and lists with unequal lengths are stored with offsets."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_DATA, _OFFSETS = ".bytes", ".offsets"
+_DATA, _VALUES, _OFFSETS = ".bytes", ".values", ".offsets"
 
 
 def pack_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return columns as plain arrays: `NAME.bytes` (uint8) and `NAME.offsets` (int64) for a column with bytes objects.
 
+    Lists with unequal lengths become `NAME.values`, all rows one after the other, and `NAME.offsets`.
+
     Args:
-        columns: Arrays by name; arrays with dtype object hold `bytes`.
+        columns: Arrays by name; arrays with dtype object hold `bytes`, or arrays with one dtype.
     """
     import numpy as np
 
@@ -30,6 +33,10 @@ def pack_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
             packed[name] = np.ascontiguousarray(array)
             continue
         values = array.ravel().tolist()
+        if is_ragged(array):
+            packed[name + _VALUES] = np.concatenate(values)
+            packed[name + _OFFSETS] = np.cumsum([0, *map(len, values)], dtype=np.int64)
+            continue
         packed[name + _DATA] = np.frombuffer(b"".join(values), np.uint8)
         packed[name + _OFFSETS] = np.cumsum([0, *map(len, values)], dtype=np.int64)
     return packed
@@ -79,9 +86,11 @@ def unpack_columns(file: Path, names: Sequence[str], packed: Mapping[str, NDArra
         if name in packed:
             columns[name] = packed[name]
             continue
-        if name + _DATA not in packed or name + _OFFSETS not in packed:
+        stored = next((name + kind for kind in (_DATA, _VALUES) if name + kind in packed), "")
+        if not stored or name + _OFFSETS not in packed:
             raise UserError(f"{file}: no array {name!r}, found {', '.join(packed) or 'none'}")
-        data, offsets = packed[name + _DATA].tobytes(), packed[name + _OFFSETS].tolist()
+        offsets = packed[name + _OFFSETS].tolist()
+        data = packed[stored] if stored.endswith(_VALUES) else packed[stored].tobytes()
         column = np.empty(len(offsets) - 1, object)
         column[:] = [data[start:end] for start, end in itertools.pairwise(offsets)]
         columns[name] = column

@@ -23,10 +23,11 @@ class RowInput:
     Args:
         name: Input name.
         dtype: NumPy name, or `bytes` for texts.
-        shape: Shape without the row count.
+        shape: Shape without the row count; the first size is -1 for lists with unequal lengths.
         columns: Column names in order.
         stacked: Whether each column is one number in the input's last axis; else the only column is the input.
         fill: The number for a missing value, one for each number in a row; empty without a rule that fills.
+        longest: Most values in a list; 0 without a limit.
     """
 
     name: str
@@ -35,6 +36,12 @@ class RowInput:
     columns: tuple[str, ...]
     stacked: bool = False
     fill: tuple[float, ...] = ()
+    longest: int = 0
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a row is a list, whose length may differ from other rows'."""
+        return self.shape[:1] == (-1,)
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,19 @@ class RowLayout:
         """Columns that hold texts."""
         return frozenset(column for one in self.inputs if one.dtype == BYTES for column in one.columns)
 
+    @property
+    def lists(self) -> frozenset[str]:
+        """Columns that hold lists with unequal lengths."""
+        return frozenset(one.columns[0] for one in self.inputs if one.is_list)
+
     def describe_columns(self) -> list[dict[str, Any]]:
         """Return each column's name, dtype and place in its input."""
         return [
-            {"column": column, "dtype": one.dtype, "input": f"{one.name}[{index}]" if one.stacked else one.name}
+            {
+                "column": column,
+                "dtype": f"{one.dtype} list" if one.is_list else one.dtype,
+                "input": f"{one.name}[{index}]" if one.stacked else one.name,
+            }
             for one in self.inputs
             for index, column in enumerate(one.columns)
         ]
@@ -85,6 +101,9 @@ class RowLayout:
             column = step.get("column") or (next(iter(features)) if len(features) == 1 else "")
             if step["type"] == "OneHot" and column in features:
                 features[column] = [f"{name}={value}" for name in features[column] for value in step["values"]]
+            elif step["type"] == "Pad" and column in features:
+                added = {step[kind]: [f"{kind} of {column}"] for kind in ("lengths", "mask") if step.get(kind)}
+                features |= added
             elif step["type"] == "Rename" and column in features:
                 features = {step["name"] if name == column else name: found for name, found in features.items()}
             elif step["type"] == "Concatenate" and set(step["columns"]) <= set(features):
@@ -99,7 +118,8 @@ class RowLayout:
         for one in self.inputs:
             value: dict[str, Any] = {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)}
             value |= {"columns": list(one.columns)} if one.stacked else {"column": one.columns[0]}
-            inputs.append({**value, "fill": list(one.fill)} if one.fill else value)
+            value |= {"fill": list(one.fill)} if one.fill else {}
+            inputs.append({**value, "longest": one.longest} if one.longest else value)
         others = {"target": list(self.target), "others": list(self.others)}
         return {"inputs": inputs, "missing": self.missing, "extra": self.extra, **others}
 
@@ -144,7 +164,12 @@ def parse_layout(value: Any, inputs: Sequence[TensorSpec] | None = None) -> RowL
 
 
 def build_layout(
-    dataset: Dataset, inputs: Sequence[TensorSpec], names: Mapping[str, str], *, extra: str = "ignore"
+    dataset: Dataset,
+    inputs: Sequence[TensorSpec],
+    names: Mapping[str, str],
+    *,
+    steps: Sequence[Mapping[str, Any]] = (),
+    extra: str = "ignore",
 ) -> RowLayout | None:
     """Return the layout of a table's feature columns as a model's inputs; None for other data, or other inputs.
 
@@ -152,14 +177,20 @@ def build_layout(
         dataset: The dataset that the model was trained with.
         inputs: The model's request inputs, first dimension -1.
         names: Input name by dataset column, where it differs.
+        steps: The declared preprocessing steps before the model.
         extra: Whether other columns are `ignore`d or `refuse`d.
     """
     features = dataset.list_columns("feature")
     if dataset.report.get("format") not in _TABLES and not any(column.fields for column in features):
         return None
     fill = dataset.report.get("filled", {})
+    limits = {
+        step.get("column", ""): int(step["length"])
+        for step in steps
+        if step["type"] == "Pad" and not step.get("truncate")
+    }
     layout = RowLayout(
-        tuple(_describe_input(column, names.get(column.name, column.name), fill) for column in features),
+        tuple(_describe_input(column, names.get(column.name, column.name), fill, limits) for column in features),
         missing=dataset.report.get("missing_rule", "refuse"),
         extra=extra,
         target=_list_fields(dataset, "target"),
@@ -180,9 +211,13 @@ def is_stacked(column: Column) -> bool:
     return bool(column.fields) and column.dtype == "float32" and column.shape == (len(column.fields),)
 
 
-def _describe_input(column: Column, name: str, fill: Mapping[str, Sequence[float]]) -> RowInput:
+def _describe_input(
+    column: Column, name: str, fill: Mapping[str, Sequence[float]], limits: Mapping[str, int]
+) -> RowInput:
     fields = column.fields or (column.name,)
-    return RowInput(name, column.dtype, column.shape, fields, is_stacked(column), tuple(fill.get(column.name, ())))
+    longest = limits.get(column.name, limits.get("", 0)) if column.shape[:1] == (-1,) else 0
+    filled = tuple(fill.get(column.name, ()))
+    return RowInput(name, column.dtype, column.shape, fields, is_stacked(column), filled, longest)
 
 
 def _list_fields(dataset: Dataset, role: str) -> tuple[str, ...]:
@@ -198,4 +233,5 @@ def _parse_input(value: Mapping[str, Any]) -> RowInput:
         tuple(map(str, value["columns"])) if stacked else (str(value["column"]),),
         stacked,
         tuple(float(number) for number in value.get("fill", ())),
+        int(value.get("longest", 0)),
     )

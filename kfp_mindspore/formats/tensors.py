@@ -39,7 +39,7 @@ class TensorSpec:
 
         Args:
             dtype: The array type's NumPy name.
-            shape: The array's shape.
+            shape: The array's shape; -1 for the size in which a list of arrays differs.
 
         Returns:
             Such as `shape must be (-1, 1, 8, 8), got (3, 8, 8)`, or an empty text when the array fits.
@@ -47,7 +47,7 @@ class TensorSpec:
         if dtype != self.dtype:
             return f"dtype must be {self.dtype}, got {dtype}"
         fits = len(shape) == len(self.shape) and all(
-            size == wanted >= 0 or (wanted == -1 and size > 0) for size, wanted in zip(shape, self.shape, strict=True)
+            size == wanted >= 0 or (wanted == -1 and size != 0) for size, wanted in zip(shape, self.shape, strict=True)
         )
         return "" if fits else f"shape must be {self.describe_shape()}, got {tuple(shape)}"
 
@@ -90,12 +90,15 @@ def parse_range(value: Any) -> tuple[float, float]:
     return value[0], value[1]
 
 
-def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def list_mismatches(
+    specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]], *, ragged: bool = False
+) -> dict[str, str]:
     """Compare arrays with specs by name, dtype and shape.
 
     Args:
         specs: The expected tensors.
         arrays: Arrays by name; an array of `bytes` objects has dtype `bytes`.
+        ragged: Whether an array may hold a list of arrays with unequal lengths, for a free second dimension.
 
     Returns:
         What is wrong by name, such as {"image": "shape must be (-1, 1, 8, 8), got (3, 8, 8)"}; empty when all fit.
@@ -104,7 +107,11 @@ def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[An
     found = {name: f"missing, got {', '.join(map(repr, arrays)) or 'none'}" for name in expected if name not in arrays}
     found |= {name: f"unknown, expected {', '.join(map(repr, expected))}" for name in arrays if name not in expected}
     for name, spec in expected.items():
-        if name in arrays and (mismatch := spec.describe_mismatch(get_dtype(arrays[name]), arrays[name].shape)):
+        if name not in arrays:
+            continue
+        array = arrays[name]
+        found_type, shape = get_row_type(array) if ragged and is_ragged(array) else (get_dtype(array), array.shape)
+        if mismatch := spec.describe_mismatch(found_type, shape):
             found[name] = mismatch
     return found
 
@@ -114,6 +121,21 @@ def get_dtype(array: NDArray[Any]) -> str:
     if array.dtype == object and all(isinstance(value, bytes) for value in array.flat):
         return BYTES
     return array.dtype.name
+
+
+def is_ragged(array: NDArray[Any]) -> bool:
+    """Return whether an array holds a list of arrays, whose shapes may differ."""
+    return array.dtype == object and array.ndim == 1 and len(array) > 0 and hasattr(array[0], "dtype")
+
+
+def get_row_type(array: NDArray[Any]) -> tuple[str, tuple[int, ...]]:
+    """Return the dtype and shape of a list of arrays: -1 for the length, and for a further size in which they differ.
+
+    The dtype is `object` when the rows have several.
+    """
+    dtypes, shapes = {row.dtype for row in array}, {row.shape[1:] for row in array}
+    dtype = dtypes.pop().name if len(dtypes) == 1 else "object"
+    return dtype, (len(array), -1, *(shapes.pop() if len(shapes) == 1 else (-1,)))
 
 
 def describe_unequal_rows(arrays: Mapping[str, NDArray[Any]]) -> str:

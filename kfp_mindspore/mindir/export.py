@@ -323,7 +323,8 @@ def _add_rows(
     if raw is None:
         layout = build_layout(loaded.dataset, signature.free_batch(signature.inputs), names, extra=extra)
     else:
-        layout = build_layout(loaded.dataset, raw, {}, extra=extra)
+        steps = loaded.declaration.get("pre", ())
+        layout = build_layout(loaded.dataset, raw, {}, steps=steps, extra=extra)
     if layout is None:
         return signature
     return dataclasses.replace(signature, metadata={**signature.metadata, "rows": json.dumps(layout.to_dict())})

@@ -15,6 +15,7 @@ from .declaration import fit_steps as fit_steps
 from .images import CenterCrop as CenterCrop
 from .images import DecodeImage as DecodeImage
 from .images import Resize as Resize
+from .lists import Pad as Pad
 from .pipeline import Pipeline as Pipeline
 from .pipeline import Step as Step
 from .scaling import MinMax as MinMax

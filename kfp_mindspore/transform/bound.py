@@ -123,7 +123,7 @@ class BoundTransform:
         return self._guard("postprocess", self.transform.postprocess, outputs)
 
     def _check_inputs(self, given: Arrays) -> None:
-        errors = [f"input {name!r}: {what}" for name, what in list_mismatches(self.inputs, given).items()]
+        errors = [f"input {name!r}: {what}" for name, what in list_mismatches(self.inputs, given, ragged=True).items()]
         if not errors and self.signature.batch_size and (unequal := describe_unequal_rows(given)):
             errors = [f"inputs: {unequal}"]
         if errors:

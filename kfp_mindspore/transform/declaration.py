@@ -18,6 +18,7 @@ from kfp_mindspore.transform.base import Arrays
 from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
 from kfp_mindspore.transform.columns import Cast, Concatenate, Rename
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
+from kfp_mindspore.transform.lists import Pad
 from kfp_mindspore.transform.pipeline import Pipeline, Step
 from kfp_mindspore.transform.scaling import MinMax, Standardize
 from kfp_mindspore.transform.values import Label, Normalize, Softmax, TopK
@@ -33,6 +34,7 @@ STEPS: Mapping[str, type[Step]] = {
         MinMax,
         Normalize,
         OneHot,
+        Pad,
         Rename,
         Resize,
         Softmax,
@@ -43,7 +45,7 @@ STEPS: Mapping[str, type[Step]] = {
     )
 }
 # Arithmetic and look-ups: their time is linear in the element count.
-_LIGHT_STEPS = (Cast, Concatenate, Label, Normalize, OneHot, Rename, Softmax, TopK, Vocabulary)
+_LIGHT_STEPS = (Cast, Concatenate, Label, Normalize, OneHot, Pad, Rename, Softmax, TopK, Vocabulary)
 _PARTS = ("inputs", "pre", "post")
 _CODE_HINT = "Steps of your own belong in a transform: kfp-mindspore model export --transform FILE"
 

@@ -64,7 +64,7 @@ def _make_example(bound: BoundTransform, samples: VerifiedSamples, raw: Mapping[
     if bound.inputs == signature.free_batch(signature.inputs):
         batched = bool(signature.batch_size)
         return {name: array[:_EXAMPLE_ROWS] if batched else array for name, array in samples.inputs.items()}
-    if raw and not list_mismatches(bound.inputs, raw):
+    if raw and not list_mismatches(bound.inputs, raw, ragged=True):
         return {name: array[:_EXAMPLE_ROWS] for name, array in raw.items()}
     try:
         found: Any = bound.transform.make_example(signature)

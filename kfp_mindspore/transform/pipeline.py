@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.signature import Signature
-from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec, is_ragged
 from kfp_mindspore.transform.base import (
     Arrays,
     Transform,
@@ -89,7 +89,7 @@ class Step:
         return self.replace_spec(specs, self.infer_output)
 
     def make_example(self, spec: TensorSpec) -> NDArray[Any] | None:
-        """Return an input with two byte rows that gives the output `spec`; None for steps that take no bytes."""
+        """Return an input with two rows that gives the output `spec`; None where zeros do, in any free length."""
         return None
 
     def get_column(self, names: Iterable[str]) -> str:
@@ -211,7 +211,7 @@ class Pipeline(Transform):
         return specs
 
     def make_example(self, signature: Signature) -> Arrays | None:
-        """Return zeros, and for byte inputs the examples from the steps that decode them.
+        """Return zeros, and for byte inputs and lists the examples from the steps that decode or pad them.
 
         Explicit inputs have an example only if none holds bytes.
         """
@@ -228,15 +228,13 @@ class Pipeline(Transform):
         described = self.describe_inputs(signature)
         if any(spec.dtype == BYTES and spec.name not in decoded for spec in described):
             return None
+        examples = {spec.name: decoded.get(spec.name) for spec in described}
         return {
-            spec.name: decoded[spec.name] if spec.dtype == BYTES else np.zeros(make_shape(spec.shape), spec.dtype)
+            spec.name: np.zeros(make_shape(spec.shape), spec.dtype)
+            if (rows := examples[spec.name]) is None or (rows.dtype == object) != (spec.dtype == BYTES)
+            else rows
             for spec in described
         }
-
-
-def is_ragged(batch: NDArray[Any]) -> bool:
-    """Return whether a batch holds arrays with different shapes."""
-    return batch.dtype == object and len(batch) > 0 and isinstance(batch.flat[0], np.ndarray)
 
 
 def stack_rows(rows: list[NDArray[Any]]) -> NDArray[Any]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import itertools
+import json
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -169,12 +171,45 @@ class RowPacker:
                     self._refuse_missing(column, found.index(None) * len(texts) // len(found), name)
                 texts = fill_objects([text or b"" for text in found]).reshape(texts.shape)
             return texts
+        if one.is_list:
+            return self._to_lists(one, values, name)
         dtype = np.dtype(one.dtype)
         if one.shape:
             return self._complete(one, _to_nested(values, column, dtype, name), name)
         if dtype.kind == "f":
             return self._complete(one, _to_numbers(values, column, dtype, name), name)
         return self._to_integers(one, _to_numbers(values, column, None, name), name)
+
+    def _to_lists(self, one: RowInput, values: Any, name: Callable[[int], str]) -> NDArray[Any]:
+        """Return lists with unequal lengths as an array of arrays; a matrix, whose rows have one length, as it is."""
+        (column,), dtype = one.columns, np.dtype(one.dtype)
+        if isinstance(values, np.ndarray) and values.dtype != object and values.dtype.kind not in "SU":
+            if values.ndim != 1 + len(one.shape):
+                raise TransformInputError(f"column {column!r}: must have a list in each row, got shape {values.shape}")
+            rows = to_row(one, values, name(0))
+        else:
+            parsed = [self._to_list(one, value, index, name) for index, value in enumerate(values)]
+            rows = fill_objects(parsed)
+        for index, row in enumerate(rows):
+            if one.longest and len(row) > one.longest:
+                raise TransformInputError(
+                    f"{name(index)}: column {column!r}: has {len(row)} values, expected at most {one.longest}"
+                )
+            if row.shape[1:] != one.shape[1:]:
+                raise TransformInputError(
+                    f"{name(index)}: column {column!r}: must be lists with {one.shape[1:]} numbers, got {row.shape[1:]}"
+                )
+            if self._finite and dtype.kind == "f" and not np.isfinite(row).all():
+                raise TransformInputError(f"{name(index)}: column {column!r}: must be finite numbers")
+        return rows
+
+    def _to_list(self, one: RowInput, value: Any, index: int, name: Callable[[int], str]) -> NDArray[Any]:
+        (column,) = one.columns
+        if _is_missing(value):
+            if self.layout.missing in ("refuse", "drop"):
+                self._refuse_missing(column, index, name)
+            value = []
+        return to_row(one, value, name(index))
 
     def _to_integers(self, one: RowInput, array: NDArray[Any], name: Callable[[int], str]) -> NDArray[Any]:
         """Return whole numbers in the input's dtype; a table's column with missing values has floats."""
@@ -264,6 +299,47 @@ def unpack_columns(
             else {fields[0]: inputs[name]}
         )
     return columns
+
+
+def to_row(one: RowInput, value: Any, where: str) -> NDArray[Any]:
+    """Return one row's list in the input's dtype, or an array with such rows.
+
+    Args:
+        one: The input, whose rows are lists.
+        value: A list, an array, or a list as JSON text, as V2 and CSV files have it.
+        where: The row's place for messages.
+
+    Raises:
+        TransformInputError: It is no list, or holds other values than the dtype's.
+    """
+    (column,), dtype, found = one.columns, np.dtype(one.dtype), value
+    if isinstance(value, str | bytes):
+        with contextlib.suppress(ValueError):
+            found = json.loads(value)
+    kind = {"f": "numbers", "b": "booleans"}.get(dtype.kind, "integers")
+    if isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
+        if np.can_cast(found.dtype, dtype, "same_kind"):
+            with np.errstate(over="ignore"):
+                return found.astype(dtype, copy=False)
+        found = found.tolist()
+    if isinstance(found, tuple | np.ndarray):
+        found = list(found)
+    if not isinstance(found, list):
+        raise TransformInputError(f"{where}: column {column!r}: must be a list of {kind}, got {_show(value)}")
+    leaves = found
+    for _ in one.shape[1:]:
+        leaves = list(itertools.chain.from_iterable(row if isinstance(row, list) else [row] for row in leaves))
+    allowed = {"f": _NUMBERS, "b": frozenset({bool})}.get(dtype.kind, frozenset({int, bool}))
+    if not allowed.issuperset(map(type, leaves)):
+        wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
+        raise TransformInputError(f"{where}: column {column!r}: must be a list of {kind}, holds {_show(wrong)}")
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(found, dtype) if found else np.empty((0, *one.shape[1:]), dtype)
+    except (ValueError, OverflowError):
+        raise TransformInputError(
+            f"{where}: column {column!r}: must be a list of {kind} ({dtype.name}) with inner lists of equal lengths"
+        ) from None
 
 
 def _wrap(column: str) -> Callable[[Mapping[str, Any]], tuple[Any]]:

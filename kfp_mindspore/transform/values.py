@@ -16,16 +16,22 @@ from kfp_mindspore.transform.pipeline import Step, keep_float, require_float
 
 
 class Normalize(Step):
-    """`(value - mean) / std`, for each channel or feature (axis 1).
+    """`(value - mean) / std`, for each channel or feature.
 
     Args:
         mean: One number, or one a channel.
         std: One number, or one a channel; none may be 0.
+        axis: The channels' axis: 1, or -1 for the last one, as the values at each step of a sequence have it.
         column: The input; may be left out when there is only one.
     """
 
-    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float], *, column: str = "") -> None:
+    def __init__(
+        self, mean: float | Sequence[float], std: float | Sequence[float], *, axis: int = 1, column: str = ""
+    ) -> None:
         super().__init__(column)
+        if axis not in (1, -1) or isinstance(axis, bool):
+            raise UserError(f"Normalize: axis: must be 1 or -1, got {axis!r}")
+        self.axis = axis
         self.mean = np.atleast_1d(np.asarray(mean, np.float32))
         self.std = np.atleast_1d(np.asarray(std, np.float32))
         if self.mean.ndim != 1 or self.std.ndim != 1 or len({self.mean.size, self.std.size} - {1}) > 1:
@@ -40,9 +46,11 @@ class Normalize(Step):
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Normalise; float32, or the batch's own floating type."""
-        if self.channels > 1 and (batch.ndim < 2 or batch.shape[1] != self.channels):
-            raise TransformInputError(f"input: must have {self.channels} channels on axis 1, got shape {batch.shape}")
-        shape = (-1,) + (1,) * max(batch.ndim - 2, 0)
+        if self.channels > 1 and (batch.ndim < 2 or batch.shape[self.axis] != self.channels):
+            raise TransformInputError(
+                f"input: must have {self.channels} channels on axis {self.axis}, got shape {batch.shape}"
+            )
+        shape = (-1,) + (1,) * (max(batch.ndim - 2, 0) if self.axis == 1 else 0)
         with np.errstate(all="ignore"):
             values: NDArray[Any] = (batch.astype(np.float32, copy=False) - self.mean.reshape(shape)) / self.std.reshape(
                 shape
@@ -52,7 +60,7 @@ class Normalize(Step):
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec itself, if the channel count fits."""
         require_float(self, spec)
-        if self.channels > 1 and (len(spec.shape) < 2 or spec.shape[1] not in (-1, self.channels)):
+        if self.channels > 1 and (len(spec.shape) < 2 or spec.shape[self.axis] not in (-1, self.channels)):
             raise UserError(f"Normalize: is for {self.channels} channels, but {spec.name!r} has shape {spec.shape}")
         return spec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class SourceRequest:
             readers may read other numbers as float32, since they are stacked in a float32 column.
         optional: Fields that are read where the source has them, beside `fields`.
         texts: Fields that a CSV file has as texts, also where all of them look like numbers.
+        lists: The columns whose lists may have unequal lengths, each with the most values in a list, 0 for any number;
+            the name "" is for each column that no option names.
         length: Length of a text file's windows, in characters.
         text_lines: Whether a line in a text file is a sample, instead of a window.
         image_size: Image height and width in a folder; None for the most frequent size.
@@ -39,6 +41,7 @@ class SourceRequest:
     exact: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
+    lists: Mapping[str, int] = field(default_factory=dict)
     length: int = 64
     text_lines: bool = False
     image_size: tuple[int, int] | None = None

@@ -15,6 +15,7 @@ from kfp_mindspore.data.sources.base import (
     to_objects,
 )
 from kfp_mindspore.data.sources.content import check_encoding
+from kfp_mindspore.data.sources.lists import get_limit, parse_lists, read_lists
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
             and (types.is_floating(schema.field(name).type) or _is_integer(schema.field(name).type))
         }
         types_seen = {name: schema.field(name).type for name in names if not types.is_null(schema.field(name).type)}
-        texts = {name: string() for name in names if name in request.texts}
+        texts = {name: string() for name in names if name in request.texts or name in request.lists}
         options = csv.ConvertOptions(include_columns=names, column_types=types_seen | stacked | texts)
         integers = frozenset(name for name in names if _is_integer(schema.field(name).type))
         try:
             if len(types_seen) == len(names):
                 blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
                 with csv.open_csv(str(path), blocks, parse, options) as reader:
-                    return _to_source("CSV", where, reader.schema, reader, exact, integers)
+                    return _to_source("CSV", where, reader.schema, reader, request, exact, integers)
         except lib.ArrowInvalid:
             # A column that starts with numbers and continues with texts.
             pass
@@ -75,7 +76,7 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
         if not isinstance(error, OSError):
             check_encoding(path, where, delimiter)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
-    return _to_source("CSV", where, table.schema, table.to_batches(), exact, integers)
+    return _to_source("CSV", where, table.schema, table.to_batches(), request, exact, integers)
 
 
 def read_parquet(path: Path, request: SourceRequest) -> Source:
@@ -99,7 +100,7 @@ def read_parquet(path: Path, request: SourceRequest) -> Source:
         raise UserError(f"{where}: cannot be read ({error})") from None
     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
     return _to_source(
-        "Parquet", where, table.schema, batches, request.exact | request.optional | set(guess_target(names))
+        "Parquet", where, table.schema, batches, request, request.exact | request.optional | set(guess_target(names))
     )
 
 
@@ -125,6 +126,7 @@ def read_json_lines(path: Path, request: SourceRequest) -> Source:
         where,
         table.schema,
         table.to_batches(),
+        request,
         request.exact | request.optional | set(guess_target(names)),
     )
 
@@ -140,6 +142,7 @@ def _to_source(
     where: str,
     schema: Any,
     batches: Iterable[Any],
+    request: SourceRequest,
     exact: frozenset[str] | set[str],
     integers: frozenset[str] = frozenset(),
 ) -> Source:
@@ -170,10 +173,16 @@ def _to_source(
         raise UserError(f"{where}: has no rows")
     table = pyarrow.Table.from_batches(rest)
     matrix = _join(parts)
+    limits = {name: get_limit(request, name, exact=name in exact) for name in others}
     columns = {
-        name: matrix[:, stacked.index(name)] if name in stacked else _to_array(f"{where}: {name}", table.column(name))
+        name: matrix[:, stacked.index(name)]
+        if name in stacked
+        else _to_array(f"{where}: {name}", table.column(name), limits[name])
         for name in schema.names
     }
+    for name in others:
+        if name in request.lists and columns[name].dtype == object and types.is_string(schema.field(name).type):
+            columns[name] = parse_lists(f"{where}: {name}", columns[name], request.lists[name])
     times = tuple(field.name for field in schema if types.is_temporal(field.type))
     integers |= {field.name for field in schema if _is_integer(field.type)}
     return Source(
@@ -201,8 +210,8 @@ def _join(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return matrix
 
 
-def _to_array(where: str, column: Any) -> NDArray[Any]:
-    """Return an Arrow column as an array: numbers, `bytes` objects, times as int64, lists as arrays."""
+def _to_array(where: str, column: Any, limit: int | None) -> NDArray[Any]:
+    """Return an Arrow column as an array: numbers, `bytes` objects, times as int64, lists by `read_lists`."""
     import numpy as np
     from pyarrow import compute, types
 
@@ -223,11 +232,5 @@ def _to_array(where: str, column: Any) -> NDArray[Any]:
     if types.is_decimal(kind):
         return np.ascontiguousarray(column.cast("float64").to_numpy())
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        try:
-            array = np.array(column.to_pylist())
-        except ValueError:
-            array = np.empty(0, object)
-        if array.dtype.kind not in "biuf":
-            raise UserError(f"{where}: lists must hold numbers and have equal lengths")
-        return array
+        return read_lists(where, column, limit)
     raise UserError(f"{where}: has the type {kind}, which cannot be a column", hint="Leave it out: --features NAME,…")
