@@ -16,10 +16,11 @@ from kfp_mindspore import files
 from kfp_mindspore.data.sources.base import SourceRequest, import_pyarrow
 from kfp_mindspore.data.sources.formats import read_path, recognise_format
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.formats.rows import RowLayout
+from kfp_mindspore.formats.rows import RowInput, RowLayout
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.transform.base import TransformInputError
-from kfp_mindspore.transform.rows import RowPacker
+from kfp_mindspore.transform.pipeline import stack_rows
+from kfp_mindspore.transform.rows import RowPacker, to_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,13 +181,17 @@ def _read_table(path: Path, layout: RowLayout) -> FileRows:
         guess_target=False,
         exact=frozenset(layout.columns),
         optional=frozenset(layout.target),
-        texts=layout.texts,
+        texts=layout.texts | layout.lists,
+        lists=dict.fromkeys(layout.lists, 0),
     )
     source = read_path(path, request, recognise_format(path))
     columns: dict[str, Any] = dict(source.columns)
     for name in layout.columns:
         array = columns.get(name)
-        if name in layout.texts and source.missing.get(name) and layout.missing in ("refuse", "drop"):
+        if name in layout.lists:
+            if source.missing.get(name) and layout.missing in ("refuse", "drop"):
+                columns[name] = [row if len(row) else None for row in source.columns[name]]
+        elif name in layout.texts and source.missing.get(name) and layout.missing in ("refuse", "drop"):
             columns[name] = [value or None for value in source.columns[name]]
         elif name not in layout.texts and array is not None and array.dtype == object:
             columns[name] = _parse_numbers(path, name, array)
@@ -342,9 +347,14 @@ def _convert(path: Path, values: Any, spec: TensorSpec) -> NDArray[Any]:
         texts = np.array(values, object)
         texts.ravel()[:] = [_to_bytes(path, spec.name, value) for value in texts.ravel()]
         return texts
+    dtype = np.dtype(spec.dtype)
+    if spec.shape[1:2] == (-1,):
+        one = RowInput(spec.name, spec.dtype, spec.shape[1:], (spec.name,))
+        with _naming(path):
+            rows = [to_row(one, value, _name_row(index)) for index, value in enumerate(values)]
+        return stack_rows(rows)
     try:
         array = np.asarray(values)
-        dtype = np.dtype(spec.dtype)
         if array.dtype.kind in "US":
             array = array.astype(dtype if dtype.kind in "iu" else np.float64)
         if not np.can_cast(array.dtype, dtype, "same_kind"):

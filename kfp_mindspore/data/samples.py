@@ -72,7 +72,7 @@ def read_samples(
     by_role = {role: {column.name: arrays[column.name] for column in dataset.list_columns(role)} for role in ROLES}
     raw = by_role["feature"]
     if layout is not None:
-        raw = _arrange(dataset, raw, layout)
+        raw = arrange_columns(dataset, raw, layout)
     declaration = dataset.preprocessing if preprocessing is None else preprocessing
     inputs = raw
     if declaration:
@@ -88,8 +88,12 @@ def read_samples(
     )
 
 
-def _arrange(dataset: Dataset, raw: Mapping[str, NDArray[Any]], layout: RowLayout) -> dict[str, NDArray[Any]]:
-    """Return the inputs by a layout for a dataset's feature columns; other datasets' as they are."""
+def arrange_columns(dataset: Dataset, raw: Mapping[str, NDArray[Any]], layout: RowLayout) -> dict[str, NDArray[Any]]:
+    """Return the inputs by a layout for a dataset's feature columns; other datasets' as they are.
+
+    Raises:
+        UserError: A column is missing, or its values do not fit the layout.
+    """
     from kfp_mindspore.transform.base import TransformInputError
     from kfp_mindspore.transform.rows import RowPacker, unpack_columns
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.formats.tensors import BYTES
+from kfp_mindspore.formats.tensors import BYTES, get_row_type, is_ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +55,9 @@ class ExampleRequest:
 
 
 def _encode(array: NDArray[Any]) -> dict[str, Any]:
+    if is_ragged(array):
+        dtype, shape = get_row_type(array)
+        return {"dtype": dtype, "shape": list(shape), "data": [row.tolist() for row in array]}
     texts = array.dtype == object
     data = [base64.b64encode(value).decode() for value in array.ravel()] if texts else array.ravel().tolist()
     return {"dtype": BYTES if texts else array.dtype.name, "shape": list(array.shape), "data": data}
@@ -64,6 +67,10 @@ def _decode(entry: Mapping[str, Any]) -> NDArray[Any]:
     import numpy as np
 
     array: NDArray[Any]
+    if entry["shape"][1:2] == [-1]:
+        array, inner = np.empty(len(entry["data"]), object), entry["shape"][2:]
+        array[:] = [np.array(row, entry["dtype"]).reshape(-1, *inner) for row in entry["data"]]
+        return array
     if entry["dtype"] == BYTES:
         array = np.empty(len(entry["data"]), object)
         array[:] = [base64.b64decode(text, validate=True) for text in entry["data"]]

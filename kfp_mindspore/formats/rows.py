@@ -200,6 +200,47 @@ def build_layout(
     return layout if unique and fits(layout, inputs) else None
 
 
+def build_field_layout(dataset: Dataset, inputs: Sequence[TensorSpec], *, extra: str = "ignore") -> RowLayout | None:
+    """Return the layout for a transform's request inputs, each a feature column or a field in a stacked one.
+
+    Args:
+        dataset: The dataset that the model was trained with.
+        inputs: The transform's request inputs, first dimension -1; not all columns need to be among them.
+        extra: Whether other columns are `ignore`d or `refuse`d.
+
+    Returns:
+        The layout; None for data that is no table, or when an input is no column.
+    """
+    if dataset.report.get("format") not in _TABLES:
+        return None
+    fill = dataset.report.get("filled", {})
+    columns = {column.name: column for column in dataset.list_columns("feature")}
+    places = {field: (column, index) for column in columns.values() for index, field in enumerate(column.fields)}
+    found: list[RowInput] = []
+    for spec in inputs:
+        column = columns.get(spec.name)
+        if column is not None and (column.dtype, column.shape) == (spec.dtype, spec.shape[1:]):
+            found.append(_describe_input(column, spec.name, fill, {}))
+        elif (
+            spec.name in places
+            and spec.shape[1:] == ()
+            and (spec.dtype == BYTES) == (places[spec.name][0].dtype == BYTES)
+        ):
+            column, index = places[spec.name]
+            values = tuple(fill.get(column.name, ()))[index : index + 1] if spec.dtype.startswith("float") else ()
+            found.append(RowInput(spec.name, spec.dtype, (), (spec.name,), fill=values))
+        else:
+            return None
+    layout = RowLayout(
+        tuple(found),
+        missing=dataset.report.get("missing_rule", "refuse"),
+        extra=extra,
+        target=_list_fields(dataset, "target"),
+        others=_list_fields(dataset, "weight") + _list_fields(dataset, "id"),
+    )
+    return layout if len(set(layout.columns)) == len(layout.columns) else None
+
+
 def fits(layout: RowLayout, inputs: Sequence[TensorSpec]) -> bool:
     """Return whether a layout's inputs are a model's request inputs."""
     expected = {spec.name: (spec.dtype, spec.shape[1:]) for spec in inputs}

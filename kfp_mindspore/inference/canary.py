@@ -83,7 +83,7 @@ def run_canary_test(
                 raise ProcessFailedError(f"traffic splitter of service {status.name}: {error.message}") from error
     try:
         stable = predict_parts(
-            lambda part: predict_v2(status.url, status.name, part, specs[:1], timeout),
+            lambda part: predict_v2(status.url, status.name, part, specs[:1], timeout, bundle.signature.rows),
             verified.inputs,
             get_max_rows(bundle),
         )

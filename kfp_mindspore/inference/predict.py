@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.rows import RowLayout, parse_layout
-from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec, is_ragged
 from kfp_mindspore.inference import rest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from pandas import DataFrame
 
@@ -79,7 +81,7 @@ def predict(
         is_rows = isinstance(given, list) and isinstance(given[0], Mapping)
         arrays = _convert_inputs(_transpose(given) if is_rows else given, specs, name)
     address = target.rstrip("/") or url
-    answers = predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout), arrays, rows)
+    answers = predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout, layout), arrays, rows)
     for spec in outputs:
         if spec.dtype == BYTES:
             texts = answers[spec.name]
@@ -103,13 +105,23 @@ def predict_parts(
 
 
 def predict_v2(
-    url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
+    url: str,
+    name: str,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: tuple[TensorSpec, ...],
+    timeout: float,
+    layout: RowLayout | None = None,
 ) -> Arrays:
     """Return a service's outputs by name.
+
+    With a layout, lists with unequal lengths are sent by the table's columns, each list as JSON text: a tensor's rows
+    have one length.
 
     Raises:
         RequestError: The request failed, or its response has not these outputs.
     """
+    if layout is not None and any(map(is_ragged, inputs.values())):
+        inputs = {key: _encode_lists(array) for key, array in unpack_inputs(inputs, layout).items()}
     tensors = [
         {
             "name": key,
@@ -163,6 +175,24 @@ def to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
         return np.asarray(values, dtype=np.dtype(spec.dtype))
     except (TypeError, ValueError) as error:
         raise rest.ServiceRequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
+
+
+def unpack_inputs(inputs: Mapping[str, NDArray[Any]], layout: RowLayout) -> Arrays:
+    """Return the table's columns in a model's inputs."""
+    from kfp_mindspore.transform.rows import RowPacker
+
+    return RowPacker(layout).unpack(inputs)
+
+
+def _encode_lists(array: NDArray[Any]) -> NDArray[Any]:
+    """Return lists as JSON texts, another array as it is."""
+    import numpy as np
+
+    if not is_ragged(array):
+        return array
+    texts = np.empty(len(array), object)
+    texts[:] = [json.dumps(row.tolist()).encode() for row in array]
+    return texts
 
 
 def _decode(value: bytes) -> str | bytes:
@@ -265,15 +295,29 @@ def _convert_inputs(inputs: NDArray[Any] | Mapping[str, Any], specs: tuple[Tenso
             # NumPy's own type for bytes drops trailing zeros.
             array = np.asarray(inputs[spec.name], object if spec.dtype == BYTES else None)
         except ValueError as error:
-            raise UserError(f"inputs: {spec.name}: rows must have the same shape: {error}") from None
+            if spec.shape[1:2] != (-1,):
+                raise UserError(f"inputs: {spec.name}: rows must have the same shape: {error}") from None
+            array = np.empty(len(inputs[spec.name]), object)
+            array[:] = [np.asarray(row) for row in inputs[spec.name]]
         if spec.dtype == BYTES:
             arrays[spec.name] = _encode_texts(array, spec.name)
             continue
         dtype = np.dtype(spec.dtype)
-        if not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise UserError(f"inputs: {spec.name}: must be {spec.dtype}, got {array.dtype}")
-        arrays[spec.name] = array.astype(dtype, copy=False)
+        if is_ragged(array) and spec.shape[1:2] == (-1,):
+            array = array.copy()
+            array[:] = [_cast(row, dtype, spec.name) for row in array]
+            arrays[spec.name] = array
+            continue
+        arrays[spec.name] = _cast(array, dtype, spec.name)
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or lengths == {0}:
         raise UserError(f"inputs: must have the same number of samples, at least 1, got {sorted(lengths)}")
     return arrays
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    import numpy as np
+
+    if array.size and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise UserError(f"inputs: {name}: must be {dtype.name}, got {array.dtype}")
+    return array.astype(dtype, copy=False)

@@ -16,7 +16,7 @@ from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.predict import predict_parts, predict_v2, read_layout, to_array, to_json
+from kfp_mindspore.inference.predict import predict_parts, predict_v2, read_layout, to_array, to_json, unpack_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def run_smoke_test(
     layout = read_layout(url.rstrip("/"), model_name, timeout=timeout) if bundle.signature.rows is not None else None
     protocols: dict[str, Callable[[Mapping[str, NDArray[Any]]], Arrays]] = {
         "v1": lambda part: _predict_v1(url.rstrip("/"), model_name, part, outputs, timeout, layout),
-        "v2": lambda part: predict_v2(url.rstrip("/"), model_name, part, outputs, timeout),
+        "v2": lambda part: predict_v2(url.rstrip("/"), model_name, part, outputs, timeout, layout),
     }
     differences: dict[str, float] = {}
     answers: Arrays = {}
@@ -197,9 +197,7 @@ def _predict_v1(
     layout: RowLayout | None,
 ) -> Arrays:
     if layout is not None:
-        from kfp_mindspore.transform.rows import RowPacker
-
-        inputs = RowPacker(layout).unpack(inputs)
+        inputs = unpack_inputs(inputs, layout)
     columns = {key: to_json(array) for key, array in inputs.items()}
     if len(columns) == 1 and layout is None:
         instances = next(iter(columns.values()))

@@ -12,7 +12,7 @@ from kfp_mindspore import events
 from kfp_mindspore.data.samples import GROUP, Samples, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import Predictions, build_predictions, compute_metrics, get_metric
-from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.mindir.baselines import TASKS, compute_baselines
@@ -152,7 +152,9 @@ def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Sam
     declaration = bundle.read_preprocessing()
     pre = declaration if declaration.get("pre") else None
     # A model without preprocessing has its layout for raw columns, not for the dataset's preprocessed ones.
-    layout = bundle.signature.rows if pre or not dataset.preprocessing.get("pre") else None
+    # A transform's layout is for its own inputs, which are not the graph's.
+    is_code = TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
+    layout = bundle.signature.rows if pre or not (dataset.preprocessing.get("pre") or is_code) else None
     return read_samples(dataset, split, preprocessing=pre, layout=layout)
 
 

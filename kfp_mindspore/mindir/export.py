@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
+from kfp_mindspore.data.samples import arrange_columns
 from kfp_mindspore.errors import KfpMindSporeError, UserError, join_names
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
@@ -27,7 +28,7 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
-from kfp_mindspore.formats.rows import build_layout
+from kfp_mindspore.formats.rows import build_field_layout, build_layout
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export_samples import (
@@ -179,7 +180,7 @@ def export_mindir(
             if signature.dimensions:
                 difference = max(difference, check_padding(writer.directory, signature, kept, tolerance, key))
             if transform is not None:
-                signature = _add_transform(writer, transform, signature, kept, loaded.raw, key)
+                signature = _add_transform(writer, transform, signature, kept, loaded, key, options.extra_columns)
             verified = {**loaded.origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
             writer.sign(dataclasses.replace(signature, verified=verified))
             _check_signature(writer.directory, output_dir)
@@ -345,10 +346,21 @@ def _add_transform(
     transform: Path | str,
     signature: Signature,
     samples: VerifiedSamples,
-    raw: Arrays,
+    loaded: ExportSamples,
     key: bytes | None,
+    extra: str,
 ) -> Signature:
-    """Validate a transform, write it and its example, and return the signature, which names a registered one."""
+    """Validate a transform, write it and its example, and return the signature with its name and the table's columns.
+
+    Args:
+        writer: The bundle.
+        transform: A file, or a registered name, which the signature names.
+        signature: The signature.
+        samples: The graph's samples.
+        loaded: The export's samples.
+        key: The model's key.
+        extra: Whether other columns are `ignore`d or `refuse`d.
+    """
     from kfp_mindspore.mindir.runner import GraphRunner
 
     bound, source = read_transform(transform, signature)
@@ -357,13 +369,18 @@ def _add_transform(
         with GraphRunner(ModelBundle(writer.directory, signature), max_batch=1, warm=(), key=key) as runner:
             return runner.predict(arrays)
 
+    raw, metadata = loaded.raw, dict(signature.metadata)
+    if loaded.dataset is not None and (layout := build_field_layout(loaded.dataset, bound.inputs, extra=extra)):
+        raw = arrange_columns(loaded.dataset, loaded.raw, layout)
+        metadata["rows"] = json.dumps(layout.to_dict())
     example = try_transform(bound, samples, compute, Path(transform) if source else None, raw=raw)
     if example is not None:
         writer.write_example(example)
     if source:
         (writer.directory / TRANSFORM_FILE).write_bytes(source)
-        return signature
-    return dataclasses.replace(signature, metadata={**signature.metadata, "transform": str(transform)})
+    else:
+        metadata["transform"] = str(transform)
+    return dataclasses.replace(signature, metadata=metadata)
 
 
 def _describe(checkpoint: Checkpoint, samples: ExportSamples, options: ExportOptions) -> dict[str, str]:

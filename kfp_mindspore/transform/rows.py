@@ -181,15 +181,11 @@ class RowPacker:
         return self._to_integers(one, _to_numbers(values, column, None, name), name)
 
     def _to_lists(self, one: RowInput, values: Any, name: Callable[[int], str]) -> NDArray[Any]:
-        """Return lists with unequal lengths as an array of arrays; a matrix, whose rows have one length, as it is."""
+        """Return lists with unequal lengths as an array of arrays."""
         (column,), dtype = one.columns, np.dtype(one.dtype)
-        if isinstance(values, np.ndarray) and values.dtype != object and values.dtype.kind not in "SU":
-            if values.ndim != 1 + len(one.shape):
-                raise TransformInputError(f"column {column!r}: must have a list in each row, got shape {values.shape}")
-            rows = to_row(one, values, name(0))
-        else:
-            parsed = [self._to_list(one, value, index, name) for index, value in enumerate(values)]
-            rows = fill_objects(parsed)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim != 1 + len(one.shape):
+            raise TransformInputError(f"column {column!r}: must have a list in each row, got shape {values.shape}")
+        rows = fill_objects([self._to_list(one, value, index, name) for index, value in enumerate(values)])
         for index, row in enumerate(rows):
             if one.longest and len(row) > one.longest:
                 raise TransformInputError(
@@ -318,7 +314,8 @@ def to_row(one: RowInput, value: Any, where: str) -> NDArray[Any]:
             found = json.loads(value)
     kind = {"f": "numbers", "b": "booleans"}.get(dtype.kind, "integers")
     if isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
-        if np.can_cast(found.dtype, dtype, "same_kind"):
+        whole = dtype.kind in "iu" and found.dtype.kind in "iu"
+        if np.can_cast(found.dtype, dtype, "same_kind") and not (whole and _exceeds(found, dtype)):
             with np.errstate(over="ignore"):
                 return found.astype(dtype, copy=False)
         found = found.tolist()
@@ -335,11 +332,18 @@ def to_row(one: RowInput, value: Any, where: str) -> NDArray[Any]:
         raise TransformInputError(f"{where}: column {column!r}: must be a list of {kind}, holds {_show(wrong)}")
     try:
         with np.errstate(over="ignore"):
-            return np.array(found, dtype) if found else np.empty((0, *one.shape[1:]), dtype)
+            array = np.array(found, np.int64 if dtype.kind in "iu" else dtype)
     except (ValueError, OverflowError):
-        raise TransformInputError(
-            f"{where}: column {column!r}: must be a list of {kind} ({dtype.name}) with inner lists of equal lengths"
-        ) from None
+        array = np.empty(0, object)
+    if array.dtype == object or (dtype.kind in "iu" and _exceeds(array, dtype)):
+        inner = ", with inner lists of equal lengths" if one.shape[1:] else ""
+        raise TransformInputError(f"{where}: column {column!r}: must be a list of {kind} ({dtype.name}){inner}")
+    return array.astype(dtype) if found else np.empty((0, *one.shape[1:]), dtype)
+
+
+def _exceeds(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    limits = np.iinfo(dtype)
+    return bool(array.size and (array.min() < limits.min or array.max() > limits.max))
 
 
 def _wrap(column: str) -> Callable[[Mapping[str, Any]], tuple[Any]]:

@@ -39,6 +39,25 @@ class Echo(nn.Cell):
         return self.flatten(values) * self.scale
 
 
+class Tokens(nn.Cell):
+    """Returns padded ids, their mask and their count, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = mindspore.Parameter(mindspore.Tensor(1.0, mindspore.float32), name="scale")
+
+    def construct(self, tokens, mask, count):
+        numbers = (tokens.astype(mindspore.float32), mask, ops.expand_dims(count.astype(mindspore.float32), 1))
+        return ops.concat(numbers, 1) * self.scale
+
+
+class Visit(Tokens):
+    """Returns `Tokens`' output beside a further feature."""
+
+    def construct(self, features, tokens, mask, count):
+        return ops.concat((super().construct(tokens, mask, count), features), 1)
+
+
 class Sequence(nn.Cell):
     """Scores for each token, from the token and from all unmasked tokens."""
 

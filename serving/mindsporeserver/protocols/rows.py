@@ -38,6 +38,20 @@ class RowReader:
         self._inputs = {column: one for one in layout.inputs for column in one.columns}
         self._make_reader = lru_cache(maxsize=256)(self._build_reader)
 
+    @property
+    def only_list(self) -> str:
+        """The only column, if it holds lists; rows may then be the lists themselves."""
+        (column, *others) = self.layout.columns
+        return column if not others and self._inputs[column].is_list else ""
+
+    def read_lists(self, rows: Sequence[Any]) -> Arrays:
+        """Convert V1's rows, each a list for `only_list`.
+
+        Raises:
+            InvalidRequestError: As `read_rows`.
+        """
+        return self.read_rows([{self.only_list: row} for row in rows])
+
     def accepts(self, names: Iterable[str]) -> bool:
         """Return whether a request's names are columns, rather than the model's own inputs."""
         return self._packer.accepts(names)
@@ -77,15 +91,18 @@ class RowReader:
         """
         if name not in self._inputs:
             return None
-        is_text = name in self.layout.texts
-        if not isinstance(datatype, str) or datatype not in _DTYPES or (datatype == "BYTES") != is_text:
+        is_text, is_list = name in self.layout.texts, self._inputs[name].is_list
+        known = isinstance(datatype, str) and datatype in _DTYPES
+        if not known or ((datatype == "BYTES") != is_text and not is_list):
             expected = "BYTES" if is_text else "a number's, such as FP64 or INT64"
+            expected += ", or BYTES for lists as JSON text" if is_list else ""
             raise InvalidRequestError(f"column {name!r}: datatype must be {expected}, got {shorten(datatype)}")
         return self._make_reader(name, datatype)
 
     def _build_reader(self, name: str, datatype: str) -> ColumnReader:
         one = self._inputs[name]
-        return ColumnReader(TensorSpec(name, _DTYPES[datatype], (-1, *(() if one.stacked else one.shape))))
+        is_json = one.is_list and datatype == "BYTES"
+        return ColumnReader(TensorSpec(name, _DTYPES[datatype], (-1, *(() if one.stacked or is_json else one.shape))))
 
 
 class ColumnReader:

@@ -79,6 +79,8 @@ def decode(payload: Any, readers: Mapping[str, InputReader], rows_by_column: Row
             name: reader.read_nested([_get(row, index, name, readers) for index, row in enumerate(rows)])
             for name, reader in readers.items()
         }
+    if rows_by_column is not None and rows_by_column.only_list and rows:
+        return rows_by_column.read_lists(rows)
     if len(readers) > 1:
         columns = "" if rows_by_column is None else f", or the columns {join(rows_by_column.layout.columns)}"
         raise InvalidRequestError(

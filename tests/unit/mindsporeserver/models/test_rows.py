@@ -20,6 +20,7 @@ from kfp_mindspore.cli.main import cli
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.inference.predict import predict as predict_arrays
 from kfp_mindspore.mindir.evaluate import read_model_samples
@@ -33,6 +34,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "strict": ({"missing": "drop", "ids": ["id"]}, {"extra_columns": "refuse"}),
     "plain": ({"missing": 0, "features": ["age", "income"], "preprocessing": "none"}, {}),
 }
+CODED = "coded"
 ROW = {"age": 41, "income": 3.25, "garden": True, "city": "Oslo"}
 
 
@@ -44,13 +46,16 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
         for name, (options, changes) in MODELS.items():
             export_table(root, name, options, **changes)
+        transform = Path(__file__).parents[3] / "support" / "table_transform.py"
+        export_table(root, CODED, {"missing": "mean", "ids": ["id"]}, transform=transform)
     return root
 
 
 @pytest.fixture(scope="module")
 def served(tables: Path, start_server: Callable[..., Any]) -> Any:
-    first, *others = [f"{name}={tables / name}" for name in MODELS]
-    server = start_server(first, "mean", *[f"--model_dir={model}" for model in others])
+    first, *others = [f"{name}={tables / name}" for name in (*MODELS, CODED)]
+    flags = [f"--model_dir={model}" for model in others]
+    server = start_server(first, "mean", "--allow_model_code=true", *flags)
     server.wait("/v2/health/ready", 120)
     return server
 
@@ -133,6 +138,32 @@ def test_rows_become_features_of_training(served: Any, tables: Path, name: str, 
     keep = [*layout.columns, *([] if name == "plain" else ["id"]), "price"]
     rows = [{field: row[field] for field in keep} for row in rows]
     np.testing.assert_allclose(predict(served, name, rows), np.concatenate(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize("predict", PROTOCOLS)
+def test_model_with_transform_code_accepts_rows(served: Any, predict: Any) -> None:
+    rows = [{"garden": True, "price": 3, "income": 3.25, "age": 41, "city": "Oslo"}]
+    np.testing.assert_allclose(predict(served, CODED, rows), [[4.1, 3.25, 0, 0, 1, 0]], rtol=1e-6)
+
+
+def test_table_is_predicted_and_evaluated_with_transform_code(served: Any, tables: Path) -> None:
+    report = run_smoke_test(f"http://127.0.0.1:{served.port}", CODED, tables / CODED)
+    assert report.max_abs_diff <= 1e-6
+    bundle = ModelBundle.open(tables / CODED)
+    example = bundle.read_example()
+    assert example is not None
+    assert {name: array.dtype.name for name, array in example.inputs.items()} == {
+        "city": "object",
+        "age": "int64",
+        "income": "float32",
+    }
+    arguments = ["model", "predict", str(bundle.path), str(tables / "table.csv"), "--allow-model-code"]
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    lines = [json.loads(line) for line in result.output.splitlines()]
+    rows = [{name: row[name] for name in ("city", "age", "income")} for row in make_rows()]
+    np.testing.assert_allclose([line["output"] for line in lines], predict_v1(served, CODED, rows), atol=1e-6)
+    samples = read_model_samples(bundle, Dataset.open(tables / f"{CODED}-data"), "test")
+    assert samples.inputs["features"].shape[1:] == (6,)
 
 
 @pytest.mark.parametrize("predict", PROTOCOLS)
