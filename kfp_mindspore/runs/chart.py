@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from kfp_mindspore.evaluation.axes import build_axis
 
 WIDTH, HEIGHT = 480, 240
 LEFT, RIGHT, TOP, BOTTOM = 56, 468, 10, 196
 _STYLES = ("first", "second")
-_TICKS = 5
 
 Point = tuple[int, "float | None"]
 
@@ -34,13 +33,13 @@ def compute_chart(title: str, series: Mapping[str, Sequence[Point]]) -> dict[str
         return None
     epochs = [x for points in kept.values() for x, _ in points]
     values = [y for points in kept.values() for _, y in points]
-    first, last, low, high = min(epochs), max(epochs), min(values), max(values)
+    first, last, axis = min(epochs), max(epochs), build_axis(min(values), max(values))
 
     def to_x(epoch: int) -> float:
         return round(LEFT + (RIGHT - LEFT) * (epoch - first) / max(last - first, 1), 1)
 
     def to_y(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * ((value - low) / (high - low) if high > low else 0.5), 1)
+        return round(BOTTOM - (BOTTOM - TOP) * (value - axis.low) / (axis.high - axis.low), 1)
 
     return {
         "title": title,
@@ -49,8 +48,8 @@ def compute_chart(title: str, series: Mapping[str, Sequence[Point]]) -> dict[str
         "left": LEFT,
         "right": RIGHT,
         "bottom": BOTTOM,
-        "y_ticks": [{"at": to_y(y), "label": f"{y:.3g}"} for y in sorted(set(np.linspace(low, high, _TICKS).tolist()))],
-        "x_ticks": [{"at": to_x(x), "label": str(x)} for x in sorted({first, (first + last) // 2, last})],
+        "y_ticks": [{"at": to_y(value), "label": text} for value, text in axis.ticks],
+        "x_ticks": [{"at": to_x(x), "label": str(x)} for x in _list_epochs(first, last)],
         "series": [
             {
                 "name": name,
@@ -61,3 +60,10 @@ def compute_chart(title: str, series: Mapping[str, Sequence[Point]]) -> dict[str
             for style, (name, points) in zip(_STYLES, kept.items(), strict=False)
         ],
     }
+
+
+def _list_epochs(first: int, last: int) -> list[int]:
+    """Return the first and last epoch, and round numbers between them that are not close to either."""
+    gap = (last - first) / 12
+    between = [round(value) for value, _ in build_axis(first, last).ticks if value == round(value)]
+    return [first, *(epoch for epoch in between if first + gap < epoch < last - gap), last]

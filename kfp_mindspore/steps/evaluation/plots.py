@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_mindspore.evaluation.axes import Axis, build_axis
+
 WIDTH, HEIGHT = 420, 320
 LEFT, RIGHT, TOP, BOTTOM = 60, 408, 12, 268
 # More circles make a page of megabytes.
 MAX_POINTS = 1500
-_TICKS = 5
 
 Floats = NDArray[np.float64]
 
@@ -68,27 +69,24 @@ def build_plot(
         x: Horizontal values, (N,).
         y: Vertical values, (N,).
         labels: Axis names.
-        limits: Each axis's least and greatest value.
+        limits: Each axis's least and greatest value; the axis ends at the next round number.
         reference: Two points on a perfect model's line.
         radii: The points' radii in pixels; default 2.5.
         connected: Whether a line connects the points.
     """
-    (x_low, x_high), (y_low, y_high) = limits
+    x_axis, y_axis = (build_axis(low, high) for low, high in limits)
 
-    def place(values: Floats | Sequence[float], low: float, high: float, start: int, stop: int) -> Floats:
-        placed: Floats = start + (stop - start) * (np.asarray(values) - low) / ((high - low) or 1.0)
-        return placed.round(1)
+    def place(values: Floats | Sequence[float], axis: Axis, start: int, stop: int) -> list[float]:
+        placed: Floats = start + (stop - start) * (np.asarray(values) - axis.low) / (axis.high - axis.low)
+        found: list[float] = placed.round(1).tolist()
+        return found
 
     def draw(xs: Floats | Sequence[float], ys: Floats | Sequence[float]) -> list[tuple[float, float]]:
-        placed = place(xs, x_low, x_high, LEFT, RIGHT), place(ys, y_low, y_high, BOTTOM, TOP)
-        return list(zip(*(axis.tolist() for axis in placed), strict=True))
+        return list(zip(place(xs, x_axis, LEFT, RIGHT), place(ys, y_axis, BOTTOM, TOP), strict=True))
 
-    def list_ticks(low: float, high: float, start: int, stop: int) -> tuple[Tick, ...]:
-        values = np.linspace(low, high, _TICKS)
-        return tuple(
-            Tick(at, f"{value:.3g}")
-            for at, value in zip(place(values, low, high, start, stop).tolist(), values.tolist(), strict=True)
-        )
+    def list_ticks(axis: Axis, start: int, stop: int) -> tuple[Tick, ...]:
+        values, texts = zip(*axis.ticks, strict=True)
+        return tuple(Tick(at, text) for at, text in zip(place(values, axis, start, stop), texts, strict=True))
 
     rows = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
     sizes = np.full(len(x), 2.5) if radii is None else radii
@@ -96,8 +94,8 @@ def build_plot(
     return Plot(
         title,
         *labels,
-        x_ticks=list_ticks(x_low, x_high, LEFT, RIGHT),
-        y_ticks=list_ticks(y_low, y_high, BOTTOM, TOP),
+        x_ticks=list_ticks(x_axis, LEFT, RIGHT),
+        y_ticks=list_ticks(y_axis, BOTTOM, TOP),
         reference=_to_path(draw(*zip(*reference, strict=True))),
         points=tuple((*point, round(float(size), 1)) for point, size in zip(points, sizes[rows], strict=True)),
         path=_to_path(points) if connected else "",

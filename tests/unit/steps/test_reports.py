@@ -98,7 +98,7 @@ def test_plot_places_points_in_limits() -> None:
     assert plot.points == ((60.0, 268.0, 2.5), (234.0, 12.0, 2.5), (408.0, 140.0, 2.5))
     assert plot.path == "M60.0 268.0 L234.0 12.0 L408.0 140.0"
     assert plot.reference == "M60.0 268.0 L408.0 12.0"
-    assert [tick.label for tick in plot.x_ticks] == ["0", "0.25", "0.5", "0.75", "1"]
+    assert [tick.label for tick in plot.x_ticks] == ["0.00", "0.25", "0.50", "0.75", "1.00"]
 
 
 def test_plot_of_many_points_is_thinned() -> None:
