@@ -16,15 +16,21 @@ from kfp_mindspore.runs.result import RunResult, StepResult
 
 _LIBRARIES = ("kfp-mindspore", "mindspore", "kfp", "kserve", "numpy", "scikit-learn")
 _MAXIMUM_PIXELS = 64 * 64
+_LOSSES = ("eval_loss", "loss")
+# Charts of validation metrics.
+_CHARTS = 3
 
 
 def write_report(result: RunResult, path: Path) -> Path:
-    """Write a run's report in any state and return its path.
+    """Write a run's report in any state, with its steps' HTML pages beside it, and return its path.
 
     Args:
         result: The run.
         path: The HTML file.
     """
+    for step in result.steps.values():
+        for source, page in _list_pages(step):
+            files.write_text(path.with_name(page), source.read_text(encoding="utf-8", errors="replace"))
     files.write_text(path, render_html(result))
     return path
 
@@ -47,7 +53,7 @@ def render_html(result: RunResult) -> str:
         started=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(result.started)),
         tiles=_list_tiles(result),
         steps=_list_steps(result),
-        charts=[chart for chart in (_compute_loss_chart(history), _compute_accuracy_chart(history)) if chart],
+        charts=[chart for chart in (_compute_loss_chart(history), *_compute_metric_charts(history)) if chart],
         matrix=get_confusion_matrix(result),
         sample=get_sample(result),
         parameters=[(name, _shorten(value)) for name, value in sorted(result.arguments.items())],
@@ -140,6 +146,8 @@ def _list_tiles(result: RunResult) -> list[dict[str, str]]:
         note = ""
         if gate is not None and gate.threshold is not None:
             note = f"gate {gate.threshold:.4g}: {'passed' if gate.passed else 'not met'}"
+        if gate is not None and gate.baseline:
+            note += f"{', ' if note else ''}{gate.baseline}"
         tiles.append({"name": str(evaluation["metric"]), "value": f"{evaluation['value']:.4f}", "note": note})
     if isinstance(evaluation.get("samples"), (int, float)):
         tiles.append({"name": "samples", "value": f"{evaluation['samples']:.0f}", "note": "held out"})
@@ -174,23 +182,39 @@ def _describe_step(step: StepResult, longest: float) -> dict[str, Any]:
         "body_width": round(100 * body / longest, 1),
         "rest_width": round(100 * (step.seconds - body) / longest, 1),
         "result": step.describe() if step.describe() != step.state else "",
+        "pages": [page for _, page in _list_pages(step)],
     }
+
+
+def _list_pages(step: StepResult) -> list[tuple[Path, str]]:
+    """Return the files with a step's HTML artifacts, and the names of their copies beside the run's report.
+
+    KFP's artifact files have no suffix, and a cached step's are in another run's directory.
+    """
+    return [
+        (Path(value["uri"]), f"{step.name}-{name}.html".replace("/", "-"))
+        for name, value in step.list_artifacts("system.HTML")
+        if Path(value["uri"]).is_file() and Path(value["uri"]).stat().st_size
+    ]
 
 
 def _compute_loss_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     series = {
         "training": [(record["epoch"], record.get("loss")) for record in history],
-        "validation": [(record["epoch"], _get_validation(record, "eval_loss", "loss")) for record in history],
+        "validation": [(record["epoch"], _find_number(record, *_LOSSES)) for record in history],
     }
     return compute_chart("Loss", series)
 
 
-def _compute_accuracy_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    series = {"validation": [(record["epoch"], _get_validation(record, "accuracy", "Accuracy")) for record in history]}
-    return compute_chart("Accuracy", series)
+def _compute_metric_charts(history: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    names = {name: None for record in history for name in record.get("validation") or {} if name not in _LOSSES}
+    return [
+        compute_chart(name, {"validation": [(record["epoch"], _find_number(record, name)) for record in history]})
+        for name in list(names)[:_CHARTS]
+    ]
 
 
-def _get_validation(record: dict[str, Any], *names: str) -> float | None:
+def _find_number(record: dict[str, Any], *names: str) -> float | None:
     values = record.get("validation") or {}
     return next((values[name] for name in names if isinstance(values.get(name), (int, float))), None)
 

@@ -53,10 +53,15 @@ class StepResult:
             return self.state
         values = []
         shown = {name: value for name, value in self.outputs.items() if not _is_artifact(value)}
-        if isinstance(shown.get("metric"), str) and "value" in shown:
-            shown = {shown["metric"]: shown.pop("value"), **shown}
-            del shown["metric"]
-        for name, value in (shown or self._list_metrics()).items():
+        headline = {}
+        for name, value in (("metric", "value"), ("baseline", "baseline_value")):
+            if isinstance(shown.get(name), str) and value in shown:
+                title, number = shown.pop(name), shown.pop(value)
+                if title:
+                    headline[title if name == "metric" else f"{name} {title}"] = number
+        shown = {**headline, **shown}
+        metrics = self.list_metrics()
+        for name, value in (shown or {name: metrics[name] for name in _HEADLINES if name in metrics}).items():
             if isinstance(value, bool):
                 values.append(f"{name} {'yes' if value else 'no'}")
             elif isinstance(value, float):
@@ -65,12 +70,20 @@ class StepResult:
                 values.append(f"{name} {value}")
         return ", ".join(values) or self.state
 
-    def _list_metrics(self) -> dict[str, float]:
-        metrics: dict[str, float] = {}
-        for value in self.outputs.values():
-            if _is_artifact(value) and value["type"] == "system.Metrics":
-                metrics.update({name: number for name, number in value["metadata"].items() if _read_number(number)})
-        return {name: metrics[name] for name in _HEADLINES if name in metrics}
+    def list_artifacts(self, kind: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and content of each artifact with a type such as `system.Metrics`; all types by default."""
+        for name, value in self.outputs.items():
+            if _is_artifact(value) and kind in ("", value["type"]):
+                yield name, value
+
+    def list_metrics(self) -> dict[str, float]:
+        """Return the numbers in the step's metric artifacts by name."""
+        return {
+            name: number
+            for _, artifact in self.list_artifacts("system.Metrics")
+            for name, value in artifact["metadata"].items()
+            if (number := _read_number(value)) is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,7 @@ class Gate:
         value: The metric's value; None if the step has no such output.
         threshold: The metric's threshold; None if the step has no such argument.
         passed: Whether the threshold is reached.
+        baseline: A baseline's name and its metric, as `ridge regression 56.21`; empty for none.
     """
 
     step: str
@@ -90,6 +104,7 @@ class Gate:
     value: float | None
     threshold: float | None
     passed: bool
+    baseline: str = ""
 
     def describe(self) -> str:
         """Return a sentence such as `accuracy 0.931 is 0.019 below the threshold of 0.950`."""
@@ -99,9 +114,10 @@ class Gate:
         side = "above" if self.value >= self.threshold else "below"
         # At least three digits, and as many as the two numbers need to differ.
         digits = next((count for count in range(3, 9) if round(distance, count) > 0), 3)
+        baseline = f"; baseline {self.baseline}" if self.baseline else ""
         return (
             f"{self.metric} {self.value:.{digits}f} is {distance:.{digits}f} {side} "
-            f"the threshold of {self.threshold:.{digits}f}"
+            f"the threshold of {self.threshold:.{digits}f}{baseline}"
         )
 
 
@@ -171,9 +187,8 @@ class RunResult:
     def list_artifacts(self, kind: str = "") -> Iterator[tuple[StepResult, str, dict[str, Any]]]:
         """Yield step, name and content of each artifact with a type such as `system.Metrics`; all types by default."""
         for step in self.steps.values():
-            for name, value in step.outputs.items():
-                if _is_artifact(value) and kind in ("", value["type"]):
-                    yield step, name, value
+            for name, value in step.list_artifacts(kind):
+                yield step, name, value
 
     def check(self) -> RunResult:
         """Return the run if it succeeded, else raise its error.
@@ -223,10 +238,13 @@ def get_gate(step: StepResult) -> Gate | None:
     passed = step.outputs.get(GATE_OUTPUT)
     if not isinstance(passed, bool) or not step.is_done:
         return None
-    threshold = _read_number(step.arguments.get("threshold"))
+    # The threshold that a step computed, from a baseline for example, is in its metrics.
+    threshold = step.list_metrics().get("threshold", _read_number(step.arguments.get("threshold")))
     metric = str(step.outputs.get("metric") or step.arguments.get("metric") or "accuracy")
     value = _read_number(step.outputs.get(metric, step.outputs.get("value")))
-    return Gate(step.name, metric, value, threshold, passed)
+    baseline, baseline_value = step.outputs.get("baseline"), _read_number(step.outputs.get("baseline_value"))
+    is_known = isinstance(baseline, str) and baseline and baseline_value is not None
+    return Gate(step.name, metric, value, threshold, passed, f"{baseline} {baseline_value:.4g}" if is_known else "")
 
 
 def build_error(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMindSporeError | None:

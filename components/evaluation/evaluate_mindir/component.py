@@ -17,7 +17,17 @@ def evaluate_mindir(
     threshold: Optional[float] = None,
     split: str = "test",
     beat_baseline: bool = False,
-) -> NamedTuple("Outputs", [("metric", str), ("value", float), ("passed", bool), ("samples", int)]):
+) -> NamedTuple(
+    "Outputs",
+    [
+        ("metric", str),
+        ("value", float),
+        ("baseline", str),
+        ("baseline_value", float),
+        ("passed", bool),
+        ("samples", int),
+    ],
+):
     """Evaluate a model bundle's graph on a held-out split and compare a metric with a threshold.
 
     The dataset's task decides the metrics: classification, multi_label, regression, language_model or ranking. A
@@ -39,6 +49,8 @@ def evaluate_mindir(
     Returns:
         metric: Metric name.
         value: Its value.
+        baseline: The baseline with the best value, such as ridge regression; empty without one.
+        baseline_value: Its value; 0 without a baseline.
         passed: Whether the value reaches the threshold.
         samples: Samples evaluated.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import UserError
@@ -15,6 +15,26 @@ if TYPE_CHECKING:
     from kfp import dsl
 
     from kfp_mindspore.mindir.evaluate import Evaluation
+
+
+class EvaluationOutputs(NamedTuple):
+    """evaluate_mindir outputs.
+
+    Args:
+        metric: Metric name.
+        value: Its value.
+        baseline: The baseline with the best value; empty without one.
+        baseline_value: Its value; 0 without a baseline.
+        passed: Whether the value reaches the threshold (NaN does not).
+        samples: Sample count.
+    """
+
+    metric: str
+    value: float
+    baseline: str
+    baseline_value: float
+    passed: bool
+    samples: int
 
 
 def evaluate_model(
@@ -28,7 +48,7 @@ def evaluate_model(
     threshold: float | None = None,
     split: str = "test",
     beat_baseline: bool = False,
-) -> tuple[str, float, bool, int]:
+) -> EvaluationOutputs:
     """Evaluate a bundle on a held-out split, log the results and emit the gate's decision.
 
     Args:
@@ -42,9 +62,6 @@ def evaluate_model(
         threshold: Metric value that passes, or a better one; None without a gate.
         split: The dataset's split to evaluate on.
         beat_baseline: Whether the baseline's metric is the threshold, unless `threshold` is stricter.
-
-    Returns:
-        The metric's name and value, whether it reaches the threshold (NaN does not), and the sample count.
 
     Raises:
         UserError: The threshold is outside the metric's range, or bundle, dataset and metric do not fit together.
@@ -87,7 +104,7 @@ def evaluate_model(
     columns = {column.name: arrays[column.name] for column in opened.list_columns("feature")}
     page = render_evaluation(evaluation, threshold, columns)
     Path(report.path).write_text(page, encoding="utf-8")
-    return name, value, passed, evaluation.count
+    return EvaluationOutputs(name, value, evaluation.baseline, baseline.get(name, 0.0), passed, evaluation.count)
 
 
 def evaluate_by_function(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,6 +26,7 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.words: list[str] = []
+        self.links: list[str] = []
         self._open: list[str] = []
         self.feed(text)
         self.close()
@@ -32,7 +34,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        assert not {"src", "href"} & {name for name, _ in attrs}, "the report must be self-contained"
+        assert "src" not in dict(attrs), "the report must be self-contained"
+        self.links += [str(value) for name, value in attrs if name == "href"]
         if tag not in self.VOID:
             self._open.append(tag)
 
@@ -66,6 +69,7 @@ def result(tmp_path: Path) -> RunResult:
         "annotationSpecs": [{"displayName": name} for name in ("cat", "dog")],
         "rows": [{"row": [8.0, 2.0]}, {"row": [0.0, 10.0]}],
     }
+    (tmp_path / "evaluation").write_text("<!DOCTYPE html><title>evaluation</title>")
     steps = [
         StepResult("train", "succeeded", 4.0, 3.0, outputs={"model": make_artifact(model, "Model")}),
         StepResult("export", "cached", 0.0, 0.0, outputs={"b": make_artifact(bundle, "Model"), "max_abs_diff": 1e-7}),
@@ -78,8 +82,12 @@ def result(tmp_path: Path) -> RunResult:
             outputs={
                 "metric": "accuracy",
                 "value": 0.9,
+                "baseline": "logistic regression",
+                "baseline_value": 0.85,
                 "passed": True,
                 "samples": 20,
+                "report": make_artifact(tmp_path / "evaluation", "HTML"),
+                "other": make_artifact(tmp_path / "missing", "HTML"),
                 "confusion": make_artifact(tmp_path / "c", "ClassificationMetrics", confusionMatrix=matrix),
             },
         ),
@@ -100,13 +108,36 @@ def result(tmp_path: Path) -> RunResult:
 def test_report_shows_all_results(result: RunResult, tmp_path: Path) -> None:
     text = write_report(result, tmp_path / "report.html").read_text()
     page = Page(text)
-    for word in ("toy & co:", "0.9000", "gate 0.8: passed", "20", "1.0e-07", "<b>cat", "epochs", "Confusion matrix"):
+    for word in (
+        "toy & co:",
+        "0.9000",
+        "gate 0.8: passed, logistic regression 0.85",
+        "20",
+        "1.0e-07",
+        "<b>cat",
+        "epochs",
+        "Confusion matrix",
+    ):
         assert word in page.words, word
     assert "Rows: label. Columns: prediction. Held-out samples, 2 of 20 wrong." in page.words
     assert page.tags.count("svg") == 3
     assert page.tags.count("rect") == 64
+    assert page.links == ["evaluate-report.html"]
+    assert (tmp_path / "evaluate-report.html").read_text() == (tmp_path / "evaluation").read_text()
     assert "url(" not in text
     assert "prefers-color-scheme: dark" in text
+
+
+def test_each_validation_metric_has_chart(result: RunResult, tmp_path: Path) -> None:
+    records = [
+        {"epoch": epoch, "loss": 8035.0 / epoch, "validation": {"loss": 9.0, "rmse": 57.2 - epoch, "r2": 0.1 * epoch}}
+        for epoch in range(1, 101)
+    ]
+    (tmp_path / "model" / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    words = Page(render_html(result)).words
+    assert [word for word in words if word in ("Loss", "rmse", "r2")] == ["Loss", "rmse", "r2"]
+    for tick in ("2,500", "7,500", "100"):
+        assert tick in words, tick
 
 
 def test_report_of_failed_run_shows_last_lines(tmp_path: Path) -> None:
@@ -149,4 +180,4 @@ def test_points_and_ticks_are_inside_chart(points: list[tuple[int, float | None]
         assert TOP <= float(y) <= BOTTOM
     assert all(TOP <= tick["at"] <= BOTTOM for tick in chart["y_ticks"])
     assert all(LEFT <= tick["at"] <= RIGHT for tick in chart["x_ticks"])
-    assert 1 <= len(chart["y_ticks"]) <= 5
+    assert 2 <= len(chart["y_ticks"]) <= 7

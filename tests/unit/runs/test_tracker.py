@@ -72,6 +72,11 @@ def test_gate_description(value: float | None, threshold: float, expected: str) 
     assert Gate("evaluate", "accuracy", value, threshold, False).describe() == expected
 
 
+def test_gate_description_has_baseline() -> None:
+    gate = Gate("evaluate", "rmse", 8.0, 7.0, False, "ridge regression 7")
+    assert gate.describe() == "rmse 8.000 is 1.000 above the threshold of 7.000; baseline ridge regression 7"
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
@@ -88,6 +93,22 @@ def test_gate_description(value: float | None, threshold: float, expected: str) 
             ),
             Gate("s", "rmse", 4.0, 5.0, True),
         ),
+        (
+            StepResult(
+                "s",
+                "succeeded",
+                arguments={"threshold": 9.0, "beat_baseline": True},
+                outputs={
+                    "passed": False,
+                    "metric": "rmse",
+                    "value": 8.0,
+                    "baseline": "ridge regression",
+                    "baseline_value": 7.0,
+                    "metrics": {"uri": "m", "type": "system.Metrics", "metadata": {"rmse": 8.0, "threshold": 7.0}},
+                },
+            ),
+            Gate("s", "rmse", 8.0, 7.0, False, "ridge regression 7"),
+        ),
         (StepResult("s", "succeeded", outputs={"passed": "yes"}), None),
         (StepResult("s", "failed", outputs={"passed": False}), None),
     ],
@@ -102,6 +123,12 @@ def test_step_description() -> None:
         "accuracy 0.9812, passed yes, images 360, url http://x"
     )
     evaluated = {"metric": "rmse", "value": 55.25, "passed": True, "samples": 89}
+    assert StepResult("s", "succeeded", outputs=evaluated).describe() == "rmse 55.25, passed yes, samples 89"
+    evaluated |= {"baseline": "ridge regression", "baseline_value": 57.0625}
+    assert StepResult("s", "succeeded", outputs=evaluated).describe() == (
+        "rmse 55.25, baseline ridge regression 57.06, passed yes, samples 89"
+    )
+    evaluated |= {"baseline": "", "baseline_value": 0.0}
     assert StepResult("s", "succeeded", outputs=evaluated).describe() == "rmse 55.25, passed yes, samples 89"
     assert StepResult("s", "skipped").describe() == "skipped"
     metrics = {"uri": "/m", "type": "system.Metrics", "metadata": {"epoch": 3, "loss": 0.25, "accuracy": 0.5}}

@@ -62,7 +62,7 @@ SCORES = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.1, 0.9], [0.3, 0.7], [0.6, 0.4]
 def test_outputs_artifacts_and_gate(evaluate, tmp_path, capsys, arguments, metric, value, passed) -> None:
     """Outputs artifacts and gate."""
     outputs, metrics, confusion = evaluate("classification", TARGET, SCORES, **arguments)
-    assert outputs == (metric, pytest.approx(value), passed, 6)
+    assert outputs == (metric, pytest.approx(value), "", 0.0, passed, 6)
     assert {name: metrics[name] for name in ("samples", "recall.cat", "recall.dog")} == {
         "samples": 6,
         "recall.cat": 0.75,
@@ -86,7 +86,7 @@ def test_outputs_artifacts_and_gate(evaluate, tmp_path, capsys, arguments, metri
 def test_gate_of_error_is_upper_bound(evaluate, threshold, passed) -> None:
     """Gate of an error is an upper bound."""
     outputs, metrics, confusion = evaluate("regression", [1, 2, 3, 4], [2, 1, 4, 3], threshold=threshold)
-    assert outputs == ("rmse", 1.0, passed, 4)
+    assert outputs == ("rmse", 1.0, "", 0.0, passed, 4)
     assert metrics == {"mae": 1.0, "rmse": 1.0, "r2": pytest.approx(0.2), "samples": 4, "threshold": threshold}
     assert confusion == {}
 
@@ -121,7 +121,7 @@ def test_gate_is_baseline(evaluate, capsys, arguments, threshold, passed) -> Non
 
     train = np.array([6, 6, 6, 6], np.float32)
     outputs, metrics, _ = evaluate("regression", [4, 4, 4, 4], [2.2, 5.8, 2.2, 5.8], train=train, **arguments)
-    assert outputs == ("rmse", pytest.approx(1.8), passed, 4)
+    assert outputs == ("rmse", pytest.approx(1.8), "mean", 2.0, passed, 4)
     assert (metrics["baseline.rmse"], metrics.get("threshold")) == (2.0, threshold)
     assert "baseline mean: rmse 2\nbaseline ridge regression: rmse 2\n" in capsys.readouterr().out
 
