@@ -58,7 +58,7 @@ def serve(bundle: Path, log: Path, *flags: str) -> Iterator[tuple[subprocess.Pop
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -107,7 +107,7 @@ class ModelServer:
         finally:
             connection.close()
 
-    def wait_ready(self, seconds: float = 90) -> ModelServer:
+    def wait_ready(self, seconds: float = 240) -> ModelServer:
         """Wait until it is ready; fail with its log when it ends or is not ready in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:

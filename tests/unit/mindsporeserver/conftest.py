@@ -43,7 +43,7 @@ class Server:
         is_json = "inference-header-content-length" not in {name.lower() for name in found}
         return status, json.loads(content) if is_json else content, found
 
-    def wait(self, path: str, seconds: float = 60) -> None:
+    def wait(self, path: str, seconds: float = 240) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             try:

@@ -35,7 +35,7 @@ def stock(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
                 return (await connection.get("/v2/health/ready")).status == 200
 
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 240
             while time.monotonic() < deadline and process.poll() is None:
                 try:
                     if asyncio.run(is_ready()):
