@@ -30,7 +30,9 @@ READY_SECONDS = 600
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "classification": {"epochs": 2, "threshold": 0.0},
     "regression": {"epochs": 2, "threshold": 1e6},
+    "sequence": {"epochs": 1, "threshold": 0.0},
     "text": {"dataset": f"s3://{BUCKET}/own/text.txt", "threshold": 1e6},
+    "text-classification": {"epochs": 1, "threshold": 0.0},
     "two-inputs": {"epochs": 2, "threshold": 0.0},
     "vit": {"dataset": f"s3://{BUCKET}/own/images", "epochs": 1, "threshold": 0.0},
     "wide-deep": {"epochs": 1, "threshold": 0.0},

@@ -112,6 +112,12 @@ def test_pipeline_and_service_are_named_after_directory(name):
     assert f'service_name: str = "{slug}"' in text
 
 
+def test_cluster_tests_have_arguments_of_every_template():
+    from tests.cluster.scenarios.test_kserve_templates import ARGUMENTS
+
+    assert [template for template in init.TEMPLATES if template not in ARGUMENTS] == []
+
+
 @pytest.mark.parametrize("template", init.TEMPLATES)
 def test_compiled_template_passes_namespace_and_account_on(tmp_path, template):
     init.write_project(tmp_path / "mine", template)
