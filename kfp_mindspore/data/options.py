@@ -44,15 +44,16 @@ class DatasetOptions:
             validation and test.
         validation: The validation split's path or URI; default a fraction of the source.
         test: The test split's path or URI; default a fraction of the source.
-        preprocessing: `standardize`, `none`, or a JSON list of steps; default `standardize` for tables. `standardize`
-            scales numbers to mean 0 and deviation 1, and encodes texts as one-hot vectors. In Python a list with
+        preprocessing: `standardize`, `imagenet`, `none`, or a JSON list of steps; default `standardize` for tables.
+            `standardize` scales numbers to mean 0 and deviation 1, and encodes texts as one-hot vectors. `imagenet`
+            reads image files as RGB and normalises them as pretrained networks need it. In Python a list with
             `kfp_mindspore.transform` steps or their declarations. Fitted on the training split.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number. Mean and median are the
             training split's; `drop` removes the sample.
         storage: `npz` or `mindrecord`.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters per window in a text file.
-        image_size: Image height and width in a folder; default the most frequent size.
+        image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all. Taken at random before
             missing splits; for a stratified split with the same class shares.
     """
@@ -125,7 +126,8 @@ def parse_texts(options: DatasetOptions) -> DatasetOptions:
     Raises:
         ValidationError: `preprocessing` begins like JSON and is invalid, or is no list.
     """
-    size = tuple(int(side) for side in options.image_size or ())
+    # A pipeline parameter inside a list arrives as text, an integer as 64.0.
+    size = tuple(int(float(side)) for side in options.image_size or ())
     return dataclasses.replace(
         options,
         features=options.features or None,

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from kfp_mindspore.transform.base import Arrays
 
 Given = str | Sequence[Step | Mapping[str, Any]]
+IMAGENET = "imagenet"
+# By channel, for values from 0 to 1; torchvision's and most of mindcv's weights were trained with them.
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _ROWS = (DecodeImage, Resize, CenterCrop)
 _MAX_CATEGORIES = 100
 # In fewer rows, categories may all differ by chance.
@@ -34,10 +37,11 @@ _MIN_ROWS = 50
 
 
 def check_preprocessing(given: Given) -> None:
-    """Raise ValidationError unless it is empty, `standardize`, `none` or a list."""
-    if isinstance(given, str) and given not in ("", "standardize", "none"):
+    """Raise ValidationError unless it is empty, `standardize`, `imagenet`, `none` or a list."""
+    if isinstance(given, str) and given not in ("", "standardize", IMAGENET, "none"):
         raise ValidationError(
-            [f"preprocessing: must be standardize, none or a list of steps, got {given!r}"], subject="load_dataset"
+            [f"preprocessing: must be standardize, {IMAGENET}, none or a list of steps, got {given!r}"],
+            subject="load_dataset",
         )
 
 
@@ -69,8 +73,8 @@ def fit_preprocessing(
     """Return the preprocessing's declaration.
 
     Args:
-        given: `standardize`, `none`, a list of steps or their declarations; empty for the source's steps, which
-            standardise numbers in tables.
+        given: `standardize`, `imagenet`, `none`, a list of steps or their declarations; empty for the source's steps,
+            which standardise numbers in tables.
         source: The source.
         features: Its feature columns.
         train: The training split's feature columns.
@@ -85,6 +89,8 @@ def fit_preprocessing(
     if isinstance(given, str):
         scale = given == "standardize" or source.is_table
         steps = _choose_steps(source, features, train, statistics if scale else {}, vocabulary)
+        if given == IMAGENET:
+            steps = _normalize_images(steps, source)
     else:
         steps = _fit(build_given(given), train)
     if not steps:
@@ -224,6 +230,21 @@ def _choose_steps(
         if texts:
             steps.append(Concatenate(parts, name))
     return tuple(steps)
+
+
+def _normalize_images(steps: Sequence[Step], source: Source) -> tuple[Step, ...]:
+    """Decode image files as RGB, and normalise them after the other steps."""
+    columns = [step.column for step in steps if isinstance(step, DecodeImage)]
+    if not columns:
+        raise UserError(
+            f"preprocessing: {IMAGENET} is for PNG and JPEG files, {source.where} has none",
+            hint="Give a folder with an image folder for each class, or a list of steps.",
+        )
+    decoded = [
+        DecodeImage("RGB", max_pixels=step.max_pixels, column=step.column) if isinstance(step, DecodeImage) else step
+        for step in steps
+    ]
+    return (*decoded, *(Normalize(_IMAGENET_MEAN, _IMAGENET_STD, column=column) for column in columns))
 
 
 def _require_categories(source: Source, name: str, texts: NDArray[Any]) -> None:

@@ -33,9 +33,9 @@ def load_dataset(
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
     Reads named sets (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-    `new_testament`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders with an image
-    folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is fitted on
-    the training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
+    `new_testament`, `shapes`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders with
+    an image folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is
+    fitted on the training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
@@ -52,12 +52,12 @@ def load_dataset(
         split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
         validation: The validation split's path or URI; default a fraction of the source.
         test: The test split's path or URI; default a fraction of the source.
-        preprocessing: `standardize`, `none`, or a JSON list of steps; default `standardize` for tables.
+        preprocessing: `standardize`, `imagenet`, `none`, or a JSON list of steps; default `standardize` for tables.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
         storage: `npz` or `mindrecord`.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters per window in a text file.
-        image_size: Image height and width in a folder; default the most frequent size.
+        image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all.
 
     Returns:

@@ -391,6 +391,11 @@ def test_source_without_target_is_named(tmp_path: Path, caplog: pytest.LogCaptur
             {"preprocessing": [{"type": "DecodeImage", "mode": "RGB"}]},
             lambda raw, new: new["image"].shape[1:] == (3, 6, 5),
         ),
+        (
+            "images",
+            {"preprocessing": "imagenet", "image_size": (4, 4)},
+            lambda raw, new: new["image"].shape[1:] == (3, 4, 4) and new["image"].max() <= (1 - 0.406) / 0.225 + 1e-5,
+        ),
         ("images", {"image_size": (4, 4)}, lambda raw, new: new["image"].shape[1:] == (1, 4, 4)),
         ("story.txt", {"preprocessing": [Tokenize(8)]}, lambda raw, new: new["text"].shape[1:] == (8,)),
     ],
@@ -400,6 +405,21 @@ def test_preprocessing_is_declared_and_fitted(
 ) -> None:
     samples = read_samples(load(name, **options), "train")
     assert check(samples.raw, samples.inputs)
+
+
+def test_imagenet_scales_each_channel_of_decoded_images(load: Callable[..., Dataset]) -> None:
+    plain, scaled = (
+        read_samples(load("shapes", preprocessing=kind), "test").inputs["image"] for kind in ("", "imagenet")
+    )
+    assert plain.shape == scaled.shape == (120, 3, 64, 64)
+    mean, std = (np.reshape(values, (3, 1, 1)) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    np.testing.assert_allclose(scaled, (plain - mean) / std, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["table.csv", "fashion", "digits"])
+def test_imagenet_is_refused_for_what_is_no_image_file(load: Callable[..., Dataset], name: str) -> None:
+    with pytest.raises(UserError, match=r"preprocessing: imagenet is for PNG and JPEG files, .* has none"):
+        load(name, preprocessing="imagenet")
 
 
 def test_target_of_text_is_one_character_later(load: Callable[..., Dataset]) -> None:
@@ -461,7 +481,10 @@ def test_mindrecord_has_same_content(load: Callable[..., Dataset], tmp_path: Pat
         ({"split": "sorted"}, "split: must be one of stratified, random, contiguous, time:FIELD"),
         ({"split": "time"}, "got 'time'"),
         ({"missing": "zero"}, "missing: must be refuse, mean, median, drop or a number, got 'zero'"),
-        ({"preprocessing": "scale"}, "preprocessing: must be standardize, none or a list of steps, got 'scale'"),
+        (
+            {"preprocessing": "scale"},
+            "preprocessing: must be standardize, imagenet, none or a list of steps, got 'scale'",
+        ),
         ({"storage": "zip"}, "storage: must be one of npz, mindrecord, got 'zip'"),
         ({"limit": -1}, "limit: must be an integer ≥ 0, got -1"),
         ({"length": 0}, "length: must be an integer ≥ 1, got 0"),
