@@ -6,10 +6,11 @@ and a model bundle or `.mindir`.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,18 @@ class Mismatch:
     unused: Mapping[str, str]
     unfit: Mapping[str, tuple[str, str]]
     matched: int
+
+    def without(self, optional: Sequence[str]) -> Mismatch:
+        """Return the differences except those of parameters whose names match a pattern."""
+
+        def is_needed(name: str) -> bool:
+            return not any(fnmatch.fnmatchcase(name, pattern) for pattern in optional)
+
+        return replace(
+            self,
+            missing={name: value for name, value in self.missing.items() if is_needed(name)},
+            unfit={name: value for name, value in self.unfit.items() if is_needed(name)},
+        )
 
     def describe(self) -> str:
         """Return the differences that leave parameters without a value; empty when every parameter has one."""
@@ -229,7 +242,7 @@ def rename_parameters(stored: Mapping[str, Any], renames: Sequence[str], source:
 
 
 def load_matching(
-    network: nn.Cell, stored: Mapping[str, Any], source: Path | str, *, strict: bool = True, hint: str = ""
+    network: nn.Cell, stored: Mapping[str, Any], source: Path | str, *, optional: Sequence[str] = (), hint: str = ""
 ) -> Mismatch:
     """Set a network's parameters to a file's values by name.
 
@@ -239,19 +252,23 @@ def load_matching(
         network: The network.
         stored: Tensors by name.
         source: The file, for messages.
+        optional: Patterns (fnmatch) for parameters that keep their value when the file has none with their shape.
         hint: The next step when they do not fit; default a rename by the command line.
-        strict: Whether every parameter must have a value with its shape; others keep theirs otherwise.
 
     Returns:
         What did not fit.
 
     Raises:
-        UserError: A parameter has no value or another shape, or none fits; the message lists names and shapes both
-            ways.
+        UserError: A parameter has no value or another shape, or none fits, and the message lists names and shapes both
+            ways; or a pattern matches no parameter.
     """
     mismatch, values = _match(network, stored)
-    problem = mismatch.describe()
-    if problem and (strict or not mismatch.matched):
+    names = [parameter.name for parameter in network.get_parameters()]
+    for pattern in optional:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            raise UserError(f"initial_optional: {pattern!r} matches no parameter; found {join_names(names) or 'none'}")
+    problem = (mismatch.without(optional) if mismatch.matched else mismatch).describe()
+    if problem:
         total = mismatch.matched + len(mismatch.missing) + len(mismatch.unfit)
         rename = mismatch.suggest()
         default = (

@@ -30,6 +30,7 @@ NETWORK_PARAMETERS = (
     "epochs",
     "freeze",
     "initial",
+    "initial_optional",
     "keep_best",
     "keep_checkpoints",
     "learning_rate",

@@ -69,6 +69,8 @@ class TrainingConfig:
         unfreeze: Epoch (from 1) → patterns for `freeze`d parameters that are trained from that epoch on.
         initial: Weights that the network starts with, unless the run is resumed: a checkpoint or model bundle, a file
             `.ckpt`, `.safetensors` or `.mindir`, or a URI (s3://, gs://). Parameters are matched by name and shape.
+        initial_optional: Patterns for parameters that `initial` may lack or have in another shape, such as a new
+            head's: the network keeps its own values of them. All others must fit.
         initial_strict: Whether `initial` must have every parameter; otherwise the network keeps its own values of the
             others, such as a new head's, and these are named. A file without any fitting parameter is refused.
         precision: float32, float16 (mixed, with dynamic loss scaling) or bfloat16 (mixed).
@@ -89,7 +91,7 @@ class TrainingConfig:
         parallel_options: Further mindspore.set_auto_parallel_context arguments, such as {"pipeline_stages": 2}.
         network_factory: `module:callable` that builds the network for export; by default its class.
         network_arguments: The callable's keyword arguments, JSON types.
-        verbose: Whether to print a line per epoch.
+        verbose: Whether to print a line per epoch, the initial weights and the frozen layers.
 
     Raises:
         ValidationError: Fields have wrong types or values; the message names them all.
@@ -115,6 +117,7 @@ class TrainingConfig:
     freeze: Sequence[str] = ()
     unfreeze: Mapping[int, Sequence[str]] = field(default_factory=dict)
     initial: Path | str | None = None
+    initial_optional: Sequence[str] = ()
     initial_strict: bool = True
     precision: str = "float32"
     class_weights: Sequence[float] | str | None = None
@@ -161,7 +164,8 @@ class TrainingConfig:
         except (TypeError, ValueError):
             return [f"unfreeze: must be {{epoch: [patterns]}}, got {self.unfreeze!r}"]
         object.__setattr__(self, "unfreeze", plan)
-        object.__setattr__(self, "freeze", _to_patterns(self.freeze))
+        for name in ("freeze", "initial_optional"):
+            object.__setattr__(self, name, _to_patterns(getattr(self, name)))
         if plan and min(plan) < 1:
             return [f"unfreeze: epochs must be at least 1, got {min(plan)}"]
         return ["unfreeze: needs freeze, the patterns of frozen parameters"] if plan and not self.freeze else []

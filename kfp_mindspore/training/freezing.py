@@ -25,15 +25,29 @@ class Freezer:
         self._config = config
         self._optimizer = optimizer
         self._names = [parameter.name for parameter in optimizer.parameters]
+        self._described: frozenset[str] = frozenset()
         for epoch in sorted({1, *config.unfreeze}):
             list_frozen(config, self._names, epoch)
 
     def freeze(self, epoch: int) -> frozenset[str]:
-        """Exempt an epoch's frozen parameters from weight decay, and return their names."""
+        """Exempt an epoch's frozen parameters from weight decay, and return their names.
+
+        Their names are printed where they differ from the last epoch's.
+        """
         frozen = list_frozen(self._config, self._names, epoch)
+        if self._config.verbose and frozen != self._described:
+            print(self._describe(frozen, epoch), flush=True)
+        self._described = frozen
         if self._config.freeze:
             _disable_weight_decay(self._optimizer, frozen)
         return frozen
+
+    def _describe(self, frozen: frozenset[str], epoch: int) -> str:
+        sizes = {parameter.name: parameter.size for parameter in self._optimizer.parameters}
+        share = f"{sum(sizes[name] for name in frozen):,} of {sum(sizes.values()):,} values"
+        trained = [name for name in sizes if name not in frozen]
+        fixed = _summarize([name for name in sizes if name in frozen], trained)
+        return f"from epoch {epoch} frozen ({share}): {fixed or 'none'}; trained: {_summarize(trained, frozen)}"
 
 
 def list_frozen(config: TrainingConfig, names: Sequence[str], epoch: int) -> frozenset[str]:
@@ -71,6 +85,15 @@ def _disable_weight_decay(optimizer: Any, frozen: Iterable[str]) -> None:
     names = set(frozen)
     optimizer.decay_flags = tuple(
         flag and weight.name not in names for flag, weight in zip(original, optimizer.parameters, strict=True)
+    )
+
+
+def _summarize(names: Iterable[str], others: Iterable[str]) -> str:
+    """Return the names, those of a whole layer as `layer.*`."""
+    shared = {name.partition(".")[0] for name in others}
+    parts = ((name, *name.partition(".")[:2]) for name in names)
+    return join_names(
+        dict.fromkeys(f"{layer}.*" if dot and layer not in shared else name for name, layer, dot in parts)
     )
 
 

@@ -7,27 +7,37 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import KfpMindSporeError, join_names
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, join_names
 from kfp_mindspore.mindir.encryption import read_model_key
 from kfp_mindspore.mindir.parameters import load_matching, read_parameters
 from kfp_mindspore.stores.artifact_store import StoreError
 from kfp_mindspore.stores.config import open_source
 from kfp_mindspore.training.config import TrainingConfig
 
-_HINT = "Parameters are matched by name and shape; initial_strict=False keeps the network's own values of the others."
+_HINT = (
+    "Parameters are matched by name and shape. For a new head name its parameters: initial_optional=('head.*',); "
+    "initial_strict=False keeps the network's own values of all that do not fit."
+)
 
 
 def load_initial(network: Any, config: TrainingConfig) -> None:
     """Set a network's parameters to the values at `config.initial`.
 
     Raises:
+        NotFoundError: There is no such file or object.
         UserError: There are no parameters, or they do not fit; the message lists names and shapes both ways.
         KfpMindSporeError: The object store cannot be reached or denies the request.
     """
     location = str(config.initial)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-initial-") as scratch:
-        stored = read_parameters(_fetch(location, Path(scratch)), read_model_key(None, os.environ))
-    mismatch = load_matching(network, stored, location, strict=config.initial_strict, hint=_HINT)
+        path = _fetch(location, Path(scratch))
+        try:
+            stored = read_parameters(path, read_model_key(None, os.environ))
+        except UserError as error:
+            # A download's own path means nothing to the user.
+            raise type(error)(error.message.replace(str(path), location), hint=error.hint) from error
+    optional = config.initial_optional if config.initial_strict else ("*",)
+    mismatch = load_matching(network, stored, location, optional=optional, hint=_HINT)
     if config.verbose:
         own = [*mismatch.missing, *mismatch.unfit]
         kept = f"; the network's own values of {join_names(own)}" if own else ""
@@ -44,5 +54,7 @@ def _fetch(location: str, scratch: Path) -> Path:
     try:
         access.store.download(location.rstrip("/"), target)
     except StoreError as error:
+        if error.kind == "missing":
+            raise NotFoundError(f"initial: {error}") from error
         raise KfpMindSporeError(f"initial: {error}", hint=access.hint) from error
     return target

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import mindspore
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from s3fs import S3FileSystem
 from sklearn.datasets import load_digits
 
-from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
+from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 from tests.support.small_networks import Perceptron
 
 pytestmark = pytest.mark.mindspore
@@ -71,6 +74,60 @@ def run(network: nn.Cell, **options) -> None:
     fit(network, data, loss=nn.CrossEntropyLoss(), optimizer=optimizer, config=TrainingConfig(epochs=1, **options))
 
 
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[ObjectStore]:
+    with start_object_store() as server:
+        server.refuse_strangers()
+        yield server
+
+
+@pytest.fixture
+def credentials(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", object_store.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", object_store.secret)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.mark.parametrize("form", ["net.ckpt", "out/checkpoint"])
+def test_weights_in_object_store_are_loaded(
+    form: str,
+    object_store: ObjectStore,
+    credentials: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(trained := Perceptron(), output_dir="out")
+    mindspore.save_checkpoint(trained, "net.ckpt")
+    for file in Path().rglob("*.*"):
+        object_store.put(f"weights/{file}", file.read_bytes())
+    weights = {item.name: item.asnumpy().copy() for item in trained.trainable_params()}
+
+    run(network := Perceptron(), initial=f"s3://{BUCKET}/weights/{form}")
+
+    for item in network.trainable_params():
+        np.testing.assert_array_equal(item.asnumpy(), weights[item.name])
+    assert f"starting from s3://{BUCKET}/weights/{form}: 8 parameters\n" in capsys.readouterr().out
+
+
+def test_unreadable_object_is_refused_with_its_reason(
+    object_store: ObjectStore, credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"s3://{BUCKET}/damaged/net.ckpt"
+    object_store.put("damaged/net.ckpt", b"\x08\x96\x01 no checkpoint")
+    with pytest.raises(UserError, match=f"^{uri}: cannot be read as a checkpoint: it is damaged"):
+        run(Perceptron(), initial=uri)
+    with pytest.raises(NotFoundError, match=rf"initial: s3://{BUCKET}/nowhere\.ckpt cannot be read: no such object"):
+        run(Perceptron(), initial=f"s3://{BUCKET}/nowhere.ckpt")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    S3FileSystem.clear_instance_cache()
+    with pytest.raises(KfpMindSporeError, match=f"initial: {uri}") as caught:
+        run(Perceptron(), initial=uri)
+    assert "AWS_ACCESS_KEY_ID" in caught.value.hint
+
+
 @pytest.mark.parametrize("form", ["out/checkpoint", "net.ckpt", "net.safetensors", "net.mindir", "memory://a/net.ckpt"])
 def test_every_form_of_weights_is_loaded(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -111,6 +168,31 @@ def test_layers_that_do_not_fit_are_named(tmp_path: Path, capsys: pytest.Capture
         run(nn.SequentialCell(nn.Flatten(), nn.Dense(64, 10)), initial=file, initial_strict=False)
     with pytest.raises(NotFoundError, match="nowhere: no such checkpoint"):
         run(Perceptron(), initial="nowhere")
+
+
+def test_new_head_keeps_its_own_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mindspore.save_checkpoint(trained := Images(5), file := str(tmp_path / "net.ckpt"))
+    network, images = Images(10), np.zeros((32, 1, 8, 8), np.float32)
+    own = network.head.weight.asnumpy().copy()
+
+    def start(network: nn.Cell, **options) -> None:
+        config = TrainingConfig(epochs=1, initial=file, **options)
+        optimizer = nn.SGD(network.trainable_params(), 0.0)
+        fit(network, (images, np.zeros(32, np.int32)), loss=nn.CrossEntropyLoss(), optimizer=optimizer, config=config)
+
+    start(network, initial_optional="head.*", freeze="features.*")
+    np.testing.assert_array_equal(network.features[0].weight.asnumpy(), trained.features[0].weight.asnumpy())
+    np.testing.assert_array_equal(network.head.weight.asnumpy(), own)
+    printed = capsys.readouterr().out
+    assert "2 parameters; the network's own values of head.weight, head.bias\n" in printed
+    assert "from epoch 1 frozen (4,752 of 9,882 values): features.*; trained: head.*\n" in printed
+
+    with pytest.raises(UserError, match=r"other shapes, head\.bias: \(5,\) in the file, \(10,\) in the network"):
+        start(Images(10), initial_optional="head.weight")
+    with pytest.raises(
+        UserError, match=r"initial_optional: 'heads\.\*' matches no parameter; found features\.0\.weight"
+    ):
+        start(Images(10), initial_optional="heads.*")
 
 
 def test_resumed_run_ignores_initial_weights(tmp_path: Path) -> None:
