@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -27,6 +27,28 @@ _IGNORED = {".git"}
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A further parameter of a template's pipeline.
+
+    Args:
+        name: Its name; an option of train.py has the same one.
+        default: A number or a text.
+        description: For the pipeline's docstring, one line.
+        is_option: Whether it is an option of train.py; otherwise `data_options` has it.
+    """
+
+    name: str
+    default: int | str
+    description: str
+    is_option: bool = True
+
+    @property
+    def type(self) -> str:
+        """The annotation."""
+        return type(self.default).__name__
+
+
+@dataclass(frozen=True)
 class Template:
     """The parts for a project.
 
@@ -35,6 +57,8 @@ class Template:
             options are --epochs, --learning-rate and --seed.
         dataset: A data set's name.
         data_options: Further arguments of load_dataset, Python text without a comma at its end.
+        parameters: Further parameters of the pipeline.
+        extra: An extra that the network needs.
         epochs: Default for the pipeline's parameter.
         learning_rate: Default for the pipeline's parameter.
         metric: Gate metric.
@@ -48,6 +72,8 @@ class Template:
     learning_rate: float = 0.001
     metric: str = "accuracy"
     threshold: float = 0.9
+    parameters: tuple[Parameter, ...] = ()
+    extra: str = ""
 
 
 # Fields in scikit-learn's breast cancer dataset for a network with two inputs.
@@ -55,8 +81,25 @@ _TWO_INPUTS = """inputs={
     "size": ["mean radius", "mean perimeter", "mean area", "worst radius", "worst perimeter", "worst area"],
     "shape": ["mean texture", "mean concavity", "mean symmetry", "worst concavity", "worst symmetry"],
 }"""
+_MINDCV = (
+    Parameter("network", "resnet18", "Name in mindcv.list_models()."),
+    Parameter(
+        "initial", "", "Weights to start with: a path or URI of a checkpoint, bundle or file; empty for random ones."
+    ),
+    Parameter("freeze", "", "Untrained layers: backbone for all but the head, or patterns such as conv1.*,layer1.*."),
+    Parameter("image_size", 64, "Height and width of the images; weights of ImageNet are for 224.", is_option=False),
+)
 TEMPLATES = {
     "classification": Template("tabular", "breast_cancer", epochs=100),
+    "mindcv": Template(
+        "mindcv",
+        "shapes",
+        'preprocessing="imagenet",\nimage_size=[image_size]',
+        epochs=8,
+        threshold=0.8,
+        parameters=_MINDCV,
+        extra="mindcv",
+    ),
     "regression": Template("tabular", "diabetes", epochs=100, metric="rmse", threshold=60.0),
     "text": Template(
         "language_model", "new_testament", epochs=1, learning_rate=0.002, metric="perplexity", threshold=8.0
@@ -154,13 +197,22 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
     )
     chosen = TEMPLATES[template]
     # What an image for a cluster needs.
-    extras = "all,workloads" if chosen.dataset in _WORKLOAD_SETS else "all"
+    extras = [
+        "all",
+        *(["workloads"] if chosen.dataset in _WORKLOAD_SETS else []),
+        *([chosen.extra] if chosen.extra else []),
+    ]
+    literals = chosen.data_options
+    for parameter in chosen.parameters:
+        literals = re.sub(rf"\b{parameter.name}\b(?!=)", repr(parameter.default), literals)
     values = {
-        "extras": extras,
+        "extras": ",".join(extras),
         "name": name,
+        "options": [parameter.name for parameter in chosen.parameters if parameter.is_option],
+        "literal_options": literals,
         "slug": name.lower().replace("_", "-"),
         "template": template,
-        **asdict(chosen),
+        **vars(chosen),
     }
     project = {file: _read_module(chosen.workload, file) for file in ("network.py", "train.py")}
     for source in environment.list_templates(extensions=["j2"]):

@@ -51,9 +51,9 @@ def _draw(name: str, generator: Any) -> bytes:
     background, colour = generator.integers(0, 110, 3), generator.integers(120, 256, 3)
     if generator.random() < 0.5:
         background, colour = colour, background
-    noise = generator.normal(0, 12, (_SIDE, _SIDE, 3))
+    noise = generator.normal(0, 8, (_SIDE, _SIDE, 3))
     image = Image.fromarray(np.clip(background + noise, 0, 255).astype(np.uint8))
-    radius = int(generator.integers(10, 24))
+    radius = int(generator.integers(14, 26))
     x, y = (int(place) for place in generator.integers(radius + 2, _SIDE - radius - 2, 2))
     left, top, right, bottom = x - radius, y - radius, x + radius, y + radius
     fill, draw = tuple(int(value) for value in colour), ImageDraw.Draw(image)

@@ -1,0 +1,1 @@
+"""Training code for the template `mindcv`: mindcv's networks by name, for folders of images."""
