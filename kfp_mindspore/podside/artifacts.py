@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from kfp_mindspore.settings import (
+    METRICS_FILE,
     NODE_ID_VARIABLE,
     ROLE_VARIABLE,
     WORKER_ROLE,
@@ -28,7 +29,6 @@ from kfp_mindspore.settings import (
 from kfp_mindspore.stores.artifact_store import SECRET_PREFIX, STORES_VARIABLE, ArtifactStore, StoreError
 from kfp_mindspore.stores.mirror import ArtifactMirror, restore
 
-METRICS_FILE = "metrics.jsonl"
 # Retryable by the restart policy ExitCode: 128 + SIGUSR1, "user-defined retryable error" in Kubeflow's operators.
 RETRYABLE_EXIT_CODE = 138
 PERMANENT_EXIT_CODE = 2

@@ -13,6 +13,7 @@ from typing import Any
 from kfp_mindspore import files
 from kfp_mindspore.runs.chart import compute_chart
 from kfp_mindspore.runs.result import RunResult, StepResult
+from kfp_mindspore.settings import METRICS_FILE
 
 _LIBRARIES = ("kfp-mindspore", "mindspore", "kfp", "kserve", "numpy", "scikit-learn")
 _MAXIMUM_PIXELS = 64 * 64
@@ -64,7 +65,7 @@ def render_html(result: RunResult) -> str:
 def read_run_history(result: RunResult) -> list[dict[str, Any]]:
     """Return `metrics.jsonl` records, one per epoch, from the first artifact that has the file."""
     for _, _, artifact in result.list_artifacts():
-        path = Path(artifact["uri"], "metrics.jsonl")
+        path = Path(artifact["uri"], METRICS_FILE)
         if path.is_file():
             records = []
             for line in path.read_text(errors="replace").splitlines():

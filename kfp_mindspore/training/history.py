@@ -11,8 +11,6 @@ from typing import Any
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
 
-METRICS_FILE = "metrics.jsonl"
-
 
 class History:
     """A run's records in memory and, if a path is given, in a file that grows by a line per epoch.

@@ -13,6 +13,7 @@ from mindspore.train import RunContext
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
+from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.training import distributed, watchdog
 from kfp_mindspore.training.callbacks import BestWeights, CallbackList, CallbackParams, build_callbacks
 from kfp_mindspore.training.checkpointing import Checkpointer
@@ -24,7 +25,6 @@ from kfp_mindspore.training.dropout import count_dropout
 from kfp_mindspore.training.epoch_report import build_record, describe_epoch, warn_about_straggler
 from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
 from kfp_mindspore.training.freezing import Freezer
-from kfp_mindspore.training.history import METRICS_FILE
 from kfp_mindspore.training.initial import load_initial
 from kfp_mindspore.training.losses import NetworkWithLoss, build_loss, check_mean
 from kfp_mindspore.training.profile import Profile

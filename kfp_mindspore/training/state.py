@@ -18,12 +18,13 @@ from mindspore import Tensor
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec, name_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.training.callbacks import copy_callbacks, restore_callbacks
 from kfp_mindspore.training.checkpointing import Snapshot
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source
 from kfp_mindspore.training.dropout import COUNTER_PREFIX
-from kfp_mindspore.training.history import METRICS_FILE, History, read_history
+from kfp_mindspore.training.history import History, read_history
 
 _RANDOM_FILE = "random.json"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

@@ -20,6 +20,7 @@ from kfp_mindspore.settings import (
     CHECKPOINT_VARIABLE,
     DATASET_VARIABLE,
     KUBERNETES,
+    METRICS_FILE,
     OUTPUT_VARIABLE,
     get_backend_name,
     get_namespace,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from kfp import dsl
 
 _CHECKPOINT_FOLDER = "checkpoint"
-_METRICS_FILE = "metrics.jsonl"
 _OUTPUT = "model/"
 
 
@@ -126,7 +126,7 @@ class ArtifactTrainingFiles:
         try:
             if not store.list_files(self._uri):
                 return None
-            for name in (_METRICS_FILE, f"{_CHECKPOINT_FOLDER}/{DESCRIPTION}"):
+            for name in (METRICS_FILE, f"{_CHECKPOINT_FOLDER}/{DESCRIPTION}"):
                 content = store.read_bytes(join_uri(self._uri, name))
                 if content is not None:
                     file = directory / name
@@ -321,7 +321,7 @@ def _read_metrics(output: Path) -> dict[str, float]:
     from kfp_mindspore.training.history import read_history
 
     last: dict[str, float] = {}
-    for record in read_history(output / _METRICS_FILE):
+    for record in read_history(output / METRICS_FILE):
         last.update(_flatten(record))
     return last
 
