@@ -105,17 +105,39 @@ class DecodeImage(Step):
         return scaled
 
 
-class Resize(Step):
+class _FixedSize(Step):
+    """Images with any size to images with one size."""
+
+    # Whether the result is a floating type.
+    is_float = True
+
+    def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
+        super().__init__(column)
+        if len(size) != 2 or any(not isinstance(length, int) or length < 1 for length in size):
+            raise UserError(f"{type(self).__name__}: size: must be (height, width) of at least 1, got {size!r}")
+        self.size = (size[0], size[1])
+
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the same with free height and width."""
+        if self.is_float:
+            require_float(self, spec)
+        if len(spec.shape) < 3 or any(
+            wanted not in (-1, given) for wanted, given in zip(spec.shape[-2:], self.size, strict=True)
+        ):
+            raise UserError(
+                f"{type(self).__name__}: gives images of {self.size[0]} x {self.size[1]}, but {spec.name!r} must have "
+                f"shape {spec.shape}"
+            )
+        return dataclasses.replace(spec, shape=(*spec.shape[:-2], -1, -1))
+
+
+class Resize(_FixedSize):
     """Images to one size, bilinear and antialiased, by Pillow.
 
     Args:
         size: Height and width.
         column: The input; may be left out when there is only one.
     """
-
-    def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
-        super().__init__(column)
-        self.size = _check_size(self, size)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Resize the last two axes; float32, or the batch's own floating type."""
@@ -133,12 +155,8 @@ class Resize(Step):
         with np.errstate(over="ignore"):
             return resized.reshape(*batch.shape[:-2], *self.size).astype(keep_float(batch.dtype), copy=False)
 
-    def infer_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the same with free height and width."""
-        return _infer_free_size(self, spec, self.size)
 
-
-class CenterCrop(Step):
+class CenterCrop(_FixedSize):
     """Image centres; smaller images are padded with zeros.
 
     Args:
@@ -146,9 +164,7 @@ class CenterCrop(Step):
         column: The input; may be left out when there is only one.
     """
 
-    def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
-        super().__init__(column)
-        self.size = _check_size(self, size)
+    is_float = False
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Cut or pad the last two axes."""
@@ -164,29 +180,6 @@ class CenterCrop(Step):
                 widths[axis] = (before, wanted - length - before)
                 result = np.pad(result, widths)
         return result
-
-    def infer_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the same with free height and width."""
-        return _infer_free_size(self, spec, self.size, floats=False)
-
-
-def _check_size(step: Step, size: tuple[int, int]) -> tuple[int, int]:
-    if len(size) != 2 or any(not isinstance(length, int) or length < 1 for length in size):
-        raise UserError(f"{type(step).__name__}: size: must be (height, width) of at least 1, got {size!r}")
-    return (size[0], size[1])
-
-
-def _infer_free_size(step: Step, spec: TensorSpec, size: tuple[int, int], *, floats: bool = True) -> TensorSpec:
-    if floats:
-        require_float(step, spec)
-    if len(spec.shape) < 3 or any(
-        wanted not in (-1, given) for wanted, given in zip(spec.shape[-2:], size, strict=True)
-    ):
-        raise UserError(
-            f"{type(step).__name__}: gives images of {size[0]} x {size[1]}, but {spec.name!r} must have shape "
-            f"{spec.shape}"
-        )
-    return dataclasses.replace(spec, shape=(*spec.shape[:-2], -1, -1))
 
 
 def _import_pillow() -> Any:
