@@ -48,7 +48,11 @@ _LAST_LINES = 20
     "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0 for all, see --token-file."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that share the ports. [default: 1]")
-@click.option("--max-batch", type=click.IntRange(min=1), help="Maximum number of rows of a batch. [default: 64]")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(min=1),
+    help="Most rows computed together, of one request or several. [default: 64]",
+)
 @click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),

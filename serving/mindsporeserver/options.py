@@ -83,7 +83,7 @@ class ServerFlags:
             by default the name is --model_name. A URI such as s3://… needs the extra `storage`. [/mnt/models]
         model_repository: Serve every model directory in DIR, including new ones.
         model_versions: Numbered versions to serve.
-        max_batch: Maximum number of rows in a batch.
+        max_batch: Most rows computed together, of one request or several.
         max_delay_ms: Maximum batching delay: a batch waits until it has as many requests as were recently in flight at
             once. A single client is never delayed; 0 disables the delay.
         max_queue: Maximum number of queued rows; further requests get 503.
