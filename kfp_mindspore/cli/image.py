@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.image_options import add_builder_options, add_registry_options
+from kfp_mindspore.cli.image_options import add_builder_options, add_registry_options, name_options
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
@@ -89,17 +89,18 @@ def build(
     _check_names(destination, base, platform)
     words = _split_command(command)
     context = collect_source(source, command=words, tags=cell_tags, include=include)
-    options = ImageOptions(
-        base=base,
-        platform=platform,
-        requirements=(*requirements, *(read_requirements(requirements_file) if requirements_file else ())),
-        containerfile=_read_text(containerfile, "--containerfile") if containerfile else "",
-        workdir=workdir,
-        user=user,
-        env=dict(env),
-        command=words,
-        labels=dict(labels),
-    )
+    with name_options():
+        options = ImageOptions(
+            base=base,
+            platform=platform,
+            requirements=(*requirements, *(read_requirements(requirements_file) if requirements_file else ())),
+            containerfile=_read_text(containerfile, "--containerfile") if containerfile else "",
+            workdir=workdir,
+            user=user,
+            env=dict(env),
+            command=words,
+            labels=dict(labels),
+        )
     plan = make_plan(context, options, builder)
     if dry_run:
         _describe(plan, as_json)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,7 +14,7 @@ import click
 
 from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.flags import list_given
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.options import option
 
 if TYPE_CHECKING:
@@ -108,12 +110,30 @@ _add_builder = dataclass_options(
 )
 
 
+@contextlib.contextmanager
+def name_options() -> Iterator[None]:
+    """Name a ValidationError's fields, such as `claim, claim_path: …`, as the command's options."""
+    try:
+        yield
+    except ValidationError as error:
+        flags = {option.name: max(option.opts, key=len) for option in click.get_current_context().command.params}
+
+        def rename(match: re.Match[str]) -> str:
+            return flags.get(match[0], match[0])
+
+        heads = (one.partition(":") for one in error.errors)
+        named = [re.sub(r"(?:^|(?<=, ))[a-z_]+", rename, head) + colon + rest for head, colon, rest in heads]
+        raise ValidationError(named, hint=error.hint) from None
+
+
 def add_registry_options(command: Command) -> Command:
     """Add a RegistryConfig's options, passed to the command as `registry`."""
 
     @wraps(command)
     def wrapper(registry: RegistryOptions, **values: Any) -> Any:
-        return command(**values, registry=registry.make_config())
+        with name_options():
+            config = registry.make_config()
+        return command(**values, registry=config)
 
     return _add_registry(wrapper)  # type: ignore[return-value]
 
@@ -138,7 +158,9 @@ def add_builder_options(default: str) -> Callable[[Command], Command]:
         @wraps(command)
         def wrapper(builder: str, options: BuilderOptions, registry: RegistryOptions, **values: Any) -> Any:
             _check_owners(builder)
-            return command(**values, builder=_make_builder(builder, options, registry))
+            with name_options():
+                made = _make_builder(builder, options, registry)
+            return command(**values, builder=made)
 
         return choice(_add_builder(_add_registry(wrapper)))  # type: ignore[return-value]
 

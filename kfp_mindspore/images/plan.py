@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, BinaryIO
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.images.containerfile import (
     CONTAINERFILE_FILE,
     REQUIREMENTS_FILE,
@@ -83,7 +83,7 @@ class ImageOptions:
         created: Creation time in seconds since 1970; default: `$SOURCE_DATE_EPOCH`, else 0.
 
     Raises:
-        UserError: A value is invalid.
+        ValidationError: Values are invalid; each error starts with its field.
     """
 
     base: str
@@ -99,16 +99,18 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         check_platform(self.platform)
-        _check_workdir(self.workdir)
+        errors = _list_workdir_errors(self.workdir)
         if self.user and not _USER.fullmatch(self.user):
-            raise UserError(f"user: must be uid:gid or a name, got {self.user!r}")
+            errors.append(f"user: must be uid:gid or a name, got {self.user!r}")
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
-                raise UserError(f"env: a variable's name has letters, digits and _, got {name!r}")
-            if not value.isprintable():
-                raise UserError(f"env {name}: must be one line of printable text")
+                errors.append(f"env: a variable's name has letters, digits and _, got {name!r}")
+            elif not value.isprintable():
+                errors.append(f"env {name}: must be one line of printable text")
         if not 0 <= self.created <= _MAX_EPOCH:
-            raise UserError(f"created: must be seconds since 1970, before the year 10000, got {self.created}")
+            errors.append(f"created: must be seconds since 1970, before the year 10000, got {self.created}")
+        if errors:
+            raise ValidationError(errors)
         if self.containerfile:
             check_containerfile(self.containerfile)
 
@@ -232,9 +234,10 @@ def describe_plan(plan: ImagePlan) -> dict[str, Any]:
     }
 
 
-def _check_workdir(workdir: str) -> None:
+def _list_workdir_errors(workdir: str) -> list[str]:
     parts = workdir.split("/")
     if not (_WORKDIR.fullmatch(workdir) or workdir == "/") or {".", ".."} & set(parts):
-        raise UserError(f"workdir: must be an absolute folder such as /app, got {workdir!r}")
+        return [f"workdir: must be an absolute folder such as /app, got {workdir!r}"]
     if workdir == "/" or (len(parts) == 2 and parts[1] in _SYSTEM_FOLDERS) or parts[1] in _PRIVATE_FOLDERS:
-        raise UserError(f"workdir: {workdir} belongs to the base image", hint="Use a folder of its own, such as /app.")
+        return [f"workdir: {workdir} belongs to the base image; use a folder of its own, such as /app"]
+    return []

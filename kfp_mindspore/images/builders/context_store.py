@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.images.plan import ImagePlan
 
 CONTEXT_URL_VARIABLE = "KFP_MINDSPORE_CONTEXT_URL"
@@ -117,7 +117,7 @@ class S3ContextStore(ContextStore):
 
     def __post_init__(self) -> None:
         if not self.url.startswith("s3://") or not self._bucket:
-            raise UserError(f"object store: must be s3://BUCKET or s3://BUCKET/PREFIX, got {self.url!r}")
+            raise ValidationError([f"store: must be s3://BUCKET or s3://BUCKET/PREFIX, got {self.url!r}"])
 
     def upload(self, file: BinaryIO, name: str, lifetime_seconds: int) -> StoredContext:
         """Upload the tar, in parts when it is large, and presign its URL.
@@ -183,11 +183,13 @@ def make_context_store(
         UserError: Options contradict each other, or one is missing.
     """
     if claim and store:
-        raise UserError("claim, store: a context is stored in one of them, got both")
+        raise ValidationError(["claim, store: a context is stored in one of them, got both"])
     if bool(claim) != bool(claim_path):
-        raise UserError("claim, claim-path: both or neither: the claim's name and the folder it is mounted on here")
+        raise ValidationError(
+            ["claim, claim_path: both or neither: the claim's name and the folder it is mounted on here"]
+        )
     if store_endpoint and not store:
-        raise UserError("store-endpoint: needs store, which is empty")
+        raise ValidationError(["store_endpoint: needs store, which is empty"])
     if claim and claim_path:
         return PvcContextStore(claim, Path(claim_path))
     return S3ContextStore(store, store_endpoint) if store else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.images.reference import Reference, parse_reference
 
 
@@ -48,10 +48,12 @@ class RegistryConfig:
             raise UserError(f"attempts: must be at least 1, got {self.attempts}")
         for host in self.insecure:
             if not host or "/" in host:
-                raise UserError(f"insecure: must be HOST or HOST:PORT, got {host!r}")
+                raise ValidationError([f"insecure: must be HOST or HOST:PORT, got {host!r}"])
         for host, location in self.mirrors.items():
             if not location.strip("/") or "://" in location:
-                raise UserError(f"mirrors[{host}]: must be HOST or HOST/PATH, without a scheme, got {location!r}")
+                raise ValidationError(
+                    [f"mirrors[{host}]: must be HOST or HOST/PATH, without a scheme, got {location!r}"]
+                )
             parse_reference(f"{location.rstrip('/')}/image", field=f"mirrors[{host}]")
 
     def is_insecure(self, host: str) -> bool:

@@ -99,7 +99,7 @@ def test_context_is_deleted_from_claim_however_build_ends(tmp_path, fails) -> No
         ({"claim": "c"}, "both or neither"),
         ({"claim_path": "/"}, "both or neither"),
         ({"claim": "c", "claim_path": "/", "store": "s3://b"}, "got both"),
-        ({"store_endpoint": "http://x"}, "store-endpoint: needs store"),
+        ({"store_endpoint": "http://x"}, "store_endpoint: needs store"),
         ({"store": "gs://bucket"}, "must be s3://BUCKET or s3://BUCKET/PREFIX, got 'gs://bucket'"),
         ({"store": "s3://"}, "must be s3://BUCKET"),
     ],
