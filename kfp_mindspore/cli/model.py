@@ -120,12 +120,23 @@ def export(
 @model.command(name="import", epilog="Example: kfp-mindspore model import net.mindir --example rows.json -o out/model")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
+@click.option(
+    "--dataset",
+    type=click.Path(path_type=Path),
+    help="Dataset directory; samples of its test split are kept with their outputs and targets.",
+)
 @_add_example_option("are kept with their outputs; default random ones")
 @dataclass_options(ExportOptions, only=("sample_count", "metadata"), names={"sample_count": "--samples"})
 @_add_key_option("File with the key of an encrypted model, which stays encrypted")
 @add_json_option
 def import_(
-    file: Path, output: Path, example: Path | None, options: ExportOptions, key_file: Path | None, as_json: bool
+    file: Path,
+    output: Path,
+    dataset: Path | None,
+    example: Path | None,
+    options: ExportOptions,
+    key_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Make FILE, a MindIR that another program exported, a model bundle.
 
@@ -135,7 +146,9 @@ def import_(
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
     from kfp_mindspore.mindir.importer import import_mindir
 
-    bundle = import_mindir(file, output, options, samples=example, key=_read_key(key_file))
+    if dataset is not None and example is not None:
+        raise UserError("--dataset, --example: give one of them")
+    bundle = import_mindir(file, output, options, dataset_dir=dataset, samples=example, key=_read_key(key_file))
     if as_json:
         print_json(_describe(bundle))
         return

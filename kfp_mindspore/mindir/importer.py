@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import shutil
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import events
 from kfp_mindspore.compat.graph_executor import CompiledGraph
 from kfp_mindspore.data.rows import read_rows
+from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.tensors import list_mismatches
 from kfp_mindspore.mindir.encryption import ENCRYPTION, load_graph
@@ -43,6 +46,7 @@ def import_mindir(
     output_dir: Path | str,
     options: ExportOptions | None = None,
     *,
+    dataset_dir: Path | str | None = None,
     samples: Mapping[str, NDArray[Any]] | Path | str | None = None,
     key: bytes | None = None,
     **changes: Any,
@@ -55,6 +59,8 @@ def import_mindir(
         file: The MindIR.
         output_dir: The bundle directory to write; replaced when it exists.
         options: `sample_count`, `metadata` and `tolerance`; the other fields are a checkpoint's.
+        dataset_dir: A dataset directory; samples of its test split are kept after its preprocessing, with their
+            targets. Its inputs have the graph's names, or are the only one.
         samples: Inputs by name, or a file with rows (`kfp_mindspore.data.rows`); default random ones: normal numbers,
             integers 0 and 1, indices in their tables.
         key: An encrypted file's key, see `export_mindir`; the bundle's model stays encrypted.
@@ -79,11 +85,18 @@ def import_mindir(
     version = model.model_version or import_mindspore().__version__
     declared = Signature(specs, (), version, metadata=metadata)
     batch = declared.batch_size
-    if samples is None:
+    target: NDArray[Any] | None = None
+    named: dict[str, str] = {}
+    if dataset_dir is not None:
+        if samples is not None:
+            raise UserError("dataset, samples: give one of them")
+        given, target, named = _read_dataset(file, dataset_dir, declared, options.sample_count)
+        origin = named.pop("dataset")
+    elif samples is None:
         given, origin = _generate(file, declared, compute_index_ranges(model), options.sample_count), "generated"
     else:
         given, origin = _read(file, samples, declared, options.sample_count), "samples"
-    described = {"imported": file.name, "producer": model.producer_name, **metadata}
+    described = {"imported": file.name, "producer": model.producer_name, **named, **metadata}
     if is_encrypted(file):
         described["encryption"] = ENCRYPTION
     with events.span("mindir.import"), write_bundle(output_dir) as writer:
@@ -100,8 +113,9 @@ def import_mindir(
         if not signature.batch_size and batch > 0:
             given = {name: array[:batch] for name, array in given.items()}
             outputs = graph.run(given)
+            target = target[:batch] if target is not None else None
         signature = add_ranges(signature, model, given)
-        kept = VerifiedSamples(given, outputs, None)
+        kept = VerifiedSamples(given, outputs, target)
         tolerance = kept.scale_tolerance(options.tolerance)
         writer.write_verified(kept)
         bundle = ModelBundle(writer.directory, dataclasses.replace(signature, files=describe_files(writer.directory)))
@@ -242,6 +256,28 @@ def _read(file: Path, samples: Mapping[str, NDArray[Any]] | Path | str, declared
     if len({len(array) for array in arrays.values()}) > 1:
         raise UserError(f"{source}: all inputs must have the same number of rows")
     return {name: array[:count] for name, array in arrays.items()}
+
+
+def _read_dataset(
+    file: Path, directory: Path | str, declared: Signature, count: int
+) -> tuple[Arrays, NDArray[Any] | None, dict[str, str]]:
+    """Return a test split's first samples and targets, and the metadata: `dataset`, `task` and `labels`."""
+    dataset = Dataset.open(directory)
+    held_out = read_samples(dataset, "test", count=count)
+    names = [spec.name for spec in declared.inputs]
+    arrays = held_out.inputs
+    if len(names) == len(arrays) == 1:
+        arrays = dict(zip(names, arrays.values(), strict=True))
+    if mistakes := list_mismatches(declared.free_batch(declared.inputs), arrays):
+        listed = "; ".join(f"input {name!r}: {what}" for name, what in mistakes.items())
+        raise UserError(
+            f"{directory}: does not fit {file}: {listed}",
+            hint="Load the data with the inputs and the preprocessing that the network was trained with.",
+        )
+    named = {"dataset": dataset.name, "task": dataset.task}
+    if dataset.labels:
+        named["labels"] = json.dumps(list(dataset.labels))
+    return arrays, held_out.target, named
 
 
 def _generate(file: Path, declared: Signature, found: IndexRanges, count: int) -> Arrays:

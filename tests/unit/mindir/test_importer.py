@@ -11,6 +11,7 @@ import pytest
 from mindspore import nn, ops
 
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir import GraphRunner, verify_bundle
@@ -95,6 +96,28 @@ def test_fixed_batch_takes_any_number_of_rows() -> None:
 
     assert [spec.shape for spec in (*bundle.signature.inputs, *bundle.signature.outputs)] == [(2, 1, 8, 8), (2, 10)]
     assert len(bundle.read_verified()) == 5
+
+
+def test_dataset_gives_samples_targets_and_task(capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = load_dataset("digits", "data")
+    export(Perceptron(), ([None, 1, 8, 8], mindspore.float32))
+
+    assert run(["model", "import", "net.mindir", "--dataset", "data", "--samples", "20", "-o", "model"]) == 0
+
+    assert "model: imported; outputs of 20 digits rows recorded" in capsys.readouterr().out
+    bundle, held_out = ModelBundle.open("model"), read_samples(dataset, "test", count=20)
+    kept = bundle.read_verified()
+    np.testing.assert_array_equal(next(iter(kept.inputs.values())), held_out.inputs["image"])
+    np.testing.assert_array_equal(kept.labels, held_out.target)
+    assert (bundle.signature.task, bundle.signature.labels) == ("classification", dataset.labels)
+
+
+def test_unfit_dataset_is_named_with_input(capsys: pytest.CaptureFixture[str]) -> None:
+    load_dataset("iris", "data")
+    export(Perceptron(), ([None, 1, 8, 8], mindspore.float32))
+    assert run(["model", "import", "net.mindir", "--dataset", "data", "-o", "model"]) == 2
+    assert "data: does not fit net.mindir: input" in capsys.readouterr().err
+    assert not Path("model").exists()
 
 
 def test_example_rows_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:
