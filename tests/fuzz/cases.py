@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-KINDS = ("v1", "v2", "binary", "grpc", "http", "files")
+KINDS = ("v1", "v2", "binary", "grpc", "http", "files", "rows")
 
 
 @dataclass(frozen=True)

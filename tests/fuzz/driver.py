@@ -20,6 +20,7 @@ from tests.fuzz.grpc_cases import make_grpc_case
 from tests.fuzz.http_cases import make_http_case
 from tests.fuzz.json_cases import make_v1, make_v2
 from tests.fuzz.oracle import compare, judge
+from tests.fuzz.row_cases import make_row_case
 from tests.fuzz.targets import Stage, Target
 from tests.support.serving_client import PROTOCOLS, Answer, Client, Connection, GrpcConnection
 
@@ -30,6 +31,7 @@ GENERATORS = {
     "grpc": make_grpc_case,
     "http": make_http_case,
     "files": make_file_case,
+    "rows": make_row_case,
 }
 # A few bodies per reason are recorded.
 _KEPT_PER_REASON = 5

@@ -12,6 +12,7 @@ import numpy as np
 
 from kfp_mindspore.formats.bundle import TensorSpec
 from tests.fuzz.cases import Case
+from tests.fuzz.row_oracle import check_rows
 from tests.fuzz.targets import Target, read_json
 from tests.support.serving_client import (
     _CONTENTS,
@@ -50,6 +51,8 @@ def judge(case: Case, answer: Answer, target: Target | None) -> str:
     elif 400 <= answer.status < 500 and case.method != "HEAD":
         return _check_error(answer)
     good = answer.code == "OK" if case.kind == "grpc" else answer.status == 200
+    if good and case.kind == "rows":
+        return check_rows(case, answer)
     if good and target is not None and _is_inference(case):
         return check_answer(case, answer, target)
     return ""

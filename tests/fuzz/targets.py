@@ -122,11 +122,13 @@ class Stage:
 
 @contextlib.contextmanager
 def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] = ("digits", "pair")) -> Iterator[Stage]:
-    """Serve the digits' classifier and the model with two inputs from one process, and one that takes pictures."""
+    """Serve the digits' classifier, a model with two inputs, one that takes pictures and a table's from one process."""
     bundles = {name: models / _BUNDLES[name] for name in served}
     if (models / "transformed").is_dir():
         bundles["transformed"] = models / "transformed"
         flags = ("--allow_model_code=true", *flags)
+    if (models / "visits").is_dir():
+        bundles["visits"] = models / "visits"
     with ModelServer(scratch, bundles, *flags) as server:
         # The runner computes while the server starts.
         targets = make_targets({name: bundles[name] for name in served}, scratch)

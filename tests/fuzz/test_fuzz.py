@@ -33,7 +33,7 @@ def test_earlier_failures(stage: Stage) -> None:
 
 
 def test_generated_bodies(stage: Stage) -> None:
-    counts = {"v1": 500, "v2": 500, "binary": 500, "grpc": 300, "http": 250, "files": 250}
+    counts = {"v1": 500, "v2": 500, "binary": 500, "grpc": 300, "http": 250, "files": 250, "rows": 300}
     report = asyncio.run(run_cases(stage, generate(SEED, counts, stage.targets)))
     assert sum(report.sent.values()) == sum(counts.values())
     assert not report.findings, f"python -m tests.fuzz --seed {SEED} --scale 0.02\n{report.describe()}"

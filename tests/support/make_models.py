@@ -5,17 +5,20 @@ The classifier's one layer is solved by least squares: a true model of digits wi
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import mindspore
 import numpy as np
 import small_networks
+from visits import CITIES, LENGTH, make_visits
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir import export_mindir
+from kfp_mindspore.transform import Concatenate, OneHot, Pad
 
 TOKENS = {
     "tokens": {"inputs": {"ids": 1, "mask": 1}, "outputs": {"output": 1}, "sizes": [16, 32, 64], "pad": {"ids": 0}}
@@ -53,6 +56,19 @@ def main(root: Path) -> None:
         dataset_dir=root / "dataset",
         transform=Path(__file__).with_name("digits_transform.py"),
     )
+    export_visits(root)
+
+
+def export_visits(root: Path) -> None:
+    (root / "visits.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_visits()))
+    steps = [
+        OneHot(CITIES, column="city"),
+        Concatenate(["features_numbers", "city"], "features"),
+        Pad(LENGTH, side="left", mask="mask", lengths="count", column="tokens"),
+    ]
+    dataset = load_dataset(str(root / "visits.jsonl"), root / "visits_dataset", preprocessing=steps)
+    write(root / "visits_checkpoint", small_networks.Visit(), NetworkSpec("small_networks:Visit"), dataset)
+    export_mindir(root / "visits_checkpoint", root / "visits", dataset_dir=dataset.path)
 
 
 def write(path: Path, network: mindspore.nn.Cell, spec: NetworkSpec, dataset: Dataset | None = None) -> None:

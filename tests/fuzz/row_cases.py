@@ -1,0 +1,137 @@
+"""Rows of a table by column names, by V1 and V2 in JSON: right ones, then spoiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from tests.fuzz.cases import Case
+from tests.fuzz.mutation import NUMBERS, TEXTS, dump, mutate_bytes, mutate_tree, pick_value
+from tests.fuzz.targets import Target
+from tests.support.visits import CITIES, LENGTH
+
+NAME = "visits"
+_HEADERS = (("Content-Type", "application/json"),)
+_NUMERIC = ["FP32", "FP64", "FP16", "INT8", "INT32", "INT64", "UINT8", "UINT64", "BOOL", "BYTES", "", None, 3]
+_LISTS = [
+    [], [0], [1] * LENGTH, [1] * (LENGTH + 1), [1] * 5000, [1.0], [1.5], [True], [None], ["1"], [[1]], [2**31],
+    [-(2**31)], [2**31 - 1], [2**63], [2**64], [10**400], "[]", "[1, 2]", "[1", "1", "", "null", "[[1]]", "[true]",
+    "[1e3]", "{}", {}, {"b64": "WzFd"}, {"b64": "x"}, 1, None, True,
+]  # fmt: skip
+
+
+def make_row_case(random: Random, _: Sequence[Target]) -> Case:
+    """Make a request with a table's columns."""
+    rows = [_make_row(random) for _ in range(random.choice([1, 1, 2, 3, 5]))]
+    is_v1 = random.random() < 0.6
+    value = {"instances": rows} if is_v1 else {"inputs": _make_columns(random, rows)}
+    choice = random.random()
+    if choice < 0.4:
+        for _index in range(random.choice([1, 1, 2])):
+            random.choice(_ROW_SPOILERS if is_v1 else _COLUMN_SPOILERS)(random, value)
+    if 0.3 < choice < 0.65:
+        for _index in range(random.choice([1, 1, 2, 3])):
+            value = mutate_tree(random, value)
+    body = dump(value, separators=(",", ":"))
+    if choice > 0.9:
+        body = mutate_bytes(random, body)
+    path = f"/v1/models/{NAME}:predict" if is_v1 else f"/v2/models/{NAME}/infer"
+    return Case("rows", path, body, "POST", _HEADERS)
+
+
+def _make_row(random: Random) -> dict[str, Any]:
+    row = {
+        "age": random.choice([random.randint(0, 99), random.random() * 99]),
+        "income": random.choice([random.gauss(3, 1), 7, True]),
+        "city": random.choice([*CITIES, "Rome", ""]),
+        "tokens": [random.randint(-9, 9) for _ in range(random.randint(0, LENGTH))],
+    }
+    names = list(row)
+    random.shuffle(names)
+    return {name: row[name] for name in names}
+
+
+def _make_columns(random: Random, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    tensors, count = [], len(rows)
+    for name in rows[0]:
+        data = [row[name] for row in rows]
+        shape, datatype = [count], "BYTES" if name == "city" else "FP64"
+        if name == "tokens":
+            datatype, lengths = "BYTES", set(map(len, data))
+            if len(lengths) == 1 and min(lengths) and random.random() < 0.6:
+                shape, datatype = [count, min(lengths)], random.choice(["INT32", "INT64"])
+            else:
+                data = list(map(json.dumps, data))
+        elif random.random() < 0.3:
+            shape = [count, 1]
+        tensors.append({"name": name, "shape": shape, "datatype": datatype, "data": data})
+    return tensors
+
+
+def _change_cell(random: Random, value: Any) -> None:
+    rows = value["instances"]
+    row = random.choice(rows)
+    name = random.choice(list(row) or ["age"])
+    row[name] = random.choice(_LISTS if name == "tokens" else [*NUMBERS, *TEXTS, None, [], {"b64": "T3Nsbw=="}])
+
+
+def _rename_cell(random: Random, value: Any) -> None:
+    row = random.choice(value["instances"])
+    if row:
+        row[random.choice(["Age", "features_numbers", *TEXTS])] = row.pop(random.choice(list(row)))
+
+
+def _add_cell(random: Random, value: Any) -> None:
+    for row in value["instances"]:
+        row[random.choice(["price", "visit", *TEXTS])] = pick_value(random)
+
+
+def _repeat_rows(random: Random, value: Any) -> None:
+    value["instances"] = value["instances"] * random.choice([0, 9, 65, 300])
+
+
+_ROW_SPOILERS: list[Callable[[Random, Any], None]] = [
+    _change_cell,
+    _change_cell,
+    _change_cell,
+    _rename_cell,
+    _add_cell,
+    lambda random, value: value["instances"] and random.choice(value["instances"]).popitem(),
+    lambda random, value: value["instances"].append(pick_value(random)),
+    lambda random, value: value["instances"].insert(0, pick_value(random)),
+    _repeat_rows,
+]
+# `_repeat_rows` may leave no rows for the next spoiler.
+_ROW_SPOILERS = [
+    lambda random, value, spoil=spoil: (
+        spoil(random, value)  # type: ignore[misc]
+        if value["instances"] and all(isinstance(row, dict) and row for row in value["instances"])
+        else None
+    )
+    for spoil in _ROW_SPOILERS
+]
+
+
+def _set(field: str, values: list[Any]) -> Callable[[Random, Any], None]:
+    return lambda random, value: random.choice(value["inputs"]).__setitem__(field, random.choice(values))
+
+
+def _change_value(random: Random, value: Any) -> None:
+    tensor = random.choice(value["inputs"])
+    if isinstance(tensor.get("data"), list) and tensor["data"]:
+        place = random.randrange(len(tensor["data"]))
+        tensor["data"][place] = random.choice([*_LISTS, *NUMBERS, *TEXTS])
+
+
+_COLUMN_SPOILERS: list[Callable[[Random, Any], None]] = [
+    _change_value,
+    _change_value,
+    _set("datatype", _NUMERIC),
+    _set("shape", [[], [1], [0], [-1], [1, 1], [1, 2], [2, 1], [1, 1, 1], [2], [1, 0], [2**63], None, "1", [True]]),
+    _set("name", ["age", "Age", "city", "features_numbers", *TEXTS]),
+    lambda random, value: value["inputs"].append({"name": random.choice(TEXTS), "datatype": "FP32", "shape": [1]}),
+    lambda random, value: value["inputs"].append(dict(random.choice(value["inputs"]))),
+    lambda random, value: len(value["inputs"]) > 1 and value["inputs"].pop(),
+]
