@@ -104,6 +104,28 @@ def check_encoding(path: Path, where: str, delimiter: str) -> None:
                 ) from None
 
 
+def check_lines(path: Path, where: str) -> None:
+    """Refuse a JSON lines file that is not UTF-8.
+
+    Args:
+        path: The file.
+        where: File and format, for the message.
+
+    Raises:
+        UserError: The message names the line.
+    """
+    with _open(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                found = line[max(error.start - 10, 0) : error.end + 10].decode("latin-1")
+                raise UserError(
+                    f"{where}: line {number}: must be UTF-8, got {found!r} in another encoding",
+                    hint="Convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW.jsonl",
+                ) from None
+
+
 def _is_invalid(cell: str) -> bool:
     try:
         cell.encode("latin-1").decode()

@@ -14,9 +14,10 @@ from kfp_mindspore.data.sources.base import (
     select_fields,
     to_objects,
 )
-from kfp_mindspore.data.sources.content import check_encoding
+from kfp_mindspore.data.sources.content import check_encoding, check_lines
 from kfp_mindspore.data.sources.lists import get_limit, parse_lists, read_lists
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +118,11 @@ def read_json_lines(path: Path, request: SourceRequest) -> Source:
     where = f"{path.name} (JSON lines)"
     try:
         table = json.read_json(str(path))
+        # Arrow does not check the encoding of texts.
+        table.validate(full=True)
     except (lib.ArrowException, OSError) as error:
+        if not isinstance(error, OSError):
+            check_lines(path, where)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
     names = select_fields(where, request, table.column_names)
     table = table.select(names)
@@ -183,6 +188,12 @@ def _to_source(
     for name in others:
         if name in request.lists and columns[name].dtype == object and types.is_string(schema.field(name).type):
             columns[name] = parse_lists(f"{where}: {name}", columns[name], request.lists[name])
+    for name in columns.keys() & request.lists.keys():
+        if not is_ragged(columns[name]):
+            raise UserError(
+                f"{where}: {name}: Pad needs a list in each row, the column holds {schema.field(name).type}",
+                hint=f"Name a column with lists, or leave the Pad for {name} out.",
+            )
     times = tuple(field.name for field in schema if types.is_temporal(field.type))
     integers |= {field.name for field in schema if _is_integer(field.type)}
     return Source(

@@ -13,6 +13,7 @@ from kfp_mindspore.data import load_dataset
 from kfp_mindspore.data.report import render_report
 from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.training.columns import resolve_columns
 from kfp_mindspore.transform import Pad, Standardize
 
 SIZES = [3, 0, *(1 + index % 8 for index in range(58))]
@@ -109,6 +110,54 @@ def test_unfit_list_is_named_by_file_column_and_row(tmp_path: Path, changes: Any
     with pytest.raises(UserError, match=message):
         load_dataset(source, tmp_path / "out", target="label", preprocessing=steps)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "message"),
+    [
+        ("a.jsonl", '{"tokens": [1], "label": "a"}', "token", "no field 'token', found tokens, label; did you mean"),
+        (
+            "a.jsonl",
+            '{"tokens": 3, "label": "a"}',
+            "tokens",
+            "tokens: Pad needs a list in each row, the column holds int",
+        ),
+        ("a.jsonl", '{"tokens": ["x"], "label": "a"}', "tokens", "tokens: lists must hold numbers, got string"),
+        ("a.jsonl", '{"tokens": [[1, 2], [3]], "label": "a"}', "tokens", "row 1: the inner lists must have 2 numbers"),
+        ("a.jsonl", '{"tokens": [1], "label": "\xe9"}', "tokens", "line 1: must be UTF-8, got .* in another encoding"),
+        ("a.jsonl", '[{"tokens": [1], "label": "a"}]', "tokens", "read as JSON lines, but its content is a JSON list"),
+        ("a.parquet", '{"tokens": [1], "label": "a"}', "tokens", "read as Parquet, but its content is text"),
+        (
+            "a.csv",
+            'tokens,label\n"[1; 2]",a',
+            "tokens",
+            r"tokens: row 1: must be a list of numbers such as \[1, 2, 3\]",
+        ),
+    ],
+)
+def test_wrong_file_is_refused_with_one_message(
+    tmp_path: Path, name: str, content: str, column: str, message: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content.encode("latin-1") + b"\n")
+    with pytest.raises(UserError, match=message):
+        load_dataset(
+            str(file), tmp_path / "out", target="label", features=[column], preprocessing=[Pad(8, column=column)]
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_network_that_does_not_fit_is_named_with_its_inputs(tmp_path: Path) -> None:
+    from mindspore import nn
+
+    class Other(nn.Cell):
+        def construct(self, ids, mask):
+            return ids * mask
+
+    source = write_rows(tmp_path / "rows.jsonl", [{"tokens": row["tokens"], "label": row["label"]} for row in ROWS])
+    dataset = load_dataset(source, tmp_path / "out", target="label", preprocessing=[Pad(8, column="tokens", mask="m")])
+    with pytest.raises(UserError, match="data: has the inputs tokens, m, and the network's construct takes ids, mask"):
+        resolve_columns(dataset, "data", Other(), split="train", has_loss=True)
 
 
 def test_rows_without_list_are_dropped_by_rule(tmp_path: Path) -> None:
