@@ -30,13 +30,14 @@ from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.formats.rows import build_field_layout, build_layout
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
-from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, use_graph_mode
+from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export_samples import (
     ExportSamples,
     declare_serving,
     load_export_samples,
     read_example_file,
 )
+from kfp_mindspore.mindir.graph_export import export_graph, run_graph
 from kfp_mindspore.mindir.index_ranges import add_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir, read_proto
 from kfp_mindspore.mindir.options import FREE, ExportOptions
@@ -46,7 +47,6 @@ from kfp_mindspore.mindir.padding import (
     describe_tensor,
     format_dimensions,
     get_free_axes,
-    shorten_error,
 )
 from kfp_mindspore.mindir.parameters import (
     get_source,
@@ -65,8 +65,6 @@ from kfp_mindspore.transform.load import read_transform, read_transform_source
 if TYPE_CHECKING:
     from mindspore import nn
     from numpy.typing import NDArray
-
-    from kfp_mindspore.mindir.padding import Axes
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -149,7 +147,8 @@ def export_mindir(
             check_inputs(
                 dimensions, [describe_tensor(name, array, fixed or -1, axes) for name, array in inputs.items()], inputs
             )
-        file = _export(cell, scratch, inputs, fixed, axes, key)
+        file = export_graph(cell, scratch, inputs, fixed, axes, key)
+        run_graph(cell, file, inputs, fixed, key)
         named = dict(zip((spec.name for spec in inspect_mindir(file, key=key).inputs), inputs.values(), strict=False))
         if isinstance(samples, Mapping) and not loaded.declaration and set(samples) != set(named):
             raise UserError(f"samples: must be named {', '.join(named)}, got {', '.join(samples)}")
@@ -222,45 +221,6 @@ def _order_inputs(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
             hint="Name the dataset's columns as the network's inputs, or add Rename steps to its preprocessing.",
         )
     return dict(zip(parameters, inputs.values(), strict=False)) if parameters else inputs
-
-
-def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axes: Axes, key: bytes | None) -> Path:
-    import mindspore
-
-    inputs = []
-    for name, array in arrays.items():
-        row = mindspore.Tensor(array[:1].repeat(fixed or 1, axis=0))
-        shape: list[int | None] = [None if axis in axes.get(name, ()) else size for axis, size in enumerate(row.shape)]
-        if fixed is None:
-            shape[0] = None
-        inputs.append(mindspore.Tensor(shape=shape, dtype=row.dtype) if None in shape else row)
-    file = scratch / MODEL_FILE
-    options = {} if key is None else {"enc_key": key, "enc_mode": ENCRYPTION}
-    try:
-        mindspore.export(cell, *inputs, file_name=str(file.with_suffix("")), file_format="MINDIR", **options)
-    except NETWORK_ERRORS as error:
-        specs = [describe_tensor(name, array, fixed or -1, axes) for name, array in arrays.items()]
-        found = ", ".join(f"{spec.name} of {spec.dtype} {spec.shape}" for spec in specs)
-        message = f"{type(cell).__name__} cannot be exported for {found}: {shorten_error(error)}"
-        if not _accepts(cell, arrays):
-            hint = "Give samples with the inputs that the network was trained on (--dataset, samples=…)."
-            raise UserError(message, hint=hint) from error
-        hint = "A network without a free batch may take a fixed one: --batch N." if fixed is None else ""
-        raise KfpMindSporeError(message, hint=hint) from error
-    if not file.is_file():
-        raise KfpMindSporeError(f"{type(cell).__name__}: MindSpore wrote no {MODEL_FILE}; over 1 GB it splits the file")
-    return file
-
-
-def _accepts(cell: nn.Cell, arrays: Arrays) -> bool:
-    """Return whether the network computes the samples, outside an export."""
-    import mindspore
-
-    try:
-        cell(*(mindspore.Tensor(array) for array in arrays.values()))
-    except NETWORK_ERRORS:
-        return False
-    return True
 
 
 def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -> Arrays:

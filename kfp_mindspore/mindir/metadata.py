@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kfp_mindspore.compat.protobuf import load_standalone
 from kfp_mindspore.errors import NotFoundError, UserError
@@ -72,6 +72,20 @@ class MindIRInfo:
             "parameter_values": self.parameter_values,
             "operators": dict(self.operators),
         }
+
+
+class Operator(NamedTuple):
+    """An operator of a graph.
+
+    Args:
+        name: Its type, such as `MatMul`.
+        scope: The layers that it belongs to, such as `Default/rnn-GRU/MatMul-op0`.
+        texts: Its constant text inputs.
+    """
+
+    name: str
+    scope: str
+    texts: tuple[str, ...]
 
 
 def is_encrypted(path: Path | str) -> bool:
@@ -155,13 +169,29 @@ def read_weights(path: Path | str, *, key: bytes | None = None) -> dict[str, NDA
 
 def count_operators(model: Any) -> Counter[str]:
     """Return how often each operator occurs in a message from `read_proto`, bookkeeping included."""
+    return Counter(operator.name for operator in list_operators(model))
+
+
+def list_operators(model: Any) -> Iterator[Operator]:
+    """Yield the operators in a message from `read_proto`, bookkeeping included."""
     primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
-    operators: Counter[str] = Counter()
-    for part in (model.graph, *model.functions):
+    parts = (model.graph, *model.functions)
+    texts = {
+        node.output[0]: attribute.s.decode(errors="replace")
+        for part in parts
+        for node in part.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value" and attribute.s
+    }
+    for part in parts:
         for node in part.node:
             name = node.op_type.removeprefix("REF::")
-            operators[primitives.get(name, name.partition(":")[0])] += 1
-    return operators
+            yield Operator(
+                primitives.get(name, name.partition(":")[0]),
+                node.domain,
+                tuple(texts[value] for value in node.input if value in texts),
+            )
 
 
 def split_name(name: str) -> str:

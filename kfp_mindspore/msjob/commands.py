@@ -28,6 +28,7 @@ NETWORK_PARAMETERS = (
     "early_stopping",
     "ema",
     "epochs",
+    "export_check",
     "freeze",
     "initial",
     "initial_optional",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DATA_PARALLEL = "data_parallel"
 PARALLEL_MODES = (DATA_PARALLEL, "semi_auto_parallel", "auto_parallel")
+EXPORT_CHECKS = ("free", "off")
 PRECISIONS = ("float32", "float16", "bfloat16")
 # mindspore.train.EarlyStopping and ReduceLROnPlateau arguments that a configuration may set.
 EARLY_STOPPING = ("monitor", "min_delta", "patience", "mode", "baseline", "restore_best_weights", "verbose")
@@ -91,6 +92,9 @@ class TrainingConfig:
         parallel_options: Further mindspore.set_auto_parallel_context arguments, such as {"pipeline_stages": 2}.
         network_factory: `module:callable` that builds the network for export; by default its class.
         network_arguments: The callable's keyword arguments, JSON types.
+        export_check: Batch that the network is to be exported with: `free` or a number. Before the first epoch `fit`
+            exports it and refuses one that MindSpore cannot export, so that the export step does not fail after the
+            training; `off` for a network that is not exported.
         verbose: Whether to print a line per epoch, the initial weights and the frozen layers.
 
     Raises:
@@ -130,6 +134,7 @@ class TrainingConfig:
     parallel_options: Mapping[str, Any] = field(default_factory=dict)
     network_factory: str | None = None
     network_arguments: Mapping[str, Any] = field(default_factory=dict)
+    export_check: str | int = "free"
     verbose: bool = True
 
     def __post_init__(self) -> None:
@@ -208,6 +213,9 @@ def _check_names(config: TrainingConfig) -> list[str]:
     if config.parallel_mode not in PARALLEL_MODES:
         found = config.parallel_mode
         errors.append(f"parallel_mode: unknown {found!r}{suggest(str(found), PARALLEL_MODES)}")
+    batch = config.export_check
+    if batch not in EXPORT_CHECKS and not (_is_integer(batch) and int(batch) > 0):
+        errors.append(f"export_check: must be {' or '.join(EXPORT_CHECKS)} or a batch of at least 1, got {batch!r}")
     options: Any = config.parallel_options
     if not isinstance(options, Mapping):
         errors.append(f"parallel_options: must be a dict of arguments, got {options!r}")

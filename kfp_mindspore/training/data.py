@@ -103,6 +103,10 @@ class ArraySource:
         """Return whether an epoch has no batch at a position, counted in samples done."""
         return self.sampler.is_finished(position)
 
+    def sample_inputs(self) -> dict[str, NDArray[Any]]:
+        """Return the first sample's inputs by name, each with shape (1, …)."""
+        return {name: array[:1] for name, array in self._columns.inputs.items()}
+
     def read(self, epoch: int, position: int) -> Iterator[Batch]:
         """Yield the batches of epoch `epoch` (from 0) from a position on, counted in samples done."""
         import numpy as np
@@ -156,6 +160,16 @@ class PipelineSource:
     def is_finished(self, position: int) -> bool:
         """Return whether an epoch has no batch at a position, counted in samples done."""
         return position > self.samples - self.batch_size
+
+    def sample_inputs(self) -> dict[str, NDArray[Any]]:
+        """Return zeros in a sample's shapes, by input name: reading a batch would change the order of the next ones."""
+        import numpy as np
+
+        shapes, types = self.raw.output_shapes(), self.raw.output_types()
+        return {
+            name: np.zeros((1, *shapes[index][1:]), types[index])
+            for name, index in zip(self.layout.inputs, self._order, strict=False)
+        }
 
     def read(self, epoch: int, position: int) -> Iterator[Batch]:
         """Yield the batches of epoch `epoch` (from 0) from a position on, counted in samples done."""

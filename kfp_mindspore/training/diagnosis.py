@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import mindspore
-
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.mindir.layer_source import locate_error
 from kfp_mindspore.training.distributed import is_lost_peer
 
 # Beginnings or parts of messages from the graph compiler and operator checks, and from no other error.
@@ -22,7 +21,6 @@ _DTYPES = (
 # An index outside a table, such as `'input_indices' should be in the range [0, 20), but got 48`.
 _RANGE = re.compile(r"range \[-?\d+, (?P<end>\d+)\), but got (?P<index>-?\d+)")
 _MARKS = ("The Traceback of Net Construct Code", "Kernel select failed")
-_FRAME = re.compile(r"^# \d+ In file (?P<file>.+?):(?P<line>\d+)(?:~\d+)?, [^\n]*\n\s*(?P<code>[^\n]*)", re.MULTILINE)
 
 
 def explain_computation(error: Exception, network: Any, names: Sequence[str], batch: Sequence[Any]) -> UserError | None:
@@ -46,17 +44,16 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
     shapes = " and ".join(
         f"{name} {tuple(tensor.shape)} {str(tensor.dtype).lower()}" for name, tensor in zip(names, batch, strict=False)
     )
-    libraries = {Path(mindspore.__file__).parent, Path(__file__).parent}
-    own = [frame for frame in _FRAME.finditer(text) if libraries.isdisjoint(Path(frame["file"]).parents)]
-    where = f"{own[-1]['file']}:{own[-1]['line']}: {own[-1]['code']}" if own else ""
+    source = locate_error(network, text, [Path(__file__).parent])
     found = _RANGE.search(reason)
     cause = (
         _describe_index(int(found["index"]), int(found["end"]), names, batch)
         if found
         else _describe_dtypes(reason, names, batch)
     )
-    hint = "\n".join(line for line in (cause, where) if line)
-    return UserError(f"{type(network).__name__} cannot be computed for a batch of {shapes}: {reason}", hint=hint)
+    hint = "\n".join(line for line in (cause, source.line) if line)
+    name = f"{type(network).__name__}: {source}" if source.path else type(network).__name__
+    return UserError(f"{name} cannot be computed for a batch of {shapes}: {reason}", hint=hint)
 
 
 def _describe_index(index: int, end: int, names: Sequence[str], batch: Sequence[Any]) -> str:

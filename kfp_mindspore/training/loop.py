@@ -165,6 +165,7 @@ def fit(
             worker=worker,
             parts=parts,
             termination=termination,
+            exports=_is_exported(config, sharded=parts is not worker, has_loss=has_loss),
         )
         with distributed.exit_if_peer_is_lost(worker, checkpoints.wait):
             run.start()
@@ -182,6 +183,18 @@ def fit(
         seconds=time.perf_counter() - begun,
         best_epoch=run.best_epoch,
     )
+
+
+def _is_exported(config: TrainingConfig, *, sharded: bool, has_loss: bool) -> bool:
+    """Return whether to check that the network can be exported, and print why not."""
+    reason = ""
+    if sharded:
+        reason = f"with parallel_mode {config.parallel_mode} a worker has slices of the parameters"
+    elif not has_loss:
+        reason = "without loss=… the network returns its loss, and another one is exported"
+    if reason and config.verbose and config.export_check != "off":
+        print(f"export not checked: {reason}", flush=True)
+    return not reason and config.output_dir is not None and config.export_check != "off"
 
 
 def _resolve_location(given: Path | str | None, variable: str) -> str | None:

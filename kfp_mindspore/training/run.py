@@ -24,6 +24,7 @@ from kfp_mindspore.training.distributed import WorkerInfo
 from kfp_mindspore.training.dropout import count_dropout
 from kfp_mindspore.training.epoch_report import build_record, describe_epoch, warn_about_straggler
 from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
+from kfp_mindspore.training.exportability import check_export
 from kfp_mindspore.training.freezing import Freezer
 from kfp_mindspore.training.initial import load_initial
 from kfp_mindspore.training.losses import NetworkWithLoss, build_loss, check_mean
@@ -59,12 +60,17 @@ class Run:
         worker: WorkerInfo,
         parts: WorkerInfo,
         termination: Termination,
+        exports: bool,
     ) -> None:
         self.config = config
         self._checkpoints = checkpoints
         self._output_dir = None if config.output_dir is None else Path(config.output_dir)
         self.resumed_from: Path | str | None = None
         self._resumed: Checkpoint | None = checkpoints.open()
+        found = self._resumed.path.name if self._resumed else "none"
+        distributed.check_agreement(worker, "the newest checkpoint", found)
+        if self._resumed is None and exports:
+            check_export(network, source, config, worker)
         if self._resumed is None and config.initial is not None:
             # Before the trainer copies the weights for their average.
             load_initial(network, config)
@@ -127,7 +133,6 @@ class Run:
         """Resume from the newest intact checkpoint, if there is one."""
         state, config = self.state, self.config
         found = self._resumed
-        distributed.check_agreement(self._worker, "the newest checkpoint", found.path.name if found else "none")
         if found is not None:
             self.resumed_from = self._checkpoints.locate(found.path.name)
             state.load(found, self.resumed_from)

@@ -162,9 +162,11 @@ def test_export_for_other_inputs_is_one_line_without_hint_at_batch(
     arguments = ["--dataset", "wine", "--transform", "none", "-o", "model"]
     assert run(["model", "export", str(models / "checkpoint"), *arguments]) == 2
     lines = capfd.readouterr().err.splitlines()
-    assert lines[-2].startswith("Error: Classifier cannot be exported for image of float32 (-1, 13): ")
-    assert "64" in lines[-2]
-    assert lines[-1] == hint
+    error, place, advice = lines[-3:]
+    assert error.startswith("Error: Classifier: layer dense (Dense) cannot be exported for image of float32 (-1, 13): ")
+    assert "64" in error
+    assert place.endswith("return self.dense(self.flatten(image))")
+    assert advice == hint
     assert not (tmp_path / "model").exists()
 
 

@@ -159,7 +159,11 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"network": "small_networks:Broken"}, KfpMindSporeError, "Broken cannot be exported .*-1, 1, 8, 8"),
+        (
+            {"network": "small_networks:Broken"},
+            KfpMindSporeError,
+            r"Broken: layer dense \(Dense\) cannot be exported .*-1, 1, 8, 8",
+        ),
         (
             {"network": "small_networks:Noisy"},
             KfpMindSporeError,
