@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
 
 from kfp_mindspore.data import Samples, load_dataset, read_samples
 from kfp_mindspore.evaluation import compute_metrics
@@ -43,6 +46,31 @@ def test_linear_model_beats_constant(
     assert list(found) == [constant, linear]
     metrics = {title: compute_metrics(predictions)[metric] for title, predictions in found.items()}
     assert metrics[linear] > least > metrics[constant]
+
+
+@pytest.mark.parametrize("columns", [(), (1,), (3,)])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_ridge_regression_is_that_of_scikit_learn(columns: tuple[int, ...], is_weighted: bool) -> None:
+    random = np.random.default_rng(0)
+    features, target = random.normal(size=(50, 4)), random.normal(7, 3, size=(50, *columns))
+    weight = random.uniform(0.5, 2, 40) if is_weighted else None
+    inputs = {"x": features[:40]}
+    train = Samples(inputs, target[:40], weight, {}, inputs)
+    found = compute_baselines("regression", train, make_samples(target[40:], x=features[40:]))["ridge regression"]
+    scaled = (features - features[:40].mean(0)) / features[:40].std(0)
+    model = Ridge().fit(scaled[:40], target[:40], sample_weight=weight)
+    np.testing.assert_allclose(found.values.ravel(), model.predict(scaled[40:]).ravel(), rtol=1e-8)
+
+
+def test_regression_does_not_import_scikit_learn() -> None:
+    program = """import sys, numpy as np
+from kfp_mindspore.data import Samples
+from kfp_mindspore.mindir.baselines import compute_baselines
+x = np.arange(20.0).reshape(10, 2)
+samples = Samples({"x": x}, x[:, 0], None, {}, {"x": x})
+assert list(compute_baselines("regression", samples, samples)) == ["mean", "ridge regression"]
+assert "sklearn" not in sys.modules"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_constants_are_those_of_training_split() -> None:
