@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ import click
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.completion import complete_pipelines
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
+from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 240
 
+add_accept_changes = click.option(
+    "--accept-changes", is_flag=True, help="Resume although code has changed; finished steps that it affects run again."
+)
+
 
 @click.command(
     cls=StrictCommand,
@@ -28,21 +34,40 @@ Examples:
   kfp-mindspore run digits_lifecycle
   kfp-mindspore run digits_lifecycle --param epochs=5 --param threshold=0.9 --json
   kfp-mindspore run my-project/pipeline.py:train_and_serve --keep
-  kfp-mindspore run compiled.yaml --no-cache""",
+  kfp-mindspore run compiled.yaml --no-cache
+  kfp-mindspore run my-project/pipeline.py --resume""",
 )
 @click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml", shell_complete=complete_pipelines)
 @click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable.")
 @click.option("--keep", is_flag=True, help="Keep services and jobs after the run; stop a service with `service stop`.")
 @click.option("--no-cache", is_flag=True, help="Run all steps, including those with unchanged inputs and code.")
+@click.option("--resume", is_flag=True, help="Continue the pipeline's last run, as `runs resume` does.")
+@add_accept_changes
 @click.option("-v", "--verbose", is_flag=True, help="Print the output of the steps.")
 @add_json_option
 def run(
-    source: str, parameters: tuple[tuple[str, str], ...], keep: bool, no_cache: bool, verbose: bool, as_json: bool
+    source: str,
+    parameters: tuple[tuple[str, str], ...],
+    keep: bool,
+    no_cache: bool,
+    resume: bool,
+    accept_changes: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Run a pipeline on this machine, each step as a subprocess, without a cluster.
 
     Exit codes: 0: succeeded; 1: a step failed; 2: usage error; 3: a gate was not met and nothing was deployed.
     """
+    if resume:
+        from kfp_mindspore.runs.resume import get_last_run
+
+        if parameters or keep or no_cache:
+            raise UserError("--resume: uses the run's own parameters and options, got further ones")
+        resume_and_show(get_last_run(source).id, accept_changes=accept_changes, verbose=verbose, as_json=as_json)
+        return
+    if accept_changes:
+        raise UserError("--accept-changes: needs --resume")
     result = run_and_show(source, parameters, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
     print_outcome(result, as_json=as_json)
 
@@ -58,15 +83,28 @@ def run_and_show(
 ) -> RunResult:
     """Run a pipeline and display its progress on standard output, or on standard error with `as_json`."""
     from kfp_mindspore.runs.local import run_local
+
+    return _show(
+        functools.partial(run_local, source, dict(parameters), keep=keep, cache=cache), verbose=verbose, as_json=as_json
+    )
+
+
+def resume_and_show(run_id: str, *, accept_changes: bool, verbose: bool, as_json: bool) -> None:
+    """Continue a run, display its progress and print its result."""
+    from kfp_mindspore.runs.resume import resume_local
+
+    result = _show(
+        functools.partial(resume_local, run_id, accept_changes=accept_changes), verbose=verbose, as_json=as_json
+    )
+    print_outcome(result, as_json=as_json)
+
+
+def _show(execute: Callable[..., RunResult], *, verbose: bool, as_json: bool) -> RunResult:
     from kfp_mindspore.runs.progress import ProgressDisplay
 
     stream = sys.stderr if as_json else sys.stdout
     with ProgressDisplay(stream, bar=False if verbose else None) as display:
-        return run_local(
-            source,
-            dict(parameters),
-            keep=keep,
-            cache=cache,
+        return execute(
             on_progress=display,
             on_log=(lambda line: print(line, file=stream, flush=True)) if verbose else None,
             raise_on_error=False,

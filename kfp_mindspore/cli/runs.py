@@ -1,4 +1,4 @@
-"""`kfp-mindspore runs`: list, open and remove local runs of pipelines."""
+"""`kfp-mindspore runs`: list, open, resume and remove local runs of pipelines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import click
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.completion import complete_runs
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
+from kfp_mindspore.cli.run import add_accept_changes, resume_and_show
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.history import get_run, list_runs, remove_run, select_runs
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore runs list")
 def runs() -> None:
-    """List, open and remove local runs of pipelines."""
+    """List, open, resume and remove local runs of pipelines."""
 
 
 @runs.command("list", epilog="Example: kfp-mindspore runs list --limit 5")
@@ -54,6 +55,20 @@ def open_(run_id: str, only_print: bool) -> None:
     click.echo(run.report)
     if not only_print:
         click.launch(run.report.as_uri())
+
+
+@runs.command(epilog="Example: kfp-mindspore runs resume digits-lifecycle-20260102-120000-1a2b")
+@click.argument("run_id", shell_complete=complete_runs)
+@add_accept_changes
+@click.option("-v", "--verbose", is_flag=True, help="Print the output of the steps.")
+@add_json_option
+def resume(run_id: str, accept_changes: bool, verbose: bool, as_json: bool) -> None:
+    """Continue an interrupted, killed or failed run with its own parameters.
+
+    Finished steps are taken from the cache, training continues at its last checkpoint. Steps with caching disabled,
+    such as deployments, run again.
+    """
+    resume_and_show(run_id, accept_changes=accept_changes, verbose=verbose, as_json=as_json)
 
 
 @runs.command(

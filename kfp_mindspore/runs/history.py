@@ -14,6 +14,11 @@ from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.local.lease import is_lease_held
 
 ACTIVE_FILE = "active"
+# Logs and events of a resumed run's earlier attempts.
+ATTEMPTS_FOLDER = "attempts"
+CHECKPOINTS_FOLDER = "checkpoints"
+PIPELINE_FILE = "pipeline.yaml"
+REQUEST_FILE = "request.json"
 REPORT_FILE = "report.html"
 RESULT_FILE = "result.json"
 # How many newest runs the error for a missing run names.
@@ -61,7 +66,7 @@ def list_runs(home: Path | None = None) -> list[StoredRun]:
         home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
     """
     root = (home or files.get_home()) / "runs"
-    runs = [_read_run(file.parent) for file in root.glob("*/request.json")]
+    runs = [_read_run(file.parent) for file in root.glob(f"*/{REQUEST_FILE}")]
     return sorted(runs, key=lambda run: (run.started, run.id), reverse=True)
 
 
@@ -118,7 +123,7 @@ def _describe_ids(ids: Sequence[str]) -> str:
 
 
 def _read_run(directory: Path) -> StoredRun:
-    request = directory / "request.json"
+    request = directory / REQUEST_FILE
     started = request.stat().st_mtime
     size = sum(file.lstat().st_size for file in directory.rglob("*") if not file.is_dir())
     try:

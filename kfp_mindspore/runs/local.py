@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import re
 import secrets
@@ -24,7 +25,14 @@ from kfp_mindspore.local.process import is_group_alive, kill_group, terminate_gr
 from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.runs import sources
 from kfp_mindspore.runs.code_digest import MAXIMUM_FILES, compute_code_digest
-from kfp_mindspore.runs.history import ACTIVE_FILE, REPORT_FILE, RESULT_FILE
+from kfp_mindspore.runs.history import (
+    ACTIVE_FILE,
+    CHECKPOINTS_FOLDER,
+    PIPELINE_FILE,
+    REPORT_FILE,
+    REQUEST_FILE,
+    RESULT_FILE,
+)
 from kfp_mindspore.runs.log import LAST_LINES, read_last_step_lines
 from kfp_mindspore.runs.result import RunResult, build_error
 from kfp_mindspore.runs.spec import dump_spec
@@ -37,6 +45,7 @@ from kfp_mindspore.settings import (
     HOME_VARIABLE,
     LOCAL,
     READS_VARIABLE,
+    RUN_CHECKPOINTS_VARIABLE,
     STEP_VARIABLE,
 )
 
@@ -63,7 +72,8 @@ def run_local(
 
     Each step is a subprocess; logs and artifacts are written to `home/runs/<id>/`. A step is taken from the cache if
     these are unchanged: its arguments, the content in local files that they name, and the modules and files that its
-    Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs.
+    Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs. `resume_local`
+    continues a run that did not finish.
 
     Args:
         pipeline: A function with `@dsl.pipeline`, the name of a pipeline in this package, `path.py[:function]`, or a
@@ -100,24 +110,60 @@ def run_local(
     directory = _make_directory(home, name)
     result = RunResult(id=directory.name, pipeline=source, directory=directory, started=time.time())
     if compiled is not None:
-        files.write_text(directory / "pipeline.yaml", dump_spec(sources.compile_pipeline(compiled)))
+        files.write_text(directory / PIPELINE_FILE, dump_spec(sources.compile_pipeline(compiled)))
     digest = compute_code_digest(project)
     if cache and digest is None:
         result.note = f"nothing is cached: {project} has more than {MAXIMUM_FILES:,} Python files"
+    path = sources.get_file(source)
     request = {
-        "source": source,
+        "source": sources.make_absolute(source),
+        "source_digest": "" if path is None else files.digest_file(path),
         "project": str(project.absolute()) if project else "",
         "arguments": dict(arguments or {}),
         "environment": {CODE_DIGEST_VARIABLE: digest or ""},
-        "cache": str(home / "cache") if cache and digest else None,
+        # A run that reads no cache has its own, from which it is resumed.
+        "cache": str((home if cache else directory) / "cache") if digest else None,
+        "reads_cache": cache,
+        "keep": keep,
     }
-    files.write_json(directory / "request.json", request)
-    state_home = home if keep else directory / "home"
+    files.write_json(directory / REQUEST_FILE, request)
+    return execute_request(
+        result, request, on_progress=on_progress, on_log=on_log, report=report, raise_on_error=raise_on_error
+    )
+
+
+def execute_request(
+    result: RunResult,
+    request: Mapping[str, Any],
+    *,
+    on_progress: OnProgress | None = None,
+    on_log: Callable[[str], None] | None = None,
+    report: bool = True,
+    raise_on_error: bool = True,
+    prepare: Callable[[], None] | None = None,
+) -> RunResult:
+    """Execute the request of a run's directory; see `run_local`.
+
+    Args:
+        result: The run; its directory exists.
+        request: Content of its `request.json`.
+        on_progress: Called with the result so far and the new events.
+        on_log: Called with each output line from the steps.
+        report: Whether to write `report.html`.
+        raise_on_error: Whether to raise the run's error.
+        prepare: Of a resumed run: called once no process of the earlier attempt is left.
+    """
+    directory = result.directory
+    project = Path(request["project"]) if request["project"] else None
+    state_home = directory.parent.parent if request["keep"] else directory / "home"
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(Lease.hold(directory / ACTIVE_FILE))
-        lease = None if keep else stack.enter_context(Lease.hold(directory / "lease"))
-        if not keep:
+        if prepare is not None:
+            _terminate_services_and_jobs(state_home, directory / CHECKPOINTS_FOLDER if request["keep"] else None)
+            prepare()
+        lease = None if request["keep"] else stack.enter_context(Lease.hold(directory / "lease"))
+        if lease is not None:
             stack.callback(_terminate_services_and_jobs, state_home)
         environment = _make_environment(directory, state_home, lease, project)
         try:
@@ -131,10 +177,12 @@ def run_local(
             shutil.rmtree(directory / "tmp", ignore_errors=True)
     # Includes terminating jobs and services.
     result.seconds = time.perf_counter() - begin
-    if isinstance(result.error, UserError) and not result.steps:
+    if isinstance(result.error, UserError) and not result.steps and prepare is None:
         # No step was started: leave no run directory.
         shutil.rmtree(directory, ignore_errors=True)
         return result.check() if raise_on_error else result
+    if not result.is_resumable:
+        shutil.rmtree(directory / CHECKPOINTS_FOLDER, ignore_errors=True)
     if report:
         from kfp_mindspore.runs.report import write_report
 
@@ -142,7 +190,7 @@ def run_local(
     files.write_json(directory / RESULT_FILE, result.to_dict())
     if result.state == "interrupted":
         lines = [f"Log: {directory / 'run.log'}", *([f"Report: {result.report}"] if result.report else [])]
-        raise KeyboardInterrupt("\n".join(lines))
+        raise KeyboardInterrupt("\n".join([*lines, f"Continue it: kfp-mindspore runs resume {result.id}"]))
     return result.check() if raise_on_error else result
 
 
@@ -243,6 +291,8 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 def _make_environment(directory: Path, home: Path, lease: Lease | None, project: Path | None) -> dict[str, str]:
     temporary = directory / "tmp"
+    # Of a killed run.
+    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     # Steps start `python`: this interpreter, even if its directory is not on PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -254,6 +304,7 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         HOME_VARIABLE: str(home),
         BACKEND_VARIABLE: LOCAL,
         READS_VARIABLE: str(directory / "reads"),
+        RUN_CHECKPOINTS_VARIABLE: str(directory / CHECKPOINTS_FOLDER),
     }
     environment.pop(STEP_VARIABLE, None)
     if project is not None:
@@ -274,9 +325,12 @@ def _import_for_end() -> None:
         importlib.import_module(f"kfp_mindspore.{name}")
 
 
-def _terminate_services_and_jobs(home: Path) -> None:
-    """Terminate the services and jobs in a run's own home; their logs are kept."""
-    if (home / "services").is_dir():
+def _terminate_services_and_jobs(home: Path, checkpoints: Path | None = None) -> None:
+    """Terminate the services and jobs in a run's own home, or only the jobs with checkpoints in a directory.
+
+    Their logs are kept.
+    """
+    if checkpoints is None and (home / "services").is_dir():
         from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 
         services = InferenceClient(LocalServingBackend(home))
@@ -288,6 +342,8 @@ def _terminate_services_and_jobs(home: Path) -> None:
 
         jobs = MSJobClient(LocalBackend(home), namespace=namespace.name)
         for job in jobs.list_jobs():
+            if checkpoints is not None and str(checkpoints) not in json.dumps(job.to_dict()["spec"]):
+                continue
             with contextlib.suppress(KfpMindSporeError):
                 if not (jobs.is_job_succeeded(job.name) or jobs.is_job_failed(job.name)):
                     jobs.delete_job(job.name)

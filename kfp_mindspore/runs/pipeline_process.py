@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from kfp_mindspore import events
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.files import read_json
+from kfp_mindspore.runs.history import ATTEMPTS_FOLDER, PIPELINE_FILE, REQUEST_FILE
 from kfp_mindspore.settings import READS_VARIABLE, STEP_VARIABLE
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def main() -> None:
     output = StepOutput(sys.stdout)
     sys.stdout = output
     try:
-        _run(directory, read_json(directory / "request.json"), output)
+        _run(directory, read_json(directory / REQUEST_FILE), output)
     except KfpMindSporeError as error:
         _fail(str(error.message), error.hint, isinstance(error, UserError))
     except Exception as error:  # noqa: BLE001 - the outermost frame: each error must reach the run's result
@@ -100,7 +101,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     from kfp_mindspore.runs import spec
     from kfp_mindspore.runs.sources import load_spec
 
-    compiled = directory / "pipeline.yaml"
+    compiled = directory / PIPELINE_FILE
     pipeline = spec.read_spec(compiled) if compiled.exists() else load_spec(request["source"])
     if request["project"]:
         # `python -m` searches the working directory before PYTHONPATH: another project's modules must not be found.
@@ -113,7 +114,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     events.emit("plan", spec.get_pipeline_name(pipeline), steps=spec.list_steps(pipeline), arguments=shown)
 
     kfp_conditions.install()
-    inputs = _make_step_inputs(directory, Path(request["cache"])) if request["cache"] else None
+    inputs = _make_step_inputs(directory, request) if request["cache"] else None
     _emit_task_events(directory / "logs", output, inputs)
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
@@ -135,12 +136,13 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     events.emit("finish", spec.get_pipeline_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
 
 
-def _make_step_inputs(directory: Path, cache: Path) -> StepInputs:
+def _make_step_inputs(directory: Path, request: dict[str, Any]) -> StepInputs:
     from kfp_mindspore.runs.step_inputs import StepInputs
 
     reads = Path(os.environ[READS_VARIABLE])
     reads.mkdir(parents=True, exist_ok=True)
-    return StepInputs(cache, reads, directory.parent.parent)
+    is_read = request["reads_cache"] or (directory / ATTEMPTS_FOLDER).is_dir()
+    return StepInputs(Path(request["cache"]), reads, directory.parent.parent, is_read=is_read)
 
 
 def _emit_task_events(logs: Path, output: StepOutput, inputs: StepInputs | None) -> None:

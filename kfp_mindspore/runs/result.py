@@ -11,6 +11,8 @@ from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, ProcessFail
 
 StepState = Literal["pending", "running", "succeeded", "cached", "failed", "skipped"]
 RunState = Literal["running", "succeeded", "refused", "failed", "interrupted"]
+# `killed`: of a stored run without a result.
+RESUMABLE_STATES = ("interrupted", "failed", "killed")
 
 GATE_OUTPUT = "passed"
 # Metrics that describe a step without output parameters.
@@ -152,6 +154,11 @@ class RunResult:
     report: Path | None = None
     started: float = 0.0
     note: str = ""
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the run ended without its result; one that a gate has refused has it."""
+        return self.state in RESUMABLE_STATES
 
     @property
     def notes(self) -> list[str]:

@@ -38,6 +38,20 @@ def get_project_directory(source: str) -> Path | None:
     return Path.cwd() if _is_compiled(path) else None
 
 
+def get_file(source: str) -> Path | None:
+    """Return a source's file, or None for a pipeline in this package."""
+    path, _ = _split(source)
+    return path if path.suffix == ".py" or _is_compiled(path) else None
+
+
+def make_absolute(source: str) -> str:
+    """Return a source that is valid in any working directory."""
+    path, function = _split(source)
+    if get_file(source) is None:
+        return source
+    return f"{path.absolute()}:{function}" if function else str(path.absolute())
+
+
 def get_name(source: str) -> str:
     """Return a source's pipeline name without importing it; the file's name if the code does not show it."""
     import ast

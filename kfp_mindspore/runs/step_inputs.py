@@ -92,12 +92,14 @@ class StepInputs:
         cache: The cache's directory.
         reads: Directory with records about opened files, see `local.reads`.
         home: Local state directory, whose files are step outputs and not inputs.
+        is_read: Whether entries may be used; False to write them only.
     """
 
-    def __init__(self, cache: Path, reads: Path, home: Path) -> None:
+    def __init__(self, cache: Path, reads: Path, home: Path, *, is_read: bool = True) -> None:
         self._cache = cache
         self._reads = reads
         self._home = home
+        self._is_read = is_read
         self._digests = DigestCache(cache / "digests.sqlite")
         self._current = threading.local()
 
@@ -118,7 +120,7 @@ class StepInputs:
         except (UserError, OSError):
             entry = None
         task: _Task = self._current.task
-        if entry is not None and record.get("entry") == entry:
+        if self._is_read and entry is not None and record.get("entry") == entry:
             recorded = record["files"]
             if all(
                 digest is not None and self._digests.digest(Path(path)) == digest for path, digest in recorded.items()

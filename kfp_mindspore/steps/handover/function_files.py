@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
+from kfp_mindspore.steps.handover.checkpoints import StepCheckpoints
 from kfp_mindspore.steps.handover.storage import JobStorage, get_root_uri, open_storage
 from kfp_mindspore.steps.handover.storage_spec import parse_storage
 from kfp_mindspore.stores.artifact_store import StoreError, join_uri
@@ -32,9 +32,8 @@ class LocalFunctionFiles:
         self.executor_input: dict[str, Any] = copy.deepcopy(dict(executor_input))
         root = Path(executor_input["outputs"]["outputFile"]).absolute().parent
         self.root = str(root)
-        self._checkpoints = root / "checkpoints"
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
-        self.checkpoint_dir = str(self._checkpoints)
+        self._checkpoints = StepCheckpoints(root / "checkpoints", [executor_input.get("inputs", {})])
+        self.checkpoint_dir = str(self._checkpoints.path)
         self._output = root / _EXECUTOR_OUTPUT
         self._output.unlink(missing_ok=True)
         self.executor_input["outputs"]["outputFile"] = str(self._output)
@@ -44,8 +43,8 @@ class LocalFunctionFiles:
         self.explain_failures = contextlib.nullcontext
 
     def read_output(self) -> dict[str, Any] | None:
-        """Delete the checkpoints and return worker 0's ExecutorOutput."""
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        """Delete checkpoints that no run keeps, and return worker 0's ExecutorOutput."""
+        self._checkpoints.delete()
         if not self._output.is_file():
             return None
         output: dict[str, Any] = json.loads(self._output.read_text())

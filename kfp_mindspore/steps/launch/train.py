@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from kfp_mindspore.settings import (
     get_backend_name,
     get_namespace,
 )
+from kfp_mindspore.steps.handover.checkpoints import StepCheckpoints
 from kfp_mindspore.steps.handover.storage import JobStorage, open_storage
 from kfp_mindspore.steps.handover.storage_spec import parse_storage
 from kfp_mindspore.steps.handover.task_config import read_task_config
@@ -64,16 +64,29 @@ class TrainingResult:
 
 
 class LocalTrainingFiles:
-    """This machine's directories; without `checkpoint_dir` the checkpoints are deleted once the job has succeeded."""
+    """This machine's directories.
 
-    def __init__(self, output_dir: str, dataset_dir: str = "", checkpoint_dir: str = "") -> None:
+    Args:
+        output_dir: Output directory.
+        dataset_dir: Dataset directory; empty for none.
+        checkpoint_dir: Checkpoint directory; empty for one that is deleted once the job, or its run, has succeeded.
+        command: Worker command with all arguments.
+    """
+
+    def __init__(
+        self, output_dir: str, dataset_dir: str = "", checkpoint_dir: str = "", command: Sequence[str] = ()
+    ) -> None:
         self._output = Path(output_dir).absolute()
         self._output.mkdir(parents=True, exist_ok=True)
-        beside = self._output.parent / f"{self._output.name}.checkpoints"
-        checkpoints = resolve_location(checkpoint_dir or beside)
-        if "://" not in checkpoints:
-            Path(checkpoints).mkdir(parents=True, exist_ok=True)
-        self._temporary = None if checkpoint_dir else checkpoints
+        self._own: StepCheckpoints | None = None
+        if checkpoint_dir:
+            checkpoints = resolve_location(checkpoint_dir)
+            if "://" not in checkpoints:
+                Path(checkpoints).mkdir(parents=True, exist_ok=True)
+        else:
+            beside = self._output.parent / f"{self._output.name}.checkpoints"
+            self._own = StepCheckpoints(beside, [list(command), dataset_dir])
+            checkpoints = str(self._own.path)
         self.patch = PodPatch()
         self.wrapper: tuple[str, ...] = ()
         self.explain_failures = contextlib.nullcontext
@@ -83,8 +96,8 @@ class LocalTrainingFiles:
 
     def collect(self) -> Path | None:
         """Delete temporary checkpoints and return the output directory."""
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._own is not None:
+            self._own.delete()
         return self._output if any(self._output.iterdir()) else None
 
     def read_checkpoint(self, directory: Path) -> Checkpoint | None:
@@ -233,6 +246,7 @@ def run_training(
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
     given = merge_task_options(from_literals(JobOptions, **options))
+    parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
     files = _open_files(
         given.storage,
         root=root,
@@ -241,9 +255,9 @@ def run_training(
         dataset_dir=dataset_dir,
         dataset_uri=dataset_uri,
         checkpoint_dir=checkpoint_dir,
+        command=parts,
         patch=pod,
     )
-    parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
     namespace = namespace or get_namespace() or "default"
     with files.explain_failures():
         name = launch_job(
@@ -280,11 +294,12 @@ def _open_files(
     dataset_dir: str,
     dataset_uri: str,
     checkpoint_dir: str,
+    command: Sequence[str],
     patch: PodPatch | None,
 ) -> LocalTrainingFiles | ArtifactTrainingFiles:
     parse_storage(storage)
     if get_backend_name() != KUBERNETES:
-        return LocalTrainingFiles(output_dir, dataset_dir, checkpoint_dir)
+        return LocalTrainingFiles(output_dir, dataset_dir, checkpoint_dir, command)
     opened = open_storage(
         storage,
         root=root,

@@ -81,3 +81,17 @@ def test_demo_prints_prediction(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert lines[-1].startswith("Next: kfp-mindspore init ")
     assert main.run(["demo", "--keep"]) == 0
     assert "Stop it with: kfp-mindspore service stop" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--resume", "-p", "count=2"], "--resume: uses the run's own parameters and options"),
+        (["--resume", "--keep"], "--resume: uses the run's own parameters and options"),
+        (["--resume"], "has no run to resume"),
+        (["--accept-changes"], "--accept-changes: needs --resume"),
+    ],
+)
+def test_invalid_resume_is_refused(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+    assert main.run(["run", TOY, *options]) == 2
+    assert message in capsys.readouterr().err

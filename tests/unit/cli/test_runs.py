@@ -86,6 +86,9 @@ def test_rm_removes_selected_finished_runs(
         (["rm", "a-0", "nope"], "nope: no such run"),
         (["rm", "live-6"], "run live-6: is running"),
         (["open", "killed-5"], "run killed-5: has no report, it is killed"),
+        (["resume", "nope"], "nope: no such run"),
+        (["resume", "live-6"], "run live-6: is running"),
+        (["resume", "a-0"], "run a-0: nothing to resume, it has succeeded"),
         (["open", "nope"], "nope: no such run\nThere are: a-0, a-1, a-2, a-3, b-4 and 2 more: kfp-mindspore runs list"),
     ],
 )

@@ -198,8 +198,12 @@ def test_terminated_run_leaves_no_process(project: Path, home: Path, tmp_path: P
         stored = json.loads((directory / "result.json").read_text())
         assert (stored["state"], stored["states"]["hang"]) == ("interrupted", "failed")
         assert stored["wall_seconds"] > 0
-        expected = ["Interrupted.", f"Log: {directory / 'run.log'}", f"Report: {directory / 'report.html'}"]
-        assert errors.splitlines()[-3:] == expected
+        assert errors.splitlines()[-4:] == [
+            "Interrupted.",
+            f"Log: {directory / 'run.log'}",
+            f"Report: {directory / 'report.html'}",
+            f"Continue it: kfp-mindspore runs resume {directory.name}",
+        ]
         assert "interrupted" in (directory / "report.html").read_text()
     events = next((home / "runs").iterdir()) / "events.jsonl"
     assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]

@@ -1,0 +1,105 @@
+"""A run whose processes are all killed while it trains, resumed from its cache and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kfp_mindspore.training.history import read_history
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EPOCHS = 12
+PIPELINE = """
+from kfp import dsl
+
+from kfp_mindspore.components import load_dataset, train_msjob
+
+
+@dsl.pipeline(name="long-training")
+def long_training(epochs: int = 1):
+    data = load_dataset(name="digits")
+    train_msjob(
+        dataset=data.outputs["dataset"],
+        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
+        hyperparameters={"epochs": epochs},
+    )
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def start(home: Path, directory: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kfp_mindspore.cli.main", *words],
+        cwd=directory,
+        env={**os.environ, "KFP_MINDSPORE_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(home: Path, directory: Path, *words: str) -> dict[str, Any]:
+    process = start(home, directory, *words, "--json")
+    output, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, output + errors
+    value: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return value
+
+
+def kill_at_first_checkpoint(process: subprocess.Popen[str], home: Path) -> Path:
+    """Kill a run and all its descendants once its training has a checkpoint; return the run's directory."""
+    deadline = time.monotonic() + 300
+    while not (found := list(home.glob("runs/*/checkpoints/train-msjob-*/0*/checkpoint.json"))):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for member in family:
+        member.kill()
+    process.communicate()
+    return found[0].parents[3]
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """Return the epochs' metrics of the attempt that wrote the final checkpoint."""
+    (final,) = directory.glob("artifacts/*/train-msjob/model/checkpoint")
+    names = ("epoch", "step", "loss", "validation")
+    return [{name: record[name] for name in names} for record in read_history(final.parent / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("options", [(), ("--no-cache", "--keep")])
+def test_killed_run_resumes_at_its_checkpoint(tmp_path: Path, home: Path, options: tuple[str, ...]) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pipeline.py").write_text(PIPELINE)
+    process = start(home, project, "run", "pipeline.py", "-p", f"epochs={EPOCHS}", *options)
+    directory = kill_at_first_checkpoint(process, home)
+    if options:
+        value = run(home, tmp_path, "run", "project/pipeline.py", "--resume")
+    else:
+        value = run(home, tmp_path, "runs", "resume", directory.name)
+    assert (value["run_id"], value["state"]) == (directory.name, "succeeded")
+    assert value["states"] == {"load-dataset": "cached", "train-msjob": "succeeded"}
+    assert value["arguments"] == {"epochs": EPOCHS}
+    log = (directory / "logs" / "train-msjob.log").read_text()
+    assert f"resuming from {directory / 'checkpoints'}" in log
+    assert not (directory / "checkpoints").exists()
+    assert (directory / "attempts" / "1" / "run.log").is_file()
+
+    whole = run(home, project, "run", "pipeline.py", "-p", f"epochs={EPOCHS}", "--no-cache")
+    assert [record["epoch"] for record in read_metrics(directory)] == [*range(1, EPOCHS + 1)]
+    assert read_metrics(directory) == read_metrics(Path(whole["directory"]))
