@@ -11,7 +11,7 @@ from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
 from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, add_server_options, add_source
-from kfp_mindspore.cli.pipeline_runs import get, run, schedule, terminate
+from kfp_mindspore.cli.pipeline_runs import get, retry, run, schedule, terminate
 from kfp_mindspore.errors import UserError
 
 
@@ -20,7 +20,7 @@ def pipeline() -> None:
     """List, compile and check pipelines; run them on Kubeflow Pipelines."""
 
 
-for _command in (setup, check, run, get, terminate, schedule):
+for _command in (setup, check, run, get, retry, terminate, schedule):
     pipeline.add_command(_command)
 
 

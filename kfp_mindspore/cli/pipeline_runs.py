@@ -1,4 +1,4 @@
-"""`kfp-mindspore pipeline run|get|terminate|schedule`: runs on a Kubeflow Pipelines server."""
+"""`kfp-mindspore pipeline run|get|retry|terminate|schedule`: runs on a Kubeflow Pipelines server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from kfp_mindspore.cli.pipeline_options import (
     add_server_options,
     add_source,
 )
+from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs.records import RemoteRun
+    from kfp_mindspore.runs.remote import RemoteClient
     from kfp_mindspore.runs.result import RunResult
 
 # `RunResult.to_dict` fields that a run on a server has.
@@ -67,14 +69,7 @@ def run(
     """Start a run on Kubeflow Pipelines (`kfp-mindspore run` runs locally)."""
     client, text = server.prepare(source, image)
     started = client.run(text, dict(parameters), name=name, **options.to_arguments())
-    click.echo(f"{started.name}: {started.url}", err=as_json)
-    if wait or timeout is not None:
-        started = client.wait(
-            started.run_id, timeout=timeout, on_change=_make_printer(as_json), on_obstacle=_print_obstacle
-        )
-        _print_result(client.read_result(started.run_id), dataclasses.asdict(started), as_json).check()
-    elif as_json:
-        print_json(dataclasses.asdict(started))
+    _finish(client, started, wait=wait, timeout=timeout, as_json=as_json)
 
 
 @click.command(
@@ -110,6 +105,47 @@ def get(run_id: str, wait: bool, timeout: float | None, server: PipelineServerOp
         click.echo(f"{step.name}: {step.reason or 'failed'}")
         for line in step.log:
             click.echo(f"  | {line}")
+
+
+@click.command(
+    cls=StrictCommand,
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline retry 6f2c… --host http://127.0.0.1:8888 --wait
+  kfp-mindspore pipeline retry 6f2c… --image registry/image@sha256:… --keep-steps load-dataset,train-msjob""",
+)
+@click.argument("run_id")
+@click.option("--image", default="", help="Start the run's pipeline anew with this image and the same arguments.")
+@click.option(
+    "--keep-steps",
+    "kept",
+    default="",
+    metavar="STEP,…",
+    help="Succeeded steps that keep the former image and so their cached results; with --image.",
+)
+@_WAIT
+@_TIMEOUT
+@add_server_options
+@add_json_option
+def retry(
+    run_id: str,
+    image: str,
+    kept: str,
+    wait: bool,
+    timeout: float | None,
+    server: PipelineServerOptions,
+    as_json: bool,
+) -> None:
+    """Retry a failed or terminated run: its failed steps and those after them run again.
+
+    With --image a new run starts, since a run's image is fixed.
+    """
+    if kept and not image:
+        raise UserError("--keep-steps: needs --image", hint="A retry with the same image keeps all succeeded steps.")
+    client = server.connect()
+    steps = [name.strip() for name in kept.split(",") if name.strip()]
+    started = client.run_again(run_id, image, keep_steps=steps) if image else client.retry(run_id)
+    _finish(client, started, wait=wait, timeout=timeout, as_json=as_json)
 
 
 @click.command(cls=StrictCommand, epilog="Example: kfp-mindspore pipeline terminate 6f2c… --host http://127.0.0.1:8888")
@@ -172,6 +208,18 @@ def schedule(
         print_json(dataclasses.asdict(created))
     else:
         click.echo(f"{created.name}: {created.when}\n{created.url}")
+
+
+def _finish(client: RemoteClient, started: RemoteRun, *, wait: bool, timeout: float | None, as_json: bool) -> None:
+    """Print a started run; if requested, wait for its end and print its result."""
+    click.echo(f"{started.name}: {started.url}", err=as_json)
+    if wait or timeout is not None:
+        started = client.wait(
+            started.run_id, timeout=timeout, on_change=_make_printer(as_json), on_obstacle=_print_obstacle
+        )
+        _print_result(client.read_result(started.run_id), dataclasses.asdict(started), as_json).check()
+    elif as_json:
+        print_json(dataclasses.asdict(started))
 
 
 def _print_result(result: RunResult, document: dict[str, Any], as_json: bool) -> RunResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +110,7 @@ def describe_run(host: str, run: Any) -> RemoteRun:
         created=_format_time(run.created_at),
         steps=steps,
         error=str(run.error.message or "") if run.error else "",
-        is_terminated=any(item.state == "CANCELING" for item in run.state_history or ()),
+        is_terminated=_is_terminated([item.state for item in run.state_history or ()]),
     )
 
 
@@ -126,6 +126,12 @@ def describe_schedule(host: str, item: Any) -> RecurringRun:
         is_enabled=(item.status or item.mode) in ("ENABLED", "ENABLE"),
         url=make_link(host, "recurringrun", item.recurring_run_id),
     )
+
+
+def _is_terminated(history: Sequence[str]) -> bool:
+    """Return whether a run was terminated and not retried since, by its states in order."""
+    last = {state: index for index, state in enumerate(history)}
+    return last.get("CANCELING", -1) > max(last.get("PENDING", -1), last.get("RUNNING", -1))
 
 
 def get_details(run: Any) -> list[Any]:

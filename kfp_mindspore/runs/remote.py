@@ -25,8 +25,16 @@ from kfp_mindspore.runs.records import (
 )
 from kfp_mindspore.runs.remote_result import build_result, get_spec
 from kfp_mindspore.runs.result import RunResult
-from kfp_mindspore.runs.server import ServerCredentials, check_host, check_server, explain_errors, read_pod_log
-from kfp_mindspore.runs.spec import convert_arguments, get_pipeline_name
+from kfp_mindspore.runs.retry import check_retryable, replace_image
+from kfp_mindspore.runs.server import (
+    ServerCredentials,
+    check_host,
+    check_server,
+    explain_errors,
+    read_pod_log,
+    retry_run,
+)
+from kfp_mindspore.runs.spec import convert_arguments, dump_spec, get_pipeline_name
 from kfp_mindspore.runs.task_details import (
     FINISHED_STATES,
     are_final,
@@ -249,6 +257,47 @@ class RemoteClient:
         """
         with explain_errors(self.host, "terminate the run", run=run_id):
             self._client.terminate_run(run_id)
+
+    def retry(self, run_id: str) -> RemoteRun:
+        """Retry a failed or terminated run: its failed steps and those after them run again, with the same image.
+
+        Raises:
+            UserError: The run has not failed.
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
+        """
+        check_retryable(self.get_run(run_id))
+        with explain_errors(self.host, "retry the run", run=run_id):
+            retry_run(self.host, self._credentials, run_id)
+        return self.get_run(run_id)
+
+    def run_again(self, run_id: str, image: str, *, keep_steps: Sequence[str] = ()) -> RemoteRun:
+        """Start a failed run's pipeline anew with another image and the same arguments, and return immediately.
+
+        Args:
+            run_id: Run ID.
+            image: Image for the steps and their jobs' pods.
+            keep_steps: Succeeded steps that keep the former image, so that the server's cache has their results.
+
+        Raises:
+            UserError: The run has not failed, or the cache cannot have the result of a step in `keep_steps`.
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
+        """
+        found = self._get_run(run_id)
+        run = describe_run(self.host, found)
+        check_retryable(run)
+        spec = replace_image(dict(get_spec(found.pipeline_spec)), image, keep_steps, run.steps)
+        platform = found.pipeline_spec.get("platform_spec")
+        with explain_errors(self.host, "get the experiment"):
+            experiment = self._client.get_experiment(experiment_id=found.experiment_id).display_name
+        config = found.runtime_config
+        return self.run(
+            dump_spec(spec, *([platform] if platform else ())),
+            (config.parameters or {}) if config else {},
+            name=f"{run.name} with another image",
+            experiment=experiment,
+            pipeline_root=(config.pipeline_root or "") if config else "",
+            service_account=found.service_account or "",
+        )
 
     def wait(
         self,

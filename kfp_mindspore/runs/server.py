@@ -141,6 +141,32 @@ def read_pod_log(host: str, credentials: ServerCredentials, run_id: str, pod: st
     return lines if is_log and not text.lstrip().lower().startswith("<!doctype") else []
 
 
+def retry_run(host: str, credentials: ServerCredentials, run_id: str) -> None:
+    """Retry a failed run; kfp.Client 2.17 has no method for it.
+
+    Args:
+        host: URL from `check_host`.
+        credentials: The credentials.
+        run_id: Run ID.
+
+    Raises:
+        kfp_server_api.ApiException: The server refuses the request.
+    """
+    from kfp_server_api import (  # type: ignore[import-untyped,unused-ignore]
+        ApiClient,
+        Configuration,
+        RunServiceApi,
+    )
+
+    configuration = Configuration(host=host)
+    if credentials.ca_file:
+        configuration.ssl_ca_cert = credentials.ca_file
+    with ApiClient(configuration) as client:
+        for name, value in credentials.build_headers().items():
+            client.set_default_header(name, value)
+        RunServiceApi(client).run_service_retry_run(run_id)
+
+
 def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPResponse:
     import urllib3
 

@@ -56,6 +56,8 @@ class PipelinesServer(ThreadingHTTPServer):
         multi_user: Whether requests of runs and experiments need a namespace.
         refusal: Status, content type and text of the response to each request; None to serve.
         states: States of a run, one per request; the last one stays.
+        retried: States of a run from its retry on.
+        retried_tasks: Task details of a run from its retry on; empty for `tasks`.
         tasks: Task details of runs; the first response with a final state has them, later ones have final states.
         logs: Logs by pod.
         paths: Methods and paths of all requests.
@@ -77,6 +79,8 @@ class PipelinesServer(ThreadingHTTPServer):
         self.runs: dict[str, V2beta1Run] = {}
         self.schedules: dict[str, V2beta1RecurringRun] = {}
         self.states: list[str | None] = ["SUCCEEDED"]
+        self.retried: list[str | None] = ["RUNNING", "SUCCEEDED"]
+        self.retried_tasks: list[V2beta1PipelineTaskDetail] = []
         self.tasks: list[V2beta1PipelineTaskDetail] = []
         self.logs: dict[str, str] = {}
         self.paths: list[str] = []
@@ -114,6 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(400, "Invalid input error: A namespace cannot be empty in multi-user mode")
             case ["v2beta1", "experiments"]:
                 self._list("experiments", V2beta1ListExperimentsResponse, list(server.experiments.values()), query)
+            case ["v2beta1", "experiments", identifier]:
+                found = [item for item in server.experiments.values() if item.experiment_id == identifier]
+                self._respond(found[0]) if found else self._refuse(404, f"Experiment {identifier} not found")
             case ["v2beta1", "runs"]:
                 self._list("runs", V2beta1ListRunsResponse, list(server.runs.values()), query)
             case ["v2beta1", "recurringruns"]:
@@ -194,8 +201,11 @@ class _Handler(BaseHTTPRequestHandler):
                     self._respond(schedule)
             case ["v2beta1", "runs", action]:
                 identifier, _, verb = action.partition(":")
-                if verb != "terminate" or identifier not in server.runs:
+                if verb not in ("terminate", "retry") or identifier not in server.runs:
                     self._refuse_run(identifier)
+                    return
+                if verb == "retry":
+                    self._retry(identifier)
                     return
                 server.states[:] = ["FAILED"]
                 history = [V2beta1RuntimeStatus(state=state) for state in ("RUNNING", "CANCELING", "FAILED")]
@@ -203,6 +213,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, "application/json", b"{}")
             case _:
                 self._refuse(404, "not found: " + "/".join(path[1:]))
+
+    def _retry(self, identifier: str) -> None:
+        """Begin a run again that has failed: `retried` are its states from then on."""
+        server = self.server
+        run = server.runs[identifier]
+        if (server.states[0] or "PENDING") != "FAILED":
+            self._refuse(400, f"Failed to retry run {identifier}: Workflow must be Failed/Error to retry")
+            return
+        server.states[:] = server.retried
+        server.tasks = server.retried_tasks or server.tasks
+        run.state_history = [*(run.state_history or []), V2beta1RuntimeStatus(state="RUNNING")]
+        self._send(200, "application/json", b"{}")
 
     def do_DELETE(self) -> None:
         path, _ = self._open()

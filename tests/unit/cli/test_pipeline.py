@@ -267,6 +267,70 @@ def test_run_is_terminated(project: Path, pipelines_server: Any, capsys: pytest.
     assert "run r1: does not exist on" in capsys.readouterr().err
 
 
+def test_failed_run_is_retried(project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    host = ["--host", pipelines_server.url]
+    pipelines_server.states[:] = ["FAILED"]
+    pipelines_server.tasks = make_tasks({"load-dataset": "SUCCEEDED", "train-msjob": "FAILED"})
+    pipelines_server.retried_tasks = make_tasks({"load-dataset": "SUCCEEDED", "train-msjob": "SUCCEEDED"})
+    pipelines_server.retried[:] = ["RUNNING", "RUNNING", "SUCCEEDED"]
+    command = ["pipeline", "run", "my-project/pipeline.py", "--image", IMAGE, "--name", "one", *host]
+    assert run(command) == 0
+    capsys.readouterr()
+    assert run(["pipeline", "retry", "r0", *host, "--wait", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["run_id"], value["state"], value["result"]["state"]) == ("r0", "SUCCEEDED", "succeeded")
+    assert "POST /apis/v2beta1/runs/r0:retry" in pipelines_server.paths
+    for words, message in (
+        (["r0"], "run r0: is SUCCEEDED; only failed and terminated runs can be retried"),
+        (["r1"], "run r1: does not exist on"),
+        (["r0", "--keep-steps", "load-dataset"], "--keep-steps: needs --image"),
+    ):
+        assert run(["pipeline", "retry", *words, *host]) == 2
+        assert message in capsys.readouterr().err
+    pipelines_server.states[:] = ["RUNNING"]
+    assert run(["pipeline", "retry", "r0", *host]) == 2
+    assert "run r0: is RUNNING; only failed" in capsys.readouterr().err
+
+
+def test_retry_with_another_image_keeps_named_steps(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ["--host", pipelines_server.url]
+    pipelines_server.states[:] = ["FAILED"]
+    pipelines_server.tasks = make_tasks(
+        {"load-dataset": "SUCCEEDED", "train-msjob": "SUCCEEDED", "export-mindir": "FAILED"}
+    )
+    source = ["my-project/pipeline.py", "--image", IMAGE, "--name", "one", "--experiment", "mine", "-p", "epochs=7"]
+    assert run(["pipeline", "run", *source, "--pipeline-root", "s3://b/r", "--service-account", "runner", *host]) == 0
+    capsys.readouterr()
+    other = IMAGE.replace("0" * 64, "1" * 64)
+    retry = ["pipeline", "retry", "r0", "--image", other, *host]
+    for kept, message in (
+        ("train-msjob", "train-msjob: reads from load-dataset, which runs again\nKeep both: --keep-steps load-dataset"),
+        ("load-dataset,export-mindir", "export-mindir: has no result, it is FAILED in this run"),
+        ("load-datset", "load-datset: no such step; did you mean 'load-dataset'?"),
+    ):
+        assert run([*retry, "--keep-steps", kept]) == 2
+        assert f"keep-steps: {message}" in capsys.readouterr().err
+    assert list(pipelines_server.runs) == ["r0"]
+    assert run([*retry, "--keep-steps", "load-dataset,train-msjob"]) == 0
+    former, again = pipelines_server.runs["r0"], pipelines_server.runs["r1"]
+    assert again.runtime_config.parameters == {"epochs": 7}
+    assert (again.experiment_id, again.service_account) == (former.experiment_id, "runner")
+    assert again.runtime_config.pipeline_root == "s3://b/r"
+    before, after = ({
+        name.removeprefix("exec-"): executor["container"]
+        for name, executor in item.pipeline_spec["deploymentSpec"]["executors"].items()
+    } for item in (former, again))  # fmt: skip
+    changed = sorted(name for name in before if before[name] != after[name])
+    assert changed == ["deploy-kserve", "evaluate-mindir", "export-mindir"]
+    assert {after[name]["image"] for name in changed} == {other}
+    tasks = ("load-dataset", "train-msjob")
+    for name in tasks:
+        root = [item.pipeline_spec["root"]["dag"]["tasks"][name] for item in (former, again)]
+        assert root[0] == root[1]
+
+
 def test_documented_commands_of_kfp_list_and_delete(project: Path, pipelines_server: Any) -> None:
     from click.testing import CliRunner
     from kfp.cli.cli import cli
@@ -342,7 +406,7 @@ def test_invalid_request_is_refused_before_any_connection(
 @pytest.mark.parametrize(
     "command",
     [
-        *("list", "compile", "upload", "run", "get", "terminate", "schedule"),
+        *("list", "compile", "upload", "run", "get", "retry", "terminate", "schedule"),
         *("setup", "check"),
     ],
 )

@@ -324,6 +324,14 @@ def test_terminated_run_ends_failed(client: remote.RemoteClient, pipelines_serve
     assert client.get_run(run.run_id).state == "FAILED"
 
 
+def test_retried_run_is_not_terminated(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+    run = client.run(package)
+    client.terminate(run.run_id)
+    assert client.get_run(run.run_id).is_terminated
+    assert not client.retry(run.run_id).is_terminated
+    assert client.wait(run.run_id, interval=0.01).state == "SUCCEEDED"
+
+
 def test_wait_reports_terminated_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package, name="long")
     pipelines_server.tasks = make_tasks({"count": "FAILED"})
@@ -380,7 +388,7 @@ def test_wait_times_out(client: remote.RemoteClient, pipelines_server: Any, pack
 
 
 def test_unknown_run_is_error(client: remote.RemoteClient) -> None:
-    for call in (client.get_run, client.wait, client.read_result, client.terminate):
+    for call in (client.get_run, client.wait, client.read_result, client.terminate, client.retry):
         with pytest.raises(NotFoundError, match=r"^run nothing: does not exist on http://\S+, or was deleted$"):
             call("nothing")
 
