@@ -3,6 +3,7 @@ from .data_processing.select_samples.component import select_samples as select_s
 from .deployment.batch_predict.component import batch_predict as batch_predict
 from .deployment.deploy_graph.component import deploy_graph as deploy_graph
 from .deployment.deploy_kserve.component import deploy_kserve as deploy_kserve
+from .deployment.notify.component import notify as notify
 from .deployment.register_model.component import register_model as register_model
 from .deployment.rollback_kserve.component import rollback_kserve as rollback_kserve
 from .deployment.smoke_test.component import smoke_test as smoke_test

@@ -151,10 +151,18 @@ def _check_image(destination: str, platform: str = "linux/amd64") -> None:
         parse_repository(destination)
 
 
-# Checks by function of `kfp_mindspore.steps`; a check's parameters are the component's. A dataclass of options checks
+def _check_notice(webhook: str, recipients: Sequence[str], sender: str, smtp_server: str, **known: Any) -> None:
+    from kfp_mindspore.runs.notice import NotifyOptions
+
+    given = {"webhook": webhook, "recipients": recipients, "sender": sender, "smtp_server": smtp_server, **known}
+    from_literals(NotifyOptions, **_select_fields(NotifyOptions, given))
+
+
+# Checks by the function that a step calls; a check's parameters are the component's. A dataclass of options checks
 # its fields.
 _CHECKS: Mapping[str, Sequence[Check]] = {
     "prepare_dataset": (_check_dataset,),
+    "send_notice": (_check_notice,),
     "select_best_model": (_check_direction,),
     "select_from_pool": (_check_strategy,),
     "predict_batch": (_check_shard,),

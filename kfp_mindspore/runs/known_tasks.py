@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Functions in `kfp_mindspore.steps` that a component's code imports.
-_STEP_FUNCTION = re.compile(r"from kfp_mindspore\.steps(?:\.\w+)+ import (\w+)")
+# Functions of this package's steps that a component's code imports.
+_STEP_FUNCTION = re.compile(r"from kfp_mindspore\.(?:steps|runs)(?:\.\w+)+ import (\w+)")
 # Replaced by KFP in the run.
 _PLACEHOLDER = "{{$"
 _CONDITION_INPUT = re.compile(r"parameter_values\['([^']+)'\]")

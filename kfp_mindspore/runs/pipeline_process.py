@@ -107,7 +107,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         # `python -m` searches the working directory before PYTHONPATH: another project's modules must not be found.
         os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
-    prepared = spec.set_environment(pipeline, request["environment"], STEP_VARIABLE)
+    prepared = spec.set_environment(spec.disable_exit_task_caching(pipeline), request["environment"], STEP_VARIABLE)
     text = spec.dump_spec(prepared)
     compiled.write_text(text)
     shown = {parameter.name: parameter.default for parameter in spec.list_parameters(pipeline)} | arguments

@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
 from kfp_mindspore.errors import NotFoundError, UserError, suggest
-from kfp_mindspore.runs.spec import PipelineSpec, dump_spec, parse_documents, read_spec
+from kfp_mindspore.runs.spec import PipelineSpec, disable_exit_task_caching, dump_spec, parse_documents, read_spec
 
 PACKAGE = "kfp_mindspore.pipelines"
 
@@ -162,7 +162,7 @@ def compile_text(source: Any, image: str = "") -> str:
             text = file.read_text()
         compiled = parse_documents(text)
     check_arguments(compiled[0], None)
-    documents = add_task_config_digests(compiled)
+    documents = add_task_config_digests([disable_exit_task_caching(compiled[0]), *compiled[1:]])
     if image:
         documents = [set_image(document, image) for document in documents]
     if documents == compiled:

@@ -15,6 +15,7 @@ from kfp_mindspore.runs.argument_checks import check_arguments
 
 PipelineSpec = dict[str, Any]
 
+_EXIT_STRATEGY = "ALL_UPSTREAM_TASKS_COMPLETED"
 _COMPONENT_PREFIX = "comp-"
 # KFP's parameter types: description for messages and Python types for a value.
 _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -153,6 +154,16 @@ def set_environment(spec: PipelineSpec, environment: Mapping[str, str], step_var
         present = {entry["name"]: entry for entry in container.get("env", [])}
         added = [{"name": name, "value": value} for name, value in variables.items() if name not in present]
         container["env"] = [*container.get("env", []), *added]
+    return changed
+
+
+def disable_exit_task_caching(spec: PipelineSpec) -> PipelineSpec:
+    """Return a pipeline copy whose exit tasks always run: a cached one would send no notice and stop no job."""
+    changed = copy.deepcopy(spec)
+    for component in (changed["root"], *changed.get("components", {}).values()):
+        for task in component.get("dag", {}).get("tasks", {}).values():
+            if task.get("triggerPolicy", {}).get("strategy") == _EXIT_STRATEGY:
+                task["cachingOptions"] = {}
     return changed
 
 

@@ -22,7 +22,7 @@ Document = dict[str, Any]
 _WORKFLOWS = Resource("argoproj.io", "v1alpha1", "workflows", "Workflow")
 _MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
 # KFP's, on the Workflow, its pods and its steps' jobs; Argo's, on pods.
-_RUN_LABEL = "pipeline/runid"
+RUN_LABEL = "pipeline/runid"
 _NODE_ANNOTATION = "workflows.argoproj.io/node-id"
 _FAILED = ("Failed", "Error")
 # Argo's controller starts a Workflow within a second.
@@ -73,7 +73,7 @@ class RunOnCluster:
 
     def __init__(self, cluster: Cluster, run_id: str, namespaces: Sequence[str] = ()) -> None:
         self._cluster = cluster
-        self._labels = f"{_RUN_LABEL}={run_id}"
+        self._labels = f"{RUN_LABEL}={run_id}"
         self._namespaces = tuple(namespaces)
         self._namespace = ""
         self._is_readable = True

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
-from kfp_mindspore.components import deploy_kserve, export_mindir, load_dataset, train_msjob
+from kfp_mindspore.components import deploy_kserve, export_mindir, load_dataset, notify, train_msjob
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import (
     set_restart_policy,
@@ -30,6 +30,7 @@ from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import option
 from kfp_mindspore.runs import RemoteClient
+from kfp_mindspore.runs.notice import NotifyOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
@@ -57,6 +58,7 @@ SIGNATURES = [
         },
     ),
     Signature(DeploymentOptions, deploy_kserve, COMPONENT),
+    Signature(NotifyOptions, notify, COMPONENT),
     Signature(
         JobOptions,
         train_msjob,

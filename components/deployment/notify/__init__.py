@@ -1,0 +1,5 @@
+"""The component `notify`."""
+
+from .component import notify
+
+__all__ = ["notify"]
