@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.runs.task_details import FINISHED_STATES, get_step_states, list_task_names
+from kfp_mindspore.runs.task_details import FINISHED_STATES, get_step_states, list_pending, list_task_names
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class RemoteRun:
         steps: State by name for each step that has started.
         error: KFP's error message; empty for most failed runs.
         is_terminated: Whether it was terminated; its state is FAILED then.
+        pending: Steps whose pod, or driver's pod, has not started; `root` for the run's own driver.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class RemoteRun:
     steps: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     is_terminated: bool = False
+    pending: tuple[str, ...] = ()
 
     @property
     def is_finished(self) -> bool:
@@ -98,7 +100,8 @@ def describe_version(host: str, name: str, item: Any) -> UploadedPipeline:
 
 def describe_run(host: str, run: Any) -> RemoteRun:
     """Return a kfp_server_api run; a new run has no state."""
-    steps = get_step_states(get_details(run), list_task_names(run.pipeline_spec))
+    names = list_task_names(run.pipeline_spec)
+    steps = get_step_states(get_details(run), names)
     if run.state in FINISHED_STATES:
         # Steps after a failed one have no state.
         steps = {name: "SKIPPED" if state == "PENDING" else state for name, state in steps.items()}
@@ -110,6 +113,7 @@ def describe_run(host: str, run: Any) -> RemoteRun:
         created=_format_time(run.created_at),
         steps=steps,
         error=str(run.error.message or "") if run.error else "",
+        pending=() if run.state in FINISHED_STATES else tuple(list_pending(get_details(run), names)),
         is_terminated=_is_terminated([item.state for item in run.state_history or ()]),
     )
 

@@ -60,6 +60,18 @@ def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, s
     return states
 
 
+def list_pending(details: Sequence[Any], names: Sequence[str]) -> list[str]:
+    """Return the steps with a pod, or a driver's pod, that has not started.
+
+    Args:
+        details: The run's task details.
+        names: The pipeline's task names.
+    """
+    pending = [str(task.display_name or "") for task in details if task.state == "PENDING"]
+    found = [_ATTEMPT.sub("", name).removesuffix(_DRIVER) for name in pending]
+    return [name for name in dict.fromkeys(found) if name in (*names, "root")]
+
+
 def are_final(details: Sequence[Any]) -> bool:
     """Return whether a finished run's task details are final: KFP stores them a second after its state."""
     return not any(task.state in _UNFINISHED_STATES for task in details)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kfp_mindspore.errors import ProcessFailedError, WaitTimeoutError
 from kfp_mindspore.runs.records import RemoteRun
-from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster
+from kfp_mindspore.runs.workflow import SLOW_START_SECONDS, FailedStep, RunOnCluster
 
 POLL_SECONDS = 5.0
 # A run of a minute is polled each second, one of four minutes or more each five.
@@ -80,15 +80,15 @@ class _Monitor:
         self._on_cluster = on_cluster
         self._on_obstacle = on_obstacle
         self._reported: set[str] = set()
+        self._pending: dict[str, float] = {}
         self._missing = 0
 
     def poll(self, run: RemoteRun) -> None:
         if self._on_cluster is None:
+            self._report(self._list_slow_starts(run))
             return
-        for text in self._on_cluster.list_obstacles():
-            if self._on_obstacle is not None and text not in self._reported:
-                self._on_obstacle(text)
-            self._reported.add(text)
+        obstacles = self._on_cluster.list_obstacles()
+        self._report(obstacles if self._on_cluster.is_readable else self._list_slow_starts(run))
         # Twice: the server stores the final state after the Workflow's end.
         self._missing = self._missing + 1 if self._on_cluster.is_deleted() else 0
         if self._missing > 1:
@@ -96,3 +96,20 @@ class _Monitor:
                 f"run {run.name}: its Workflow was deleted; the server reports it as {run.state} forever",
                 hint=f"Delete it: kfp run delete {run.run_id}",
             )
+
+    def _report(self, obstacles: Sequence[str]) -> None:
+        for text in obstacles:
+            if self._on_obstacle is not None and text not in self._reported:
+                self._on_obstacle(text)
+            self._reported.add(text)
+
+    def _list_slow_starts(self, run: RemoteRun) -> list[str]:
+        """Return a sentence for each step that has been pending for a minute; only the cluster knows the reason."""
+        now = time.monotonic()
+        self._pending = {name: self._pending.get(name, now) for name in run.pending}
+        slow = [name for name, since in self._pending.items() if now - since >= SLOW_START_SECONDS]
+        return [
+            f"{name}: its pod has not started for {SLOW_START_SECONDS:g} s; the reason needs access to the cluster, "
+            "see --kubeconfig"
+            for name in slow
+        ]

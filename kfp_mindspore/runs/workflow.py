@@ -27,8 +27,9 @@ _NODE_ANNOTATION = "workflows.argoproj.io/node-id"
 _FAILED = ("Failed", "Error")
 # Argo's controller starts a Workflow within a second.
 _START_SECONDS = 20.0
-# Argo messages about pods that start as they should.
+# Argo messages about pods that start as they should, for this many seconds: a volume or image may take a while.
 _STARTING = ("", "ContainerCreating", "PodInitializing")
+SLOW_START_SECONDS = 60.0
 # Namespace for KFP's installations.
 _DEFAULT_NAMESPACE = "kubeflow"
 # Each node may be retried, `STEP(0).executor(0)`; loop iterations are `(0:0)`.
@@ -78,6 +79,11 @@ class RunOnCluster:
         self._namespace = ""
         self._is_readable = True
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the run's Workflow was found and could be read last."""
+        return self._is_readable and bool(self._namespace)
+
     def is_deleted(self) -> bool:
         """Return whether the Workflow existed before and does not exist any more: KFP's run stays RUNNING then."""
         was_found = bool(self._namespace)
@@ -88,14 +94,19 @@ class RunOnCluster:
         workflow = self._read_workflow()
         if workflow is None:
             return []
-        if not (workflow.get("status") or {}).get("phase") and _get_age(workflow) > _START_SECONDS:
+        if (
+            not (workflow.get("status") or {}).get("phase")
+            and _get_seconds_since(workflow["metadata"]["creationTimestamp"]) > _START_SECONDS
+        ):
             return [f"Workflow {workflow['metadata']['name']}: not started, is Argo's workflow controller running?"]
         pending = [node for node in _list_last_attempts(workflow) if node.get("phase") == "Pending"]
-        found = [
-            f"{_get_step(node)}: {message}"
-            for node in pending
-            if (message := _BACK_OFF.sub("", str(node.get("message") or ""))) not in _STARTING
-        ]
+        found = []
+        for node in pending:
+            message = _BACK_OFF.sub("", str(node.get("message") or ""))
+            if message not in _STARTING:
+                found.append(f"{_get_step(node)}: {message}")
+            elif _get_seconds_since(node.get("startedAt")) > SLOW_START_SECONDS:
+                found.append(self._explain_slow_start(node, message))
         return [*found, *self._list_job_warnings()]
 
     def list_failed_steps(self, *, lines: int) -> list[FailedStep]:
@@ -143,13 +154,28 @@ class RunOnCluster:
         return found
 
     def _read_log(self, node: str, lines: int) -> tuple[str, ...]:
-        for pod in self._list(PODS, self._namespace, labels=self._labels):
-            metadata = pod["metadata"]
-            if (metadata.get("annotations") or {}).get(_NODE_ANNOTATION) == node:
-                with contextlib.suppress(KfpMindSporeError):
-                    text = self._cluster.read_log(metadata["name"], self._namespace, container="main", last=_READ_LINES)
-                    return get_last_lines(text.splitlines(), lines)
+        if pod := self._get_pod(node):
+            with contextlib.suppress(KfpMindSporeError):
+                text = self._cluster.read_log(pod, self._namespace, container="main", last=_READ_LINES)
+                return get_last_lines(text.splitlines(), lines)
         return ()
+
+    def _explain_slow_start(self, node: Document, message: str) -> str:
+        """Return a sentence with the last warning on a node's pod, such as a driver's whose volume is missing."""
+        name = self._get_pod(node["id"])
+        head = f"{_get_step(node)}: {'its driver' if _is_driver(node) else 'its pod'} has not started"
+        if not name:
+            return f"{head}, Argo has created no pod for it"
+        events = self._list(EVENTS, self._namespace, fields=f"involvedObject.name={name},type=Warning")
+        events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        reason = str(events[-1].get("message") or "") if events else message
+        return f"{head}: {reason or 'no reason is known'} (pod {name})"
+
+    def _get_pod(self, node: str) -> str:
+        for pod in self._list(PODS, self._namespace, labels=self._labels):
+            if (pod["metadata"].get("annotations") or {}).get(_NODE_ANNOTATION) == node:
+                return str(pod["metadata"]["name"])
+        return ""
 
     def _list_job_warnings(self) -> list[str]:
         """Return the last warning on each MSJob that has not started: the operator's events name refused pods."""
@@ -185,10 +211,11 @@ def _has_started(job: Document) -> bool:
     return any(item["type"] in (RUNNING, SUCCEEDED, FAILED) and item["status"] == "True" for item in conditions)
 
 
-def _get_age(document: Document) -> float:
-    """Return the seconds since an object's creation, by this machine's clock."""
-    created = datetime.fromisoformat(str(document["metadata"]["creationTimestamp"]).replace("Z", "+00:00"))
-    return (datetime.now(timezone.utc) - created).total_seconds()
+def _get_seconds_since(time: Any) -> float:
+    """Return the seconds since an RFC 3339 time, by this machine's clock; 0 without one."""
+    if not time:
+        return 0.0
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(str(time).replace("Z", "+00:00"))).total_seconds()
 
 
 def _list_last_attempts(workflow: Document) -> list[Document]:
@@ -197,6 +224,10 @@ def _list_last_attempts(workflow: Document) -> list[Document]:
     pods = [node for node in nodes.values() if node.get("type") == "Pod"]
     pods.sort(key=lambda node: str(node.get("startedAt") or ""))
     return list({_ATTEMPT.sub("", str(node["name"])): node for node in pods}.values())
+
+
+def _is_driver(node: Document) -> bool:
+    return _ATTEMPT.sub("", str(node["name"])).endswith(_DRIVER)
 
 
 def _get_step(node: Document) -> str:

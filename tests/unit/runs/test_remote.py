@@ -324,6 +324,18 @@ def test_terminated_run_ends_failed(client: remote.RemoteClient, pipelines_serve
     assert client.get_run(run.run_id).state == "FAILED"
 
 
+def test_pending_driver_is_step_that_has_not_started(
+    client: remote.RemoteClient, pipelines_server: Any, package: str
+) -> None:
+    run = client.run(package)
+    pipelines_server.states[:] = ["RUNNING"]
+    pipelines_server.tasks = make_tasks({"count": "RUNNING"})
+    for task in pipelines_server.tasks:
+        if str(task.display_name).startswith("count-driver"):
+            task.state = "PENDING"
+    assert client.get_run(run.run_id).pending == ("count",)
+
+
 def test_retried_run_is_not_terminated(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     client.terminate(run.run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ def make_node(path: str, phase: str, second: int, message: str = "", kind: str =
     name = f"digits-x7k2p(0).{path}"
     node = {"id": f"digits-x7k2p-{second}", "name": name, "displayName": path.rpartition(".")[2], "type": kind}
     return {**node, "phase": phase, "startedAt": STARTED.format(second), "message": message}
+
+
+def format_now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def put_workflow(
@@ -159,7 +164,7 @@ def test_pods_that_do_not_start_are_obstacles(api: FakeApiServer, run: RunOnClus
     put_workflow(
         api,
         make_node("root.load.executor", "Pending", 1, "Unschedulable: 0/3 nodes are available: insufficient memory"),
-        make_node("root.train.executor", "Pending", 2, "PodInitializing"),
+        {**make_node("root.train.executor", "Pending", 2, "PodInitializing"), "startedAt": format_now()},
         make_node(
             "root.export.executor",
             "Pending",
@@ -174,12 +179,34 @@ def test_pods_that_do_not_start_are_obstacles(api: FakeApiServer, run: RunOnClus
     ]
 
 
+def test_driver_without_start_has_last_warning_of_its_pod(api: FakeApiServer, run: RunOnCluster) -> None:
+    driver = make_node("root(0).train-driver(0)", "Pending", 1, "ContainerCreating")
+    created = make_node("root(0).load(0).executor(0)", "Pending", 2)
+    put_workflow(api, driver, created, {**make_node("root.export-driver", "Pending", 3), "startedAt": format_now()})
+    put_pod(api, driver)
+    name = "digits-x7k2p-system-container-impl-1"
+    for index, message in enumerate(["Successfully assigned", 'secret "tls" not found']):
+        event = {"involvedObject": {"kind": "Pod", "name": name}, "type": "Warning", "message": message}
+        api.put(EVENTS, {"metadata": {"name": f"e{index}"}, **event, "lastTimestamp": STARTED.format(index)})
+    assert run.list_obstacles() == [
+        f'train: its driver has not started: secret "tls" not found (pod {name})',
+        "load: its pod has not started, Argo has created no pod for it",
+    ]
+
+
+def test_pending_step_is_reported_without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kfp_mindspore.runs.wait.SLOW_START_SECONDS", 0.01)
+    runs = iter([*[dataclasses.replace(make_run(), pending=("train",))] * 30, make_run("SUCCEEDED")])
+    reported: list[str] = []
+    wait_for_run(lambda: next(runs), None, lambda *_: [], timeout=None, interval=0.001, on_obstacle=reported.append)
+    assert [text.partition(";")[0] for text in reported] == ["train: its pod has not started for 0.01 s"]
+
+
 def test_workflow_without_controller_is_obstacle(api: FakeApiServer, run: RunOnCluster) -> None:
     metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
     api.put(WORKFLOWS, {"metadata": metadata})
     assert run.list_obstacles() == ["Workflow digits-x7k2p: not started, is Argo's workflow controller running?"]
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    api.put(WORKFLOWS, {"metadata": {**metadata, "creationTimestamp": now}})
+    api.put(WORKFLOWS, {"metadata": {**metadata, "creationTimestamp": format_now()}})
     assert run.list_obstacles() == []
 
 
