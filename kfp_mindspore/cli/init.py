@@ -59,6 +59,7 @@ class Template:
         data_options: Further arguments of load_dataset, Python text without a comma at its end.
         parameters: Further parameters of the pipeline.
         extra: An extra that the network needs.
+        preprocessing: The steps for load_dataset, JSON; empty for its default.
         epochs: Default for the pipeline's parameter.
         learning_rate: Default for the pipeline's parameter.
         metric: Gate metric.
@@ -68,6 +69,7 @@ class Template:
     workload: str
     dataset: str
     data_options: str = ""
+    preprocessing: str = ""
     epochs: int = 10
     learning_rate: float = 0.001
     metric: str = "accuracy"
@@ -101,6 +103,13 @@ TEMPLATES = {
         extra="mindcv",
     ),
     "regression": Template("tabular", "diabetes", epochs=100, metric="rmse", threshold=60.0),
+    "sequence": Template(
+        "sequence",
+        "waves",
+        preprocessing='[{"type": "Standardize"}, {"type": "Pad", "length": 40, "lengths": "lengths"}]',
+        epochs=10,
+        learning_rate=0.005,
+    ),
     "text": Template(
         "language_model", "new_testament", epochs=1, learning_rate=0.002, metric="perplexity", threshold=8.0
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kfp_mindspore.data.sources import fashion_mnist, movielens, new_testament, shapes, sklearn_sets
+from kfp_mindspore.data.sources import fashion_mnist, movielens, new_testament, shapes, sklearn_sets, waves
 from kfp_mindspore.data.sources.base import Source, SourceRequest
 
 READERS: Mapping[str, Callable[[SourceRequest], Source]] = {
@@ -14,5 +14,6 @@ READERS: Mapping[str, Callable[[SourceRequest], Source]] = {
     movielens.NAME: movielens.read_movielens,
     new_testament.NAME: new_testament.read_new_testament,
     shapes.NAME: shapes.read_shapes,
+    waves.NAME: waves.read_waves,
 }
 """Reader of each set; the packages that hold the data are imported or found when it is called."""

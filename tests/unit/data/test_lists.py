@@ -165,3 +165,18 @@ def test_rows_without_list_are_dropped_by_rule(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", rows)
     dataset = load_dataset(source, tmp_path / "out", target="label", preprocessing=[Pad(8)], missing="drop")
     assert dataset.report["dropped"] == 1
+
+
+def test_waves_are_padded_by_declaration(tmp_path: Path) -> None:
+    steps = [Standardize(), Pad(40, lengths="lengths")]
+    dataset = load_dataset("waves", tmp_path / "out", preprocessing=steps)
+    assert dataset.labels == ("sawtooth", "sine", "square")
+    assert dataset.report["lists"]["values"] == {"min": 12, "median": 26.0, "max": 40, "cut": 0.0}
+    samples = read_samples(dataset, "test")
+    values, lengths = samples.inputs["values"], samples.inputs["lengths"]
+    assert (values.dtype, values.shape[1], lengths.dtype) == (np.float32, 40, np.int32)
+    padding = np.arange(40) >= lengths[:, None]
+    assert not values[padding].any()
+    assert values[~padding].std() == pytest.approx(1, abs=0.05)
+    with pytest.raises(UserError, match=r"waves \(generated\): values: lists must have equal lengths.*\nPad them: "):
+        load_dataset("waves", tmp_path / "other")

@@ -1,0 +1,1 @@
+"""Training code for the workload `sequence`: a classifier for lists of unequal lengths."""
