@@ -91,6 +91,25 @@ _MINDCV = (
     Parameter("freeze", "", "Untrained layers: backbone for all but the head, or patterns such as conv1.*,layer1.*."),
     Parameter("image_size", 64, "Height and width of the images; weights of ImageNet are for 224.", is_option=False),
 )
+# For any table with a text and a label; vocabularies of more words hold mistakes and names.
+_WORDS = """inputs={"text": text},
+target=[label],
+preprocessing=json.dumps(
+    [
+        {
+            "type": "Tokenize",
+            "length": 64,
+            "unit": "words",
+            "lowercase": True,
+            "max_values": 20000,
+            "column": "text",
+        }
+    ]
+)"""
+_TEXT_FIELDS = (
+    Parameter("text", "text", "Field of the texts.", is_option=False),
+    Parameter("label", "label", "Field of the classes.", is_option=False),
+)
 TEMPLATES = {
     "classification": Template("tabular", "breast_cancer", epochs=100),
     "mindcv": Template(
@@ -112,6 +131,9 @@ TEMPLATES = {
     ),
     "text": Template(
         "language_model", "new_testament", epochs=1, learning_rate=0.002, metric="perplexity", threshold=8.0
+    ),
+    "text-classification": Template(
+        "text_classification", "reviews", _WORDS, epochs=5, learning_rate=0.002, parameters=_TEXT_FIELDS
     ),
     "two-inputs": Template("two_inputs", "breast_cancer", _TWO_INPUTS, epochs=20, learning_rate=0.003),
     "vit": Template("vit", "fashion_mnist", "limit=20000", epochs=10, learning_rate=0.003, threshold=0.84),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kfp_mindspore.data.sources import fashion_mnist, movielens, new_testament, shapes, sklearn_sets, waves
+from kfp_mindspore.data.sources import (
+    fashion_mnist,
+    movielens,
+    new_testament,
+    reviews,
+    shapes,
+    sklearn_sets,
+    waves,
+)
 from kfp_mindspore.data.sources.base import Source, SourceRequest
 
 READERS: Mapping[str, Callable[[SourceRequest], Source]] = {
@@ -13,6 +21,7 @@ READERS: Mapping[str, Callable[[SourceRequest], Source]] = {
     "fashion_mnist": fashion_mnist.read_set,
     movielens.NAME: movielens.read_movielens,
     new_testament.NAME: new_testament.read_new_testament,
+    reviews.NAME: reviews.read_reviews,
     shapes.NAME: shapes.read_shapes,
     waves.NAME: waves.read_waves,
 }
