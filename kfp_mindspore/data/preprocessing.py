@@ -136,16 +136,25 @@ def count_unknown_tokens(declaration: Mapping[str, Any], splits: Mapping[str, Ar
         declaration: The fitted preprocessing.
         splits: The raw columns of each split but the training split.
     """
-    steps = [step for step in build_steps(declaration.get("pre", ())) if isinstance(step, Tokenize)]
     found: dict[str, dict[str, float]] = {}
     for split, arrays in splits.items():
-        for step in steps:
-            texts = {name for name, array in arrays.items() if array.dtype == object}
-            column = step.column or (next(iter(texts)) if len(texts) == 1 else "")
-            if column in texts:
-                unknown, total = step.count_unknown(arrays[column])
-                found.setdefault(column, {})[split] = round(unknown / max(total, 1), 4)
+        for column, step in find_tokenizers(declaration, arrays).items():
+            unknown, total = step.count_unknown(arrays[column])
+            found.setdefault(column, {})[split] = round(unknown / max(total, 1), 4)
     return found
+
+
+def find_tokenizers(declaration: Mapping[str, Any], arrays: Arrays) -> dict[str, Tokenize]:
+    """Return the `Tokenize` step of each text column that has one.
+
+    Args:
+        declaration: The preprocessing.
+        arrays: Raw columns by name.
+    """
+    texts = [name for name, array in arrays.items() if array.dtype == object]
+    steps = [step for step in build_steps(declaration.get("pre", ())) if isinstance(step, Tokenize)]
+    named = {step.column or (texts[0] if len(texts) == 1 else ""): step for step in steps}
+    return {name: named[name] for name in texts if name in named}
 
 
 def apply_declaration(declaration: Mapping[str, Any], raw: Arrays, subject: str) -> Arrays:

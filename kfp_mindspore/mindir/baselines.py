@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,21 +24,33 @@ _MOST_FEATURES = 4096
 # Different indexes of a vocabulary that become one-hot vectors.
 _MOST_INDEXES = 100
 _ITERATIONS = 200
+# Texts of the fit, and terms of one column: a fit takes about a second.
+_MOST_TEXTS = 20_000
+_MOST_TERMS = 50_000
+# Vectors of TF-IDF have length 1, so scikit-learn's default of 1 regularises too much.
+_TEXT_C = 10.0
 
 
 def compute_baselines(
-    task: str, train: Samples, held_out: Samples, *, labels: tuple[str, ...] = ()
+    task: str,
+    train: Samples,
+    held_out: Samples,
+    *,
+    labels: tuple[str, ...] = (),
+    texts: Mapping[str, str] | None = None,
 ) -> dict[str, Predictions]:
     """Return the predictions of baselines for held-out samples, by the baseline's name.
 
     A regression has the training split's mean and ridge regression, a classification the class frequencies and logistic
     regression. Linear models get all inputs, as the network does, and at most 2,000,000 of their numbers.
+    Texts are TF-IDF vectors of words and pairs of words, or of one to three characters, for at most 20,000 samples.
 
     Args:
         task: The dataset's task.
         train: The training split.
         held_out: The samples to predict.
         labels: Class names.
+        texts: Columns whose texts become token ids, by name: `words` or `characters`.
 
     Returns:
         The predictions; without linear ones where the inputs are too wide, without logistic regression where
@@ -46,9 +59,10 @@ def compute_baselines(
     if task not in TASKS or train.target is None or held_out.target is None:
         return {}
     scores = {"class frequencies" if task == "classification" else "mean": _repeat(task, train, held_out, labels)}
-    linear = _fit_linear(task, train, held_out, labels)
+    linear = _fit_linear(task, train, held_out, labels, texts or {})
     if linear is not None:
-        scores["logistic regression" if task == "classification" else "ridge regression"] = linear
+        name = "logistic regression" if task == "classification" else "ridge regression"
+        scores[f"TF-IDF and {name}" if texts else name] = linear
     return {
         name: build_predictions(task, array, held_out.target, weight=held_out.weight, labels=labels)
         for name, array in scores.items()
@@ -64,22 +78,38 @@ def _repeat(task: str, train: Samples, held_out: Samples, labels: tuple[str, ...
     return np.broadcast_to(mean, (len(held_out), *np.shape(mean))).copy()
 
 
-def _fit_linear(task: str, train: Samples, held_out: Samples, labels: tuple[str, ...]) -> NDArray[Any] | None:
+def _fit_linear(
+    task: str, train: Samples, held_out: Samples, labels: tuple[str, ...], texts: Mapping[str, str]
+) -> NDArray[Any] | None:
     """Return a linear model's scores; None where it cannot be fitted."""
-    width = sum(math.prod(array.shape[1:]) for array in train.inputs.values())
+    numbers = {name: array for name, array in train.inputs.items() if name not in texts}
+    width = sum(math.prod(array.shape[1:]) for array in numbers.values())
     if width > _MOST_FEATURES:
         return None
     rows, chosen = max(1, _MOST_NUMBERS // max(1, width)), np.arange(len(train))
+    if texts:
+        rows = min(rows, _MOST_TEXTS)
     if len(train) > rows:
         chosen = np.sort(np.random.default_rng(0).choice(len(train), rows, replace=False))
-    features = _stack({name: array[chosen] for name, array in train.inputs.items()}, held_out.inputs)
+    features = _stack(
+        {name: array[chosen] for name, array in numbers.items()}, held_out.inputs, len(chosen) + len(held_out)
+    )
     if features is None:
         return None
     known, unknown = features[: len(chosen)], features[len(chosen) :]
     mean, std = known.mean(axis=0), known.std(axis=0)
     known, unknown = ((part - mean) / np.where(std > 0, std, 1) for part in (known, unknown))
+    if texts and find_spec("sklearn") is None:
+        return None
+    for name, unit in texts.items():
+        known, unknown = _append_terms(unit, (known, unknown), (train.raw[name][chosen], held_out.raw[name]))
     target = np.asarray(train.target)[chosen]
     weight = None if train.weight is None else train.weight[chosen]
+    if task == "regression" and texts:
+        from sklearn.linear_model import Ridge
+
+        ridge = Ridge().fit(known, target, sample_weight=weight)
+        return np.asarray(ridge.predict(unknown), np.float64).reshape(np.asarray(held_out.target).shape)
     if task == "regression":
         return _predict_by_ridge(known, target, weight, unknown).reshape(np.asarray(held_out.target).shape)
     if len(set(target.tolist())) < 2:
@@ -89,13 +119,13 @@ def _fit_linear(task: str, train: Samples, held_out: Samples, labels: tuple[str,
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         return None
-    model = LogisticRegression(max_iter=_ITERATIONS, tol=1e-3)
+    model = LogisticRegression(C=_TEXT_C if texts else 1.0, max_iter=_ITERATIONS, tol=1e-3)
     with warnings.catch_warnings():
         # A fit that ends after the iterations is a baseline too.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(known, target, sample_weight=weight)
     # A class without a training sample has probability 0.
-    scores = np.zeros((len(unknown), len(labels)))
+    scores = np.zeros((len(held_out), len(labels)))
     scores[:, model.classes_] = model.predict_proba(unknown)
     return scores
 
@@ -113,8 +143,44 @@ def _predict_by_ridge(
     return predicted
 
 
-def _stack(train: Mapping[str, NDArray[Any]], held_out: Mapping[str, NDArray[Any]]) -> NDArray[np.float64] | None:
-    """Return all inputs of both splits as one matrix; None where an input is neither numbers nor a few indexes."""
+def _append_terms(unit: str, features: tuple[Any, Any], texts: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Any, Any]:
+    """Return both splits' features with the TF-IDF vectors of their texts, as sparse matrices."""
+    from scipy.sparse import csr_matrix, hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    analyzer, longest = ("char", 3) if unit == "characters" else ("word", 2)
+    vectorizer = TfidfVectorizer(
+        analyzer=analyzer,
+        ngram_range=(1, longest),
+        token_pattern=r"\w+" if analyzer == "word" else None,
+        decode_error="replace",
+        sublinear_tf=True,
+        max_features=_MOST_TERMS,
+    )
+    try:
+        vectorizer.fit(texts[0])
+    except ValueError:
+        # No text has a word.
+        return features
+    known, unknown = (
+        csr_matrix(hstack([csr_matrix(part), vectorizer.transform(column)]))
+        for part, column in zip(features, texts, strict=True)
+    )
+    return known, unknown
+
+
+def _stack(
+    train: Mapping[str, NDArray[Any]], held_out: Mapping[str, NDArray[Any]], count: int
+) -> NDArray[np.float64] | None:
+    """Return all inputs of both splits as one matrix; None where an input is neither numbers nor a few indexes.
+
+    Args:
+        train: The training split's inputs.
+        held_out: The other split's inputs, which may have more.
+        count: Samples of both splits.
+    """
+    if not train:
+        return np.empty((count, 0))
     parts = []
     for name, array in train.items():
         both = np.concatenate([array, held_out[name]])

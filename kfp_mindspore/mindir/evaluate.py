@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
+from kfp_mindspore.data.preprocessing import find_tokenizers
 from kfp_mindspore.data.samples import GROUP, Samples, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import Predictions, build_predictions, compute_metrics, get_metric
@@ -130,9 +131,9 @@ def add_baselines(evaluation: Evaluation, dataset: Dataset, split: str) -> Evalu
     if evaluation.task not in TASKS or "train" not in dataset.splits:
         return evaluation
     with events.span("mindir.baselines"):
-        found = compute_baselines(
-            evaluation.task, read_samples(dataset, "train"), read_samples(dataset, split), labels=dataset.labels
-        )
+        train, held_out = (read_samples(dataset, name) for name in ("train", split))
+        texts = {name: step.unit for name, step in find_tokenizers(dataset.preprocessing, train.raw).items()}
+        found = compute_baselines(evaluation.task, train, held_out, labels=dataset.labels, texts=texts)
     return replace(
         evaluation,
         baselines={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,45 @@ def test_indexes_become_vectors_and_wide_inputs_have_no_linear_model() -> None:
     wide = make_samples(target, image=np.zeros((60, 5000), np.float32))
     assert list(compute_baselines("regression", wide, wide)) == ["mean"]
     assert compute_baselines("ranking", train, held_out) == {}
+
+
+@pytest.mark.parametrize("unit", ["words", "characters"])
+def test_texts_have_terms_beside_numbers(unit: str) -> None:
+    generator = np.random.default_rng(0)
+    words = generator.choice(["red", "green", "blue"], (120, 4))
+    numbers = generator.standard_normal((120, 2)).astype(np.float32)
+    target = ((words == "red").any(axis=1) & (numbers[:, 0] > 0)).astype(np.int32)
+    texts = np.array([" ".join(row).encode() for row in words], object)
+    inputs = {"text": np.zeros((120, 8), np.int32), "numbers": numbers}
+    samples = Samples(inputs, target, None, {}, {"text": texts, "numbers": numbers})
+    found = compute_baselines("classification", samples, samples, labels=("no", "yes"), texts={"text": unit})
+    assert list(found) == ["class frequencies", "TF-IDF and logistic regression"]
+    assert compute_metrics(found["TF-IDF and logistic regression"])["accuracy"] > 0.85
+    alone = compute_baselines("classification", samples, samples, labels=("no", "yes"))
+    ids = compute_metrics(alone["logistic regression"])["accuracy"]
+    assert compute_metrics(found["TF-IDF and logistic regression"])["accuracy"] > ids + 0.05
+    regression = Samples(inputs, target.astype(np.float32), None, {}, samples.raw)
+    assert list(compute_baselines("regression", regression, regression, texts={"text": unit})) == [
+        "mean",
+        "TF-IDF and ridge regression",
+    ]
+
+
+def test_texts_without_words_have_baseline_of_numbers() -> None:
+    texts = np.array([b"...", b"?", b"", b"!"], object)
+    numbers = np.array([[0], [1], [0], [1]], np.float32)
+    samples = Samples({"text": np.zeros((4, 2), np.int32), "x": numbers}, numbers[:, 0], None, {}, {"text": texts})
+    assert len(compute_baselines("regression", samples, samples, texts={"text": "words"})) == 2
+
+
+def test_text_dataset_is_evaluated_beside_its_terms(tmp_path: Path) -> None:
+    dataset = load_dataset("reviews", tmp_path, limit=1000)
+    target = read_samples(dataset, "test").target
+    assert target is not None
+    perfect = summarize(dataset, build_predictions("classification", np.eye(2)[target], target))
+    evaluation = add_baselines(perfect, dataset, "test")
+    assert evaluation.baseline == "TF-IDF and logistic regression"
+    assert evaluation.baselines[evaluation.baseline]["accuracy"] > 0.6
 
 
 def test_evaluation_and_report_have_baseline_beside_each_metric(datasets: dict[str, Dataset]) -> None:
