@@ -34,8 +34,9 @@ def load_dataset(
 
     Reads named sets (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
     `new_testament`, `reviews`, `shapes`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files,
-    folders with an image folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is
-    fitted on the training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
+    folders with an image folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The
+    preprocessing is fitted on the training split and is in the dataset; `export_mindir` puts it into the bundle, the
+    server runs it.
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
