@@ -16,8 +16,6 @@ from kfp_mindspore.workloads.text_classification.network import Network
 from mindspore import nn
 from numpy.typing import NDArray
 
-UNKNOWN = 1
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the options and train the network."""
@@ -35,10 +33,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The export step builds the network with the same arguments: JSON types only.
     arguments = {"size": tokenize.size, "classes": len(dataset.labels)}
 
+    unknown = 1
+
     # The training split has no unknown token, a request may have.
     def forget_tokens(ids: NDArray[np.int32], random: np.random.Generator) -> NDArray[np.int32]:
-        forgotten = (random.random(ids.shape) < options.forget) & (ids > UNKNOWN)
-        return np.where(forgotten, np.int32(UNKNOWN), ids)
+        forgotten = (random.random(ids.shape) < options.forget) & (ids > unknown)
+        return np.where(forgotten, np.int32(unknown), ids)
 
     set_seed(options.seed)
     network = Network(**arguments)
