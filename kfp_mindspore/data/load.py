@@ -66,9 +66,10 @@ def load_dataset(
 
     Args:
         source: A named set (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-            `new_testament`, `reviews`, `shapes`, `waves`, `wine`), or a path or fsspec URI (s3, gs, http) to a CSV, Parquet,
-            JSON lines, NPZ, NPY, IDX, text or MindRecord file, to a folder with an image folder for each class, or to a
-            dataset directory, which is copied. A mapping has a source for each split: {"train": …, "test": …}.
+            `new_testament`, `reviews`, `shapes`, `waves`, `wine`), or a path or fsspec URI (s3, gs, http) to a CSV,
+            Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, to a folder with an image folder for each
+            class, or to a dataset directory, which is copied. A mapping has a source for each split: {"train": …,
+            "test": …}.
         output_dir: The dataset directory to write.
         options: The options, see `kfp_mindspore.data.options`; default all defaults.
         changes: Fields of `DatasetOptions` that differ from `options`: load_dataset(…, target="price").
