@@ -33,7 +33,7 @@ def read_images(path: Path, request: SourceRequest) -> Source:
     The files are the field `image`, bytes as they are; decoding and resizing are declared as preprocessing.
 
     Raises:
-        UserError: A file is no image.
+        UserError: A file is no image, or there are fewer than two classes with images.
         MissingExtraError: Pillow is not installed.
     """
     import numpy as np
@@ -47,9 +47,12 @@ def read_images(path: Path, request: SourceRequest) -> Source:
         (SPLITS.index(root.name) if is_split else 0, folder.name, file)
         for root in (roots if is_split else [path])
         for folder in sorted(root.iterdir())
-        if folder.is_dir()
+        if folder.is_dir() and not folder.name.startswith(".")
         for file in list_images(folder)
     ]
+    classes = sorted({label for _, label, _ in found})
+    if len(classes) < 2:
+        raise UserError(f"{where}: must have images in at least two class folders, found them in {', '.join(classes)}")
     sizes, modes = zip(*(_read_header(file) for _, _, file in found), strict=True)
     size = request.image_size or Counter(sizes).most_common(1)[0][0]
     columns = {

@@ -422,6 +422,17 @@ def test_imagenet_is_refused_for_what_is_no_image_file(load: Callable[..., Datas
         load(name, preprocessing="imagenet")
 
 
+def test_folder_with_one_class_is_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for folder in ("photos/cat", "photos/dog", "photos/.ipynb_checkpoints"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("photos/cat", "photos/.ipynb_checkpoints"):
+        Image.new("RGB", (4, 4)).save(tmp_path / folder / "0.png")
+    with pytest.raises(UserError, match=r"photos \(images\): must have images in at least two .*, found them in cat$"):
+        load_dataset(str(tmp_path / "photos"), tmp_path / "out")
+
+
 def test_target_of_text_is_one_character_later(load: Callable[..., Dataset]) -> None:
     dataset = load("story.txt", length=20)
     samples = read_samples(dataset, "test")
