@@ -173,6 +173,8 @@ def build_layout(
 ) -> RowLayout | None:
     """Return the layout of a table's feature columns as a model's inputs; None for other data, or other inputs.
 
+    Lists of unequal lengths have one in any format: requests give them as they are.
+
     Args:
         dataset: The dataset that the model was trained with.
         inputs: The model's request inputs, first dimension -1.
@@ -181,7 +183,9 @@ def build_layout(
         extra: Whether other columns are `ignore`d or `refuse`d.
     """
     features = dataset.list_columns("feature")
-    if dataset.report.get("format") not in _TABLES and not any(column.fields for column in features):
+    if dataset.report.get("format") not in _TABLES and not any(
+        column.fields or column.shape[:1] == (-1,) for column in features
+    ):
         return None
     fill = dataset.report.get("filled", {})
     limits = {

@@ -13,8 +13,10 @@ from kfp_mindspore.data import load_dataset
 from kfp_mindspore.data.report import render_report
 from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.rows import build_layout
 from kfp_mindspore.training.columns import resolve_columns
-from kfp_mindspore.transform import Pad, Standardize
+from kfp_mindspore.transform import Pad, Standardize, build_pipeline
+from kfp_mindspore.transform.rows import RowPacker
 
 SIZES = [3, 0, *(1 + index % 8 for index in range(58))]
 ROWS = [
@@ -171,6 +173,12 @@ def test_waves_are_padded_by_declaration(tmp_path: Path) -> None:
     steps = [Standardize(), Pad(40, lengths="lengths")]
     dataset = load_dataset("waves", tmp_path / "out", preprocessing=steps)
     assert dataset.labels == ("sawtooth", "sine", "square")
+    request = build_pipeline(dataset.preprocessing).inputs
+    layout = build_layout(dataset, request or (), {}, steps=dataset.preprocessing["pre"])
+    assert layout is not None, "requests have the lists as they are"
+    assert (layout.columns, layout.target) == (("values",), ("label",))
+    rows = RowPacker(layout).pack_rows([{"values": [1, 2, 3], "label": "sine"}, {"values": [0.5]}])
+    assert [row.tolist() for row in rows["values"]] == [[1, 2, 3], [0.5]]
     assert dataset.report["lists"]["values"] == {"min": 12, "median": 26.0, "max": 40, "cut": 0.0}
     samples = read_samples(dataset, "test")
     values, lengths = samples.inputs["values"], samples.inputs["lengths"]
