@@ -84,7 +84,7 @@ def test_template_trains_on_file_and_serves_texts(
         bundle = next(artifact["uri"] for _, key, artifact in result.list_artifacts() if key == "bundle")
         capsys.readouterr()
         assert run(["model", "predict", bundle, str(file), "--json"]) == 0
-        predicted = json.loads(capsys.readouterr().out)
-        assert len(predicted["items"]) == len(texts)
+        predicted = json.loads(capsys.readouterr().out)["outputs"]
+        assert len(predicted["label"]) == len(texts)
     finally:
         client.delete(name)
