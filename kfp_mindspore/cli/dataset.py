@@ -74,8 +74,8 @@ def load(
     """Write SOURCE as a dataset directory with the splits train, validation and test.
 
     SOURCE is a named set (breast_cancer, diabetes, digits, fashion_mnist, iris, linnerud, movielens, new_testament,
-    reviews, shapes, wine), or a path or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or
-    MindRecord file, or of a folder of images. --preprocessing takes a FILE.json with the list too.
+    reviews, shapes, waves, wine), or a path or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or
+    MindRecord file, or an image folder. --preprocessing takes a FILE.json with the list too.
     """
     from kfp_mindspore.data import load_dataset
     from kfp_mindspore.data.options import parse_texts

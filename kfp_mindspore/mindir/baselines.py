@@ -43,7 +43,7 @@ def compute_baselines(
 
     A regression has the training split's mean and ridge regression, a classification the class frequencies and logistic
     regression. Linear models get all inputs, as the network does, and at most 2,000,000 of their numbers.
-    Texts are TF-IDF vectors of words and pairs of words, or of one to three characters, for at most 20,000 samples.
+    Texts become TF-IDF vectors (words and word pairs, or one to three characters), for at most 20,000 samples.
 
     Args:
         task: The dataset's task.

@@ -58,7 +58,7 @@ class Mismatch:
     matched: int
 
     def without(self, optional: Sequence[str]) -> Mismatch:
-        """Return the differences except those of parameters whose names match a pattern."""
+        """Return the differences without the parameters whose names match a pattern."""
 
         def is_needed(name: str) -> bool:
             return not any(fnmatch.fnmatchcase(name, pattern) for pattern in optional)

@@ -89,7 +89,7 @@ def _disable_weight_decay(optimizer: Any, frozen: Iterable[str]) -> None:
 
 
 def _summarize(names: Iterable[str], others: Iterable[str]) -> str:
-    """Return the names, those of a whole layer as `layer.*`."""
+    """Return the names, with `layer.*` for a whole layer."""
     shared = {name.partition(".")[0] for name in others}
     parts = ((name, *name.partition(".")[:2]) for name in names)
     return join_names(

@@ -92,7 +92,17 @@ def _repeat_rows(random: Random, value: Any) -> None:
     value["instances"] = value["instances"] * random.choice([0, 9, 65, 300])
 
 
-_ROW_SPOILERS: list[Callable[[Random, Any], None]] = [
+def _keep_rows(spoil: Callable[[Random, Any], Any]) -> Callable[[Random, Any], None]:
+    """Return a spoiler that needs rows: the one before may have left none."""
+
+    def spoil_rows(random: Random, value: Any) -> None:
+        if value["instances"] and all(isinstance(row, dict) and row for row in value["instances"]):
+            spoil(random, value)
+
+    return spoil_rows
+
+
+_ROW_CHANGES: list[Callable[[Random, Any], Any]] = [
     _change_cell,
     _change_cell,
     _change_cell,
@@ -103,15 +113,7 @@ _ROW_SPOILERS: list[Callable[[Random, Any], None]] = [
     lambda random, value: value["instances"].insert(0, pick_value(random)),
     _repeat_rows,
 ]
-# `_repeat_rows` may leave no rows for the next spoiler.
-_ROW_SPOILERS = [
-    lambda random, value, spoil=spoil: (
-        spoil(random, value)  # type: ignore[misc]
-        if value["instances"] and all(isinstance(row, dict) and row for row in value["instances"])
-        else None
-    )
-    for spoil in _ROW_SPOILERS
-]
+_ROW_SPOILERS = [_keep_rows(spoil) for spoil in _ROW_CHANGES]
 
 
 def _set(field: str, values: list[Any]) -> Callable[[Random, Any], None]:

@@ -33,8 +33,8 @@ def load_dataset(
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
     Reads named sets (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-    `new_testament`, `reviews`, `shapes`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files,
-    folders with an image folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The
+    `new_testament`, `reviews`, `shapes`, `waves`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord
+    files, image folders (a folder for each class) and dataset directories, from a path or a URI (s3, gs, http). The
     preprocessing is fitted on the training split and is in the dataset; `export_mindir` puts it into the bundle, the
     server runs it.
 

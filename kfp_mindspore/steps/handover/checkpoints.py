@@ -16,7 +16,7 @@ _DIGEST_LENGTH = 12
 
 
 class StepCheckpoints:
-    """Checkpoints of a step without a `checkpoint_dir` of its own; the directory is created.
+    """Checkpoint directory for a step that names none; it is created.
 
     A run of a pipeline keeps them in its own directory until it has succeeded, under the step's name and a digest over
     what it trains from: a resumed run's step has other output paths, and another iteration of a loop other arguments.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
+from kfp import dsl
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.runs import run_local
@@ -45,9 +46,8 @@ def noticed(form: str = "slack"):
 """
 
 
-class Status:
-    def __init__(self, state: str = "FAILED", message: str | None = None) -> None:
-        self.state, self.error_message = state, message
+def build_status(state: str = "FAILED", message: str | None = None) -> dsl.PipelineTaskFinalStatus:
+    return dsl.PipelineTaskFinalStatus(state, "runs/1", "exit-handler-1", None, message)
 
 
 class Webhook(Server):
@@ -137,7 +137,7 @@ def test_failed_local_run_sends_step_reason_and_last_lines(
 def test_mail_has_title_and_lines(mailbox: tuple[Mailbox, str], monkeypatch: pytest.MonkeyPatch) -> None:
     box, server = mailbox
     monkeypatch.setenv(PASSWORD_VARIABLE, SECRET)
-    assert send_notice(Status(message="Task exit-handler-1 failed."), **mail(server, smtp_user="kfp"))  # type: ignore[arg-type]
+    assert send_notice(build_status(message="Task exit-handler-1 failed."), **mail(server, smtp_user="kfp"))
     (envelope,) = box.envelopes
     assert (envelope.mail_from, envelope.rcpt_tos) == ("kfp@example.com", ["me@example.com"])
     assert isinstance(envelope.content, bytes)
@@ -163,16 +163,16 @@ def test_refused_mail_is_error_without_password(
 ) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, password)
     with pytest.raises(kind) as caught:
-        send_notice(Status(), **mail(mailbox[1], **options))  # type: ignore[arg-type]
+        send_notice(build_status(), **mail(mailbox[1], **options))
     assert message in str(caught.value)
     assert "wrong" not in str(caught.value)
     assert not mailbox[0].envelopes
 
 
 def test_success_is_sent_on_request_only(webhook: Webhook, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not send_notice(Status("SUCCEEDED"), webhook="json")  # type: ignore[arg-type]
+    assert not send_notice(build_status("SUCCEEDED"), webhook="json")
     assert webhook.bodies == []
-    assert send_notice(Status("SUCCEEDED"), webhook="json", when="always")  # type: ignore[arg-type]
+    assert send_notice(build_status("SUCCEEDED"), webhook="json", when="always")
     assert [body["state"] for body in webhook.bodies] == ["SUCCEEDED"]
     assert SECRET not in capsys.readouterr().out
 
@@ -185,11 +185,11 @@ def test_transient_refusals_are_retried(webhook: Webhook, statuses: list[int], r
     webhook.statuses = list(statuses)
     if message:
         with pytest.raises(KfpMindSporeError) as caught:
-            send_notice(Status(), webhook="slack")  # type: ignore[arg-type]
+            send_notice(build_status(), webhook="slack")
         assert f"webhook at 127.0.0.1: {message}" in str(caught.value)
         assert SECRET not in str(caught.value)
     else:
-        send_notice(Status(), webhook="slack")  # type: ignore[arg-type]
+        send_notice(build_status(), webhook="slack")
     assert len(webhook.bodies) == requests
 
 
@@ -197,17 +197,17 @@ def test_transient_refusals_are_retried(webhook: Webhook, statuses: list[int], r
 def test_invalid_url_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, url)
     with pytest.raises(UserError, match=f"^{WEBHOOK_VARIABLE}: (is not set|must be an http)") as caught:
-        send_notice(Status(), webhook="slack")  # type: ignore[arg-type]
+        send_notice(build_status(), webhook="slack")
     assert not url or url not in caught.value.message.replace("http:// or https:// URL", "")
 
 
 def test_unreachable_servers_are_named(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, f"http://127.0.0.1:{free_port}/{SECRET}")
     with pytest.raises(KfpMindSporeError, match=r"^webhook at 127\.0\.0\.1: no response .*refused") as caught:
-        send_notice(Status(), webhook="slack")  # type: ignore[arg-type]
+        send_notice(build_status(), webhook="slack")
     assert SECRET not in str(caught.value)
     with pytest.raises(KfpMindSporeError, match=rf"^SMTP server 127\.0\.0\.1:{free_port}: ConnectionRefusedError"):
-        send_notice(Status(), **mail(f"127.0.0.1:{free_port}"))  # type: ignore[arg-type]
+        send_notice(build_status(), **mail(f"127.0.0.1:{free_port}"))
 
 
 @pytest.mark.parametrize(

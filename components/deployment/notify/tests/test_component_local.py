@@ -1,6 +1,7 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
 
 from kfp import dsl, local
 
@@ -18,7 +19,7 @@ def fail() -> None:
 class Webhook(BaseHTTPRequestHandler):
     """Stores the bodies of requests."""
 
-    bodies = []  # noqa: RUF012
+    bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
         """Answer a notice."""
@@ -35,7 +36,7 @@ def test_exit_task_sends_notice_of_failed_run(local_home, tmp_path, monkeypatch)
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path), raise_on_error=False)
 
     @dsl.pipeline(name="failing")
-    def pipeline():  # type: ignore[no-untyped-def]
+    def pipeline() -> None:
         with dsl.ExitHandler(notify(webhook="slack")):
             fail()
 
