@@ -43,8 +43,8 @@ def resume_local(
     """Continue an interrupted, killed or failed run with its own parameters and wait until it has finished.
 
     Finished steps are taken from the cache, training continues at its last checkpoint, and all other steps run. Steps
-    with caching disabled, such as deployments, run again. The logs of earlier attempts are in `attempts/` of the run's
-    directory.
+    with caching disabled, such as deployments, run again. Earlier attempts' logs are in the run directory's
+    `attempts/`.
 
     Args:
         name: Run ID; the newest run without one.
