@@ -197,7 +197,7 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("missing input", "data: has 1 input, and the network's construct takes ids, x"),
         ("unknown input", "data: has the inputs x, ids, z, and the network's construct takes ids, x"),
         ("loss without a target", "loss.kinds: has no target, found target"),
-        ("columns", "Small cannot be computed for a batch of x (16, 5) float32"),
+        ("columns", "Small: layer front (Dense) cannot be computed for a batch of x (16, 5) float32"),
         ("columns", "return self.head(ops.relu(self.front(x)))"),
         ("floats for ids", "An embedding needs integer ids (int32); ids has another dtype."),
         ("ids above the table", "ids has ids up to 50"),
