@@ -129,7 +129,7 @@ def is_ragged(array: NDArray[Any]) -> bool:
 
 
 def get_row_type(array: NDArray[Any]) -> tuple[str, tuple[int, ...]]:
-    """Return the dtype and shape that arrays have together: -1 for the length, and for a further size in which they differ.
+    """Return the common dtype and shape of arrays: -1 for the length, and for each further size in which they differ.
 
     The dtype is `object` when the rows have several.
     """
