@@ -102,9 +102,10 @@ def describe_run(host: str, run: Any) -> RemoteRun:
     """Return a kfp_server_api run; a new run has no state."""
     names = list_task_names(run.pipeline_spec)
     steps = get_step_states(get_details(run), names)
-    if run.state in FINISHED_STATES:
-        # Steps after a failed one have no state.
-        steps = {name: "SKIPPED" if state == "PENDING" else state for name, state in steps.items()}
+    if run.state in FINISHED_STATES and steps:
+        # Steps after a failed one have no state, and those under an unmet condition no node.
+        states = {name: steps.get(name, "SKIPPED") for name in names or steps}
+        steps = {name: "SKIPPED" if state == "PENDING" else state for name, state in states.items()}
     return RemoteRun(
         run_id=run.run_id,
         name=run.display_name or run.run_id,

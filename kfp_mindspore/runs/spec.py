@@ -126,7 +126,7 @@ def list_parameters(spec: PipelineSpec) -> list[Parameter]:
 
 def list_steps(spec: PipelineSpec) -> list[str]:
     """Return the step names in topological order."""
-    return list(dict.fromkeys(_walk(spec, spec["root"])))
+    return list(dict.fromkeys(get_step_name(component) for _, component in walk_tasks(spec, spec["root"])))
 
 
 def get_step_name(component: str) -> str:
@@ -221,7 +221,13 @@ def _restore_integer(value: Any, kind: str | None) -> Any:
     return int(value) if kind == "NUMBER_INTEGER" and isinstance(value, float) and value.is_integer() else value
 
 
-def _walk(spec: PipelineSpec, component: dict[str, Any]) -> Iterator[str]:
+def walk_tasks(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and component for each task with a container, in topological order.
+
+    Args:
+        spec: A compiled pipeline.
+        component: Its root, or a component with a DAG.
+    """
     tasks: dict[str, Any] = component.get("dag", {}).get("tasks", {})
     done: set[str] = set()
     pending = list(tasks)
@@ -232,8 +238,8 @@ def _walk(spec: PipelineSpec, component: dict[str, Any]) -> Iterator[str]:
             reference = tasks[name]["componentRef"]["name"]
             inner = spec.get("components", {}).get(reference, {})
             if "dag" in inner:
-                yield from _walk(spec, inner)
+                yield from walk_tasks(spec, inner)
             else:
-                yield get_step_name(reference)
+                yield name, reference
         done.update(ready or pending)
         pending = [name for name in pending if name not in done]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kfp_mindspore.runs.spec import walk_tasks
+
 FINISHED_STATES = ("SUCCEEDED", "FAILED", "SKIPPED", "CANCELED")
 _UNFINISHED_STATES = ("RUNNING", "PENDING")
 # With several nodes for a step, such as a loop's iterations, the first state in this order is the step's.
@@ -25,7 +27,7 @@ _INTERNAL_NODE = re.compile(r"(root|executor|iteration-item|iteration-iterations
 
 
 def list_task_names(spec: Any) -> list[str]:
-    """Return the names of the tasks with a container in a run's pipeline, in all its DAGs.
+    """Return the names of the tasks with a container in a run's pipeline, in topological order.
 
     Args:
         spec: The run's `pipeline_spec`: the compiled pipeline, alone or in an object with its platform configuration.
@@ -34,16 +36,12 @@ def list_task_names(spec: Any) -> list[str]:
         return []
     spec = spec.get("pipeline_spec") or spec
     components: Mapping[str, Any] = spec.get("components") or {}
-    names = []
-    for component in (spec.get("root") or {}, *components.values()):
-        for name, task in component.get("dag", {}).get("tasks", {}).items():
-            if "executorLabel" in components.get(task["componentRef"]["name"], {}):
-                names.append(name)
-    return list(dict.fromkeys(names))
+    tasks = walk_tasks(spec, spec.get("root") or {})
+    return list(dict.fromkeys(name for name, component in tasks if "executorLabel" in components.get(component, {})))
 
 
 def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, str]:
-    """Return the state for each step that has started, by name.
+    """Return the state for each step that has started, by name, in the order of `names`, else by start.
 
     Args:
         details: The run's task details.
@@ -57,7 +55,7 @@ def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, s
         step = name.removesuffix(_DRIVER) if state == "FAILED" and name not in names else name
         if step in names if names else not _is_internal(step):
             states[step] = min(states.get(step, state), state, key=_rank)
-    return states
+    return {name: states[name] for name in names or states if name in states}
 
 
 def list_pending(details: Sequence[Any], names: Sequence[str]) -> list[str]:

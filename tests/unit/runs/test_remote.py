@@ -110,7 +110,7 @@ def test_wait_reports_each_change_once(client: remote.RemoteClient, pipelines_se
     pipelines_server.tasks = make_tasks({"count": "RUNNING"})
     seen: list[Any] = []
     done = client.wait(run.run_id, interval=0.01, on_change=lambda run: seen.append((run.state, dict(run.steps))))
-    steps, last = {"count": "RUNNING"}, {"count": "SUCCEEDED"}
+    steps, last = {"count": "RUNNING"}, {"count": "SUCCEEDED", "count-2": "SKIPPED"}
     assert seen == [("PENDING", {}), ("PENDING", steps), ("RUNNING", steps), ("SUCCEEDED", last)]
     assert done.is_finished
 
