@@ -317,4 +317,7 @@ def _is_transient(error: BaseException) -> bool:
         return error.code in _TRANSIENT
     if isinstance(error, smtplib.SMTPResponseException):
         return 400 <= error.smtp_code < 500
-    return isinstance(error, OSError) and not isinstance(getattr(error, "reason", error), ssl.SSLError)
+    # urllib's error has the TLS error as its reason.
+    return isinstance(error, OSError) and not isinstance(
+        error.reason if isinstance(error, urllib.error.URLError) else error, ssl.SSLError
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.runs.notice import PASSWORD_VARIABLE, WEBHOOK_VARIABLE, NotifyOptions, send_notice
 from kfp_mindspore.runs.sources import compile_text
+from tests.cluster.infrastructure.certificates import Authority
 from tests.support.http_server import Handler, Server
 
 pytestmark = pytest.mark.timeout(180)
@@ -78,6 +80,13 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
 class Mailbox:
     def __init__(self) -> None:
         self.envelopes: list[Envelope] = []
+        self.connections = 0
+
+    async def handle_EHLO(self, server: Any, session: Any, envelope: Any, hostname: str, responses: list[str]) -> Any:
+        # Repeated by the client within TLS.
+        self.connections += session.ssl is None
+        session.host_name = hostname
+        return responses
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:
         self.envelopes.append(envelope)
@@ -167,6 +176,34 @@ def test_refused_mail_is_error_without_password(
     assert message in str(caught.value)
     assert "wrong" not in str(caught.value)
     assert not mailbox[0].envelopes
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_password_is_sent_after_starttls_alone(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.issue("smtp", "smtp", hosts=["127.0.0.1"]))
+    box = Mailbox()
+    options = {"authenticator": authenticate, "require_starttls": True, "tls_context": context}
+    controller = Controller(box, hostname="127.0.0.1", port=free_port, **options)
+    controller.start()
+    monkeypatch.setenv(PASSWORD_VARIABLE, SECRET)
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    secure = mail(f"127.0.0.1:{free_port}", smtp_security="starttls", smtp_user="kfp")
+    try:
+        if is_trusted:
+            assert send_notice(build_status(), **secure)
+        else:
+            with pytest.raises(KfpMindSporeError, match="SSLCertVerificationError"):
+                send_notice(build_status(), **secure)
+    finally:
+        controller.stop()
+    assert len(box.envelopes) == is_trusted
+    # A refused certificate is not tried again.
+    assert box.connections == 1
 
 
 def test_success_is_sent_on_request_only(webhook: Webhook, capsys: pytest.CaptureFixture[str]) -> None:
