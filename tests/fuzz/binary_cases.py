@@ -55,7 +55,7 @@ def make_binary_case(random: Random, targets: Sequence[Target]) -> Case:
         ]
     tail = b"".join(chunks)
     for _ in range(random.choice([0, 1, 1, 1, 2])):
-        value, tail = _lie(random, value, tail)
+        value, tail = lie(random, value, tail)
     head = dump(value)
     if random.random() < 0.1:
         head = mutate_bytes(random, head)
@@ -78,7 +78,8 @@ def make_binary_case(random: Random, targets: Sequence[Target]) -> Case:
     return Case("binary", f"/v2/models/{target.name}/infer", head + tail, "POST", tuple(headers))
 
 
-def _lie(random: Random, value: Any, tail: bytes) -> tuple[Any, bytes]:
+def lie(random: Random, value: Any, tail: bytes) -> tuple[Any, bytes]:
+    """Return a header and data that contradict each other."""
     tensors = value.get("inputs") if isinstance(value, dict) else None
     tensor = random.choice(tensors) if isinstance(tensors, list) and tensors else None
     choice = random.randrange(12)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.serving_client import INFER
+
 KINDS = ("v1", "v2", "binary", "grpc", "http", "files", "rows")
 
 
@@ -31,6 +33,10 @@ class Case:
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
     origin: str = ""
+
+    @property
+    def is_grpc(self) -> bool:
+        return self.kind == "grpc" or (self.kind == "rows" and self.path == INFER)
 
     def to_dict(self) -> dict[str, Any]:
         body: dict[str, str] = {"base64": base64.b64encode(self.body).decode()}

@@ -164,7 +164,7 @@ async def run_cases(
 
 async def send(case: Case, http: Connection, grpc: GrpcConnection) -> Answer:
     """Send one case."""
-    if case.kind == "grpc":
+    if case.is_grpc:
         return await grpc.call(case.path, case.body)
     if not case.path:
         async with Connection(http.port, timeout=http.timeout) as fresh:

@@ -42,7 +42,7 @@ def make_grpc_case(random: Random, targets: Sequence[Target]) -> Case:
     choice = random.random()
     if choice < 0.75:
         for _ in range(random.choice([1, 1, 1, 2, 3])):
-            _spoil(random, message, target)
+            spoil(random, message, target.signature.outputs[0].name)
     content: bytes = message.SerializeToString()
     if 0.7 < choice < 0.9:
         content = mutate_bytes(random, content)
@@ -74,7 +74,8 @@ def _make_other_case(random: Random, target: Target) -> Case:
     return Case("grpc", method, content)
 
 
-def _spoil(random: Random, message: Any, target: Target) -> None:
+def spoil(random: Random, message: Any, output: str) -> None:
+    """Change a message of a model with such an output."""
     tensor: Any = random.choice(message.inputs) if message.inputs else message.inputs.add(name="image")
     choice = random.randrange(18)
     if choice == 0:
@@ -122,7 +123,7 @@ def _spoil(random: Random, message: Any, target: Target) -> None:
         number = random.choice([value for value in NUMBERS if isinstance(value, int | float) and abs(value) < 3e38])
         tensor.contents.fp32_contents[random.randrange(len(tensor.contents.fp32_contents))] = float(number)
     else:
-        message.outputs.add(name=target.signature.outputs[0].name)
+        message.outputs.add(name=output)
         _add_parameter(random, message.outputs[0].parameters["binary_data"])
 
 

@@ -36,7 +36,7 @@ class UnreadableError(Exception):
 
 def judge(case: Case, answer: Answer, target: Target | None) -> str:
     """Return the fault of a response; empty for none."""
-    if case.kind == "grpc":
+    if case.is_grpc:
         if answer.code in _BAD_CODES:
             return f"gRPC {answer.code}: {answer.details[:200]}"
         if answer.code not in ("OK", "UNAVAILABLE") and not answer.details:
@@ -50,7 +50,7 @@ def judge(case: Case, answer: Answer, target: Target | None) -> str:
         return f"status {answer.status}: {answer.body[:200]!r}"
     elif 400 <= answer.status < 500 and case.method != "HEAD":
         return _check_error(answer)
-    good = answer.code == "OK" if case.kind == "grpc" else answer.status == 200
+    good = answer.code == "OK" if case.is_grpc else answer.status == 200
     if good and case.kind == "rows":
         return check_rows(case, answer)
     if good and target is not None and _is_inference(case):
@@ -73,7 +73,7 @@ def check_answer(case: Case, answer: Answer, target: Target) -> str:
         if case.kind == "v1":
             found = read_v1(answer, list(expected))
         else:
-            found = read_message(answer) if case.kind == "grpc" else read_v2(answer)
+            found = read_message(answer) if case.is_grpc else read_v2(answer)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         return f"the answer cannot be read ({error!r}): {answer.body[:200]!r}"
     if outputs:
@@ -103,7 +103,7 @@ def compare(found: Arrays, expected: Arrays, inputs: Arrays) -> str:
 
 
 def _is_inference(case: Case) -> bool:
-    if case.kind == "grpc":
+    if case.is_grpc:
         return case.path == "ModelInfer"
     # The response to a cloud event is one, by kserve's code.
     events = any(name.lower().startswith("ce-") or "cloudevents" in value for name, value in case.headers)
@@ -281,7 +281,7 @@ def _read_grpc_request(case: Case, target: Target) -> tuple[dict[str, Any], set[
 
 
 def _read_id(case: Case, answer: Answer) -> Any:
-    if case.kind == "grpc":
+    if case.is_grpc:
         return messages.ModelInferResponse.FromString(answer.body).id
     length = int(answer.headers.get(_LENGTH, len(answer.body)))
     return json.loads(answer.body[:length]).get("id")

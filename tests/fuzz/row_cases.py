@@ -1,18 +1,25 @@
-"""Rows of a table by column names, by V1 and V2 in JSON: right ones, then spoiled."""
+"""Rows of a table by column names, by V1, V2 in JSON and binary, and gRPC: right ones, then spoiled."""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
+
+from tests.fuzz.binary_cases import lie
 from tests.fuzz.cases import Case
+from tests.fuzz.grpc_cases import spoil
 from tests.fuzz.mutation import NUMBERS, TEXTS, dump, mutate_bytes, mutate_tree, pick_value
 from tests.fuzz.targets import Target
+from tests.support.serving_client import _CONTENTS, DATATYPES, INFER, messages
 from tests.support.visits import CITIES, LENGTH
 
-NAME = "visits"
+NAME, OUTPUT = "visits", "output"
+_DTYPES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
 _HEADERS = (("Content-Type", "application/json"),)
 _NUMERIC = ["FP32", "FP64", "FP16", "INT8", "INT32", "INT64", "UINT8", "UINT64", "BOOL", "BYTES", "", None, 3]
 _LISTS = [
@@ -25,7 +32,11 @@ _LISTS = [
 def make_row_case(random: Random, _: Sequence[Target]) -> Case:
     """Make a request with a table's columns."""
     rows = [_make_row(random) for _ in range(random.choice([1, 1, 2, 3, 5]))]
-    is_v1 = random.random() < 0.6
+    form = random.choice(["v1", "v1", "v2", "binary", "grpc"])
+    if form in ("binary", "grpc"):
+        make = _make_binary if form == "binary" else _make_grpc
+        return make(random, _make_columns(random, rows))
+    is_v1 = form == "v1"
     value = {"instances": rows} if is_v1 else {"inputs": _make_columns(random, rows)}
     choice = random.random()
     if choice < 0.4:
@@ -39,6 +50,57 @@ def make_row_case(random: Random, _: Sequence[Target]) -> Case:
         body = mutate_bytes(random, body)
     path = f"/v1/models/{NAME}:predict" if is_v1 else f"/v2/models/{NAME}/infer"
     return Case("rows", path, body, "POST", _HEADERS)
+
+
+def _make_binary(random: Random, tensors: list[dict[str, Any]]) -> Case:
+    value: Any = {"inputs": tensors}
+    if random.random() < 0.4:
+        random.choice(_COLUMN_SPOILERS)(random, value)
+    tail = b""
+    for tensor in tensors:
+        if random.random() < 0.8 and (content := _encode(tensor)) is not None:
+            tail += content
+            del tensor["data"]
+            tensor["parameters"] = {"binary_data_size": len(content)}
+    for _ in range(random.choice([0, 0, 1, 1, 2])):
+        value, tail = lie(random, value, tail)
+    head = dump(value)
+    length = len(head) + (random.choice([-1, 1, 4, len(tail)]) if random.random() < 0.1 else 0)
+    headers = (("Content-Type", "application/octet-stream"), ("Inference-Header-Content-Length", str(length)))
+    return Case("rows", f"/v2/models/{NAME}/infer", head + tail, "POST", headers)
+
+
+def _make_grpc(random: Random, tensors: list[dict[str, Any]]) -> Case:
+    if random.random() < 0.4:
+        # Before the message, whose fields have types.
+        _change_value(random, {"inputs": tensors})
+    message, is_raw = messages.ModelInferRequest(model_name=NAME), random.random() < 0.5
+    for tensor in tensors:
+        made = message.inputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
+        content = _encode(tensor)
+        if is_raw:
+            message.raw_input_contents.append(content or b"")
+        elif content is not None and tensor["datatype"] == "BYTES":
+            made.contents.bytes_contents.extend(text.encode() for text in tensor["data"])
+        elif content is not None:
+            values = np.frombuffer(content, _DTYPES[tensor["datatype"]]).tolist()
+            getattr(made.contents, _CONTENTS[tensor["datatype"]]).extend(values)
+    for _ in range(random.choice([0, 0, 1, 1, 2])):
+        spoil(random, message, OUTPUT)
+    body: bytes = message.SerializeToString()
+    return Case("rows", INFER, mutate_bytes(random, body) if random.random() < 0.15 else body)
+
+
+def _encode(tensor: dict[str, Any]) -> bytes | None:
+    """Return a column's cells as raw bytes; None if its datatype does not have them."""
+    try:
+        if tensor["datatype"] == "BYTES":
+            texts = [text.encode() for text in tensor["data"]]
+            return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        with np.errstate(all="ignore"):
+            return np.array(tensor["data"], _DTYPES[tensor["datatype"]]).tobytes()
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _make_row(random: Random) -> dict[str, Any]:

@@ -6,13 +6,15 @@ import base64
 import binascii
 import json
 import math
+import struct
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from tests.fuzz.cases import Case
 from tests.fuzz.targets import read_json
-from tests.support.serving_client import Answer, read_v1, read_v2
+from tests.support.serving_client import _CONTENTS, DATATYPES, Answer, messages, read_message, read_v1, read_v2
 from tests.support.visits import LENGTH, compute_visit
 
 _COLUMNS = ("age", "income", "city", "tokens")
@@ -28,7 +30,7 @@ def check_rows(case: Case, answer: Answer) -> str:
     """Return the fault of a response with status 200; empty for none."""
     is_v1 = case.path.startswith("/v1")
     try:
-        rows = _read_instances(case) if is_v1 else _read_columns(case)
+        rows = _read_instances(case) if is_v1 else _read_columns(_READERS[case.is_grpc](case))
         if rows is None:
             return ""
         expected = np.array([compute_visit(*row) for row in rows])
@@ -37,7 +39,9 @@ def check_rows(case: Case, answer: Answer) -> str:
     except RecursionError:
         return ""
     try:
-        found = (read_v1(answer, ["output"]) if is_v1 else read_v2(answer))["output"]
+        found = (read_v1(answer, ["output"]) if is_v1 else read_message(answer) if case.is_grpc else read_v2(answer))[
+            "output"
+        ]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         return f"the answer cannot be read ({error!r}): {answer.body[:200]!r}"
     if found.shape != expected.shape:
@@ -47,9 +51,9 @@ def check_rows(case: Case, answer: Answer) -> str:
     return "" if difference.max(initial=0) <= 1e-5 else f"differs by {difference.max():.3g}"
 
 
-def _load(case: Case) -> dict[str, Any]:
+def _load(body: bytes) -> dict[str, Any]:
     try:
-        value = read_json(case.body)
+        value = read_json(body)
     except ValueError as error:
         raise UnreadableRowsError(f"it is no JSON: {error}") from None
     if not isinstance(value, dict):
@@ -59,7 +63,7 @@ def _load(case: Case) -> dict[str, Any]:
 
 def _read_instances(case: Case) -> list[tuple[float, float, str, list[int]]] | None:
     """Return the rows; None for the packed form, which other cases are about."""
-    value = _load(case)
+    value = _load(case.body)
     rows = value.get("instances", value.get("inputs"))
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise UnreadableRowsError(f"instances are {rows!r:.80}")
@@ -116,10 +120,73 @@ def _read_list(value: Any) -> list[int]:
     return value
 
 
-def _read_columns(case: Case) -> list[tuple[float, float, str, list[int]]] | None:
-    tensors = _load(case).get("inputs")
+def _read_http(case: Case) -> list[dict[str, Any]]:
+    """Return the tensors of V2 by HTTP, with the data of binary ones."""
+    lengths = [int(text) for name, text in case.headers if name == "Inference-Header-Content-Length"]
+    length = lengths[0] if lengths else len(case.body)
+    if not 0 <= length <= len(case.body):
+        raise UnreadableRowsError(f"its header has {length} bytes of {len(case.body)}")
+    tensors, tail = _load(case.body[:length]).get("inputs"), case.body[length:]
     if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
         raise UnreadableRowsError(f"inputs are {tensors!r:.80}")
+    for tensor in tensors:
+        parameters = tensor.get("parameters")
+        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+        if size is None:
+            continue
+        if type(size) is not int or not 0 <= size <= len(tail) or tensor.get("data") is not None:
+            raise UnreadableRowsError(f"{tensor.get('name')!r:.40} has {size!r:.40} bytes of {len(tail)}")
+        tensor["data"], tail = _decode(tail[:size], tensor.get("datatype")), tail[size:]
+    if tail:
+        raise UnreadableRowsError(f"{len(tail)} bytes follow the data")
+    return tensors
+
+
+def _read_message(case: Case) -> list[dict[str, Any]]:
+    """Return the tensors of a gRPC message in the form of JSON's."""
+    try:
+        message = messages.ModelInferRequest.FromString(case.body)
+    except DecodeError as error:
+        raise UnreadableRowsError(f"it is no message: {error}") from None
+    raw, tensors = list(message.raw_input_contents), []
+    if raw and len(raw) != len(message.inputs):
+        raise UnreadableRowsError(f"{len(raw)} raw contents are there for {len(message.inputs)} inputs")
+    for index, tensor in enumerate(message.inputs):
+        filled = [field.name for field, _ in tensor.contents.ListFields()]
+        wanted = "bytes_contents" if tensor.datatype == "BYTES" else _CONTENTS.get(tensor.datatype)
+        if tensor.name in _COLUMNS and filled != ([] if raw else [wanted]):
+            raise UnreadableRowsError(f"{tensor.name} has {filled} beside {len(raw)} raw contents")
+        data: Any = _decode(raw[index], tensor.datatype) if raw else None
+        if filled and not raw:
+            data = [
+                value.decode(errors="replace") if isinstance(value, bytes) else value
+                for value in getattr(tensor.contents, filled[0])
+            ]
+        tensors.append({"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape), "data": data})
+    return tensors
+
+
+_READERS = {False: _read_http, True: _read_message}
+
+
+def _decode(content: bytes, datatype: Any) -> list[Any] | None:
+    """Return the cells of raw bytes; None if they are none of the datatype."""
+    if datatype == "BYTES":
+        cells = []
+        while content:
+            (size,) = struct.unpack("<I", content[:4]) if len(content) >= 4 else (len(content),)
+            if size > len(content) - 4:
+                return None
+            cells.append(content[4 : 4 + size].decode(errors="replace"))
+            content = content[4 + size :]
+        return cells
+    dtype = next((name for name, found in DATATYPES.items() if found == datatype), None)
+    if dtype is None or len(content) % np.dtype(dtype).itemsize:
+        return None
+    return list(np.frombuffer(content, dtype).tolist())
+
+
+def _read_columns(tensors: list[dict[str, Any]]) -> list[tuple[float, float, str, list[int]]] | None:
     names = [tensor.get("name") for tensor in tensors]
     if "features_numbers" in names:
         return None
@@ -138,6 +205,8 @@ def _read_tensor(tensor: dict[str, Any]) -> list[Any]:
     name, datatype, shape, data = (tensor.get(key) for key in ("name", "datatype", "shape", "data"))
     if not isinstance(shape, list) or not shape or any(type(size) is not int or size < 1 for size in shape):
         raise UnreadableRowsError(f"{name} has the shape {shape!r:.60}")
+    if not isinstance(datatype, str):
+        raise UnreadableRowsError(f"{name} has the datatype {datatype!r:.40}")
     if not isinstance(data, list):
         raise UnreadableRowsError(f"{name} has the data {data!r:.60}")
     flat = _flatten(data)

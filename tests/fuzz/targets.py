@@ -112,7 +112,7 @@ class Stage:
     def find_target(self, case: Case) -> Target | None:
         """Return the model that a request is for."""
         name = ""
-        if case.kind == "grpc":
+        if case.is_grpc:
             with contextlib.suppress(DecodeError):
                 name = messages.ModelInferRequest.FromString(case.body).model_name
         elif found := re.match(r"/v[12]/models/([^/:?#]+)", case.path):
