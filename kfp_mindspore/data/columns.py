@@ -116,14 +116,17 @@ def check_rule(rule: str | float) -> None:
         )
 
 
-def check_missing(source: Source, roles: Roles, rule: str | float) -> dict[str, int]:
-    """Return how many values are missing by field, for the fields that miss any.
+def check_missing(source: Source, roles: Roles, rule: str | float, task: str = "") -> dict[str, int]:
+    """Return how many values are missing by field, for the fields that miss any; an empty text is no class.
 
     Raises:
         UserError: There is no rule for them; a target, weight, time or group can only be dropped.
     """
     needed = [name for name in (*roles.target, roles.weight, roles.order) if name]
     missing = {name: count for name in roles.list_fields() if (count := _count_missing(source, name))}
+    if task != "language_model":
+        texts = [name for name in roles.target if source.columns[name].dtype == object]
+        missing |= {name: count for name in texts if (count := int((source.columns[name] == b"").sum()))}
     refused = {
         name: count for name, count in missing.items() if rule == "refuse" or (rule != "drop" and name in needed)
     }
@@ -133,7 +136,7 @@ def check_missing(source: Source, roles: Roles, rule: str | float) -> dict[str, 
         raise UserError(
             f"{source.where}: missing values in {listed}{more}, in {len(source)} samples",
             hint="Drop the samples: --missing drop (missing='drop')."
-            if rule != "refuse"
+            if rule != "refuse" or set(refused) <= set(needed)
             else "Give a rule: --missing mean, median, drop or a number (missing=…).",
         )
     return missing

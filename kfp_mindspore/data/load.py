@@ -35,7 +35,7 @@ from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
 from kfp_mindspore.data.sources.formats import read_path
 from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import parse_mode, split_samples
-from kfp_mindspore.data.targets import Target, encode_target
+from kfp_mindspore.data.targets import Target, check_target, encode_target
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import (
     DESCRIPTION,
@@ -176,13 +176,20 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     report: dict[str, Any] = {"format": source.format, "missing_rule": options.missing}
     if source.is_table and (mixed := list_mixed({name: source.columns[name] for name in roles.list_features()})):
         report["mixed"] = mixed
-    if missing := check_missing(source, roles, options.missing):
+    if missing := check_missing(source, roles, options.missing, options.task or source.task):
         report["missing"] = missing
     if options.missing == "drop" and missing:
         report["dropped"] = drop_incomplete(source, missing)
     target = encode_target(
-        roles.target, [source.columns[name] for name in roles.target], source.labels, options.task or source.task
+        roles.target,
+        [source.columns[name] for name in roles.target],
+        source.labels,
+        options.task or source.task,
+        source.where,
+        tuple(source.columns),
     )
+    if len(roles.target) == 1:
+        check_target(target, source.columns[roles.target[0]], f"{source.where}: target {roles.target[0]}")
     if target.task == "none" and target.reason:
         _logger.warning(
             "%s: no field is named %s, so the task is none: name the target with --target NAME or target=…",
@@ -213,9 +220,7 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     try:
         declaration = fit_preprocessing(preprocessing, source, features, raw, statistics, vocabulary)
     except UserError as error:
-        mistakes = [
-            f"The values of {name} are numbers but for {found}." for name, found in report.get("mixed", {}).items()
-        ]
+        mistakes = [f"The values of {name} are {found}." for name, found in report.get("mixed", {}).items()]
         error.hint = " ".join([*mistakes, error.hint]).strip()
         raise
     report |= {
@@ -257,6 +262,16 @@ def _split(
         raise UserError(
             f"split: stratified needs a classification, the task is {target.task}", hint="Use random: --split random."
         )
+    if kind == "stratified" and target.array is not None and source.splits is None and not options.limit:
+        import numpy as np
+
+        sizes = np.bincount(target.array)
+        if 1 in sizes:
+            raise UserError(
+                f"{source.where}: target {roles.target[0]}: a stratified split needs several samples of each class, "
+                f"{target.labels[sizes.tolist().index(1)]!r} has one",
+                hint="Remove the sample, or split at random: --split random.",
+            )
     return split_samples(
         len(source),
         kind,

@@ -150,8 +150,7 @@ def render_report(dataset: Dataset) -> str:
         for split, missing in report.get("missing_classes", {}).items()
     ]
     lines += [
-        f"warning: {name} is read as texts: its values are numbers but for {found}"
-        for name, found in report.get("mixed", {}).items()
+        f"warning: {name} is read as texts: its values are {found}" for name, found in report.get("mixed", {}).items()
     ]
     lines += [
         ("warning: " if max(shares.values()) > _UNKNOWN_TOKENS else "")
@@ -178,21 +177,28 @@ def render_report(dataset: Dataset) -> str:
 
 
 def list_mixed(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
-    """Return the text columns that hold numbers but for a few texts, each with its first such text and row, from 1."""
+    """Return the text columns that hold many numbers, each with what they hold and a row, from 1.
+
+    They are numbers but for a few texts, or all of them are numbers as texts.
+    """
     mixed = {}
     for name, array in arrays.items():
         if array.dtype != object or array.ndim != 1 or is_ragged(array):
             continue
-        texts = {value for value in set(array.tolist()) if value and not _is_number(value)}
-        if texts and len(set(array.tolist())) > _NUMBERS_PER_TEXT * len(texts):
-            index = next(index for index, value in enumerate(array) if value in texts)
-            mixed[name] = f"{array[index].decode(errors='replace')!r:.60} in row {index + 1}"
+        values = set(array.tolist()) - {b""}
+        texts = {value for value in values if not is_number(value)}
+        if len(values) <= _NUMBERS_PER_TEXT * max(1, len(texts)):
+            continue
+        index = next(index for index, value in enumerate(array) if value in (texts or values))
+        found = f"{array[index].decode(errors='replace')!r:.60} in row {index + 1}"
+        mixed[name] = f"numbers but for {found}" if texts else f"numbers as texts, such as {found}"
     return mixed
 
 
-def _is_number(text: bytes) -> bool:
+def is_number(text: bytes) -> bool:
+    """Return whether a text is a number, with a decimal point or comma."""
     try:
-        float(text)
+        float(text.replace(b",", b"."))
     except ValueError:
         return False
     return True

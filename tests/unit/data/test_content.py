@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import re
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -161,3 +164,96 @@ def test_codes_of_digits_and_letters_are_no_mistakes(tmp_path: Path) -> None:
     lines = [f"{index % 20}{'A' if index % 3 else ''},{index / 2}" for index in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["code,price", *lines]))
     assert "mixed" not in load_dataset(str(tmp_path / "t.csv"), tmp_path / "data", target="price").report
+
+
+ROWS = 60
+SALES: dict[str, list[Any]] = {
+    "age": [float(index) for index in range(ROWS)],
+    "city": ["Oslo", "Rome", "Lima"] * 20,
+    "price": [index / 2 + 0.25 for index in range(ROWS)],
+}
+TEXTS = [str(price) for price in SALES["price"]]
+SEVERAL = "a classification needs several samples of each class, got 60 classes in 60 samples"
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "message", "hint"),
+    [
+        # A class for everybody, or nobody's class.
+        ({"target": "y"}, ["a"] * ROWS, "target y: a classification needs at least 2 classes, each of the 60", "Name"),
+        ({"target": "y"}, [1] * ROWS, "needs at least 2 classes, each of the 60 samples has '1'", "Name another"),
+        ({"target": "y"}, ["a", "b", None] * 20, "missing values in y (20), in 60 samples", "--missing drop"),
+        ({"target": "y", "missing": "mean"}, ["a", "b", None] * 20, "missing values in y (20)", "--missing drop"),
+        ({"target": "y"}, ["a", "b"] * 29 + ["a", "c"], "several samples of each class, 'c' has one", "split random"),
+        # The other template's target.
+        (
+            {"target": "price", "task": "classification"},
+            None,
+            "target price: a classification needs integers or texts, got 0.25 in row 1",
+            "--template regression",
+        ),
+        ({"target": "y", "task": "classification"}, range(ROWS), f"{SEVERAL}, integers", "--template regression"),
+        ({"target": "y"}, [f"n{index}" for index in range(ROWS)], f"{SEVERAL}, texts, such as 'n0' in row 1", "Name"),
+        (
+            {"target": "city", "task": "regression"},
+            None,
+            "target city: regression needs numbers, got texts, such as 'Oslo' in row 1",
+            "--template classification",
+        ),
+        # Numbers as texts.
+        (
+            {"target": "y", "task": "regression"},
+            ["1.5", "2.5", "?", *TEXTS[3:]],
+            "target y: regression needs numbers, got numbers but for '?' in row 3",
+            "Correct the rows",
+        ),
+        ({"target": "y"}, ["1.5", "2.5", "?", *TEXTS[3:]], f"{SEVERAL}, numbers but for '?' in row 3", "Correct the"),
+        (
+            {"target": "y", "task": "regression"},
+            [text.replace(".", ",") for text in TEXTS],
+            "target y: regression needs numbers, got numbers as texts, such as '0,25' in row 1",
+            "a decimal point",
+        ),
+        (
+            {"target": "y", "task": "regression"},
+            [math.inf, *range(59)],
+            "must hold finite numbers, got inf in row 1",
+            "",
+        ),
+        # Other names.
+        ({"target": "prise"}, None, "no field 'prise', found age, city, price; did you mean 'price'?", ""),
+        ({"target": "price", "features": ["agee"]}, None, "no field 'agee', found age, city, price; did you", ""),
+        (
+            {"task": "regression"},
+            None,
+            "regression needs a target, no field is named target or label or labels or class: found age, city, price",
+            "--target NAME",
+        ),
+    ],
+)
+def test_wrong_target_is_refused_before_training(
+    tmp_path: Path, options: dict[str, Any], values: Sequence[Any] | None, message: str, hint: str
+) -> None:
+    table = pd.DataFrame(SALES if values is None else {**SALES, "y": values})
+    table.to_csv(tmp_path / "sales.csv", index=False)
+    with pytest.raises(UserError, match=r"sales\.csv \(CSV\): ") as caught:
+        load_dataset(str(tmp_path / "sales.csv"), tmp_path / "data", **options)
+    assert message in str(caught.value)
+    assert hint in caught.value.hint
+    assert not (tmp_path / "data").exists()
+
+
+def test_dropped_empty_text_is_no_class(tmp_path: Path) -> None:
+    pd.DataFrame({**SALES, "y": ["a", "b", None] * 20}).to_csv(tmp_path / "t.csv", index=False)
+    dataset = load_dataset(str(tmp_path / "t.csv"), tmp_path / "data", target="y", missing="drop")
+    assert (dataset.labels, sum(dataset.splits.values())) == (("a", "b"), 40)
+
+
+def test_numbers_as_texts_are_named(tmp_path: Path) -> None:
+    table = pd.DataFrame({**SALES, "height": TEXTS})
+    table.to_parquet(tmp_path / "t.parquet")
+    dataset = load_dataset(str(tmp_path / "t.parquet"), tmp_path / "data", target="price")
+    expected = "warning: height is read as texts: its values are numbers as texts, such as '0.25' in row 1"
+    assert expected in render_report(dataset)
+    with pytest.raises(UserError, match=r"t\.parquet .*target height: .* numbers as texts, such as '0\.25' in row 1"):
+        load_dataset(str(tmp_path / "t.parquet"), tmp_path / "data", target="height", task="regression")

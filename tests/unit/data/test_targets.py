@@ -107,7 +107,7 @@ def test_dataset_without_target(task: str, reason: str) -> None:
         ([TEXTS, np.arange(3)], (), "", "several fields must hold numbers"),
         ([np.zeros((3, 2))], (), "classification", r"one class a sample, got shape \(3, 2\)"),
         ([TEXTS], (), "regression", "regression needs numbers, got texts"),
-        ([np.array([0.5])], (), "classification", "needs integers or texts, got float64"),
+        ([np.array([0.5])], (), "classification", "needs integers or texts, got 0.5 in row 1"),
         ([np.array([0, 3])], ("a", "b"), "", "indexes of the 2 class names, 0 to 1"),
         ([np.array([-1, 0])], ("a", "b"), "", "indexes of the 2 class names, 0 to 1"),
         ([TEXTS], ("cat", "dog"), "", "indexes of the 2 class names, 0 to 1"),
