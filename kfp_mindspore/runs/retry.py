@@ -80,7 +80,7 @@ def _check_kept(tasks: Mapping[str, Any], name: str, kept: Sequence[str], states
             if producer in tasks and producer not in kept:
                 raise UserError(
                     f"keep-steps: {name}: reads from {producer}, which runs again",
-                    hint=f"Keep both: --keep-steps {producer} --keep-steps {name}",
+                    hint=f"Keep both: --keep-steps {','.join([producer, *kept])}",
                 )
 
 

@@ -308,7 +308,10 @@ def test_retry_with_another_image_keeps_named_steps(
     other = IMAGE.replace("0" * 64, "1" * 64)
     retry = ["pipeline", "retry", "r0", "--image", other, *host]
     for kept, message in (
-        ("train-msjob", "train-msjob: reads from load-dataset, which runs again\nKeep both: --keep-steps load-dataset"),
+        (
+            "train-msjob",
+            "train-msjob: reads from load-dataset, which runs again\nKeep both: --keep-steps load-dataset,train-msjob",
+        ),
         ("load-dataset,export-mindir", "export-mindir: has no result, it is FAILED in this run"),
         ("load-datset", "load-datset: no such step; did you mean 'load-dataset'?"),
     ):
