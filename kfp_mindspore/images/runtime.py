@@ -23,6 +23,7 @@ KNOWN_EXTRAS = (
     "registry",
     "serving",
     "storage",
+    "tokenizers",
     "tracing",
     "workloads",
 )

@@ -15,9 +15,10 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.transform.base import Arrays, TransformInputError
 from kfp_mindspore.transform.pipeline import Step, require_fitted
+from kfp_mindspore.transform.subwords import LEAST_SIZE, Subwords, read_tokenizer, train_tokenizer
 
 Values = tuple[str, ...] | tuple[int | float, ...]
-_UNITS = ("characters", "words")
+_UNITS = ("characters", "words", "subwords")
 _SIDES = ("right", "left")
 _TOKENS_BEFORE_VALUES = 2
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -90,17 +91,21 @@ class Vocabulary(Step):
 class Tokenize(Step):
     r"""Texts (UTF-8) to int32 ids with shape (N, length): 0 is padding, 1 an unknown token, 2 the first in `values`.
 
+    Subwords need the extra `tokenizers` where the model is trained and where it is served.
+
     Args:
         length: Ids per text.
-        unit: `characters` or `words`.
+        unit: `characters`, `words` or `subwords`: a byte-level BPE of the training split, or a given tokenizer.
         lowercase: Whether words are compared in lower case. Words are then the matches of `\w+(?:['’]\w+)*`: letters,
             digits, underscores and inner apostrophes, without punctuation. None for the words between white space, in
             lower case and with their punctuation, as for tags.
         values: The tokens; None to fit them: all tokens in the column in ascending order.
-        max_values: How many tokens to fit at most, the most frequent ones; 0 for all.
+        max_values: How many tokens to fit at most, the most frequent ones; 0 for all, of subwords for 8,000.
         side: Side on which a shorter text is padded and a longer one is cut: `right`, or `left`, with which the last id
             is the last token's, as a language model needs it to continue a text.
         column: The input; may be left out when there is only one.
+        tokenizer: With subwords a tokenizer.json of Hugging Face's library tokenizers, which has a token for padding;
+            its ids are kept. A path, read by `fit`, or the file's content, which the declaration has.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class Tokenize(Step):
         max_values: int = 0,
         side: str = "right",
         column: str = "",
+        tokenizer: str = "",
     ) -> None:
         super().__init__(column)
         for name, number, least in (("length", length, 1), ("max_values", max_values, 0)):
@@ -120,10 +126,17 @@ class Tokenize(Step):
                 raise UserError(f"Tokenize: {name}: must be a number of at least {least}, got {number!r}")
         if unit not in _UNITS:
             raise UserError(f"Tokenize: unit: must be {' or '.join(_UNITS)}, got {unit!r}")
-        if lowercase is not None and (unit != "words" or not isinstance(lowercase, bool)):
+        if lowercase is not None and (unit == "characters" or not isinstance(lowercase, bool)):
             raise UserError(
-                f"Tokenize: lowercase: must be true or false with unit words, got {lowercase!r}, unit {unit}"
+                "Tokenize: lowercase: must be true or false with unit words or subwords, "
+                f"got {lowercase!r}, unit {unit}"
             )
+        if tokenizer and unit != "subwords":
+            raise UserError(f"Tokenize: tokenizer: needs unit subwords, got {unit}")
+        if unit == "subwords" and values is not None:
+            raise UserError("Tokenize: values: must be left out with unit subwords, whose tokens are the tokenizer's")
+        if unit == "subwords" and 0 < max_values < LEAST_SIZE:
+            raise UserError(f"Tokenize: max_values: must be at least {LEAST_SIZE} with subwords, got {max_values}")
         if side not in _SIDES:
             raise UserError(f"Tokenize: side: must be {' or '.join(_SIDES)}, got {side!r}")
         checked = _check_values(self, values)
@@ -135,16 +148,30 @@ class Tokenize(Step):
         self.values = None if checked is None else tuple(str(value) for value in checked)
         self.max_values = max_values
         self.side = side
+        self.tokenizer = tokenizer
+        self._subwords = Subwords(tokenizer, length, side) if tokenizer.lstrip().startswith("{") else None
         self._ids = {token: index for index, token in enumerate(self.values or (), _TOKENS_BEFORE_VALUES)}
 
     @property
     def size(self) -> int:
         """Id count, padding and the unknown token included: an embedding table's rows."""
+        if self._subwords is not None:
+            return self._subwords.size
         return _TOKENS_BEFORE_VALUES + len(self._ids)
 
+    @property
+    def padding(self) -> int:
+        """Id of padding: 0 unless a given tokenizer has another one."""
+        return 0 if self._subwords is None else self._subwords.padding
+
+    @property
+    def unknown(self) -> int:
+        """Id of unknown tokens: 1 unless a given tokenizer has another one, or the padding's when it has none."""
+        return 1 if self._subwords is None else self._subwords.unknown
+
     def split(self, text: bytes) -> Sequence[str]:
-        """Return a text's tokens; invalid UTF-8 is replaced by U+FFFD."""
-        decoded = text.decode(errors="replace")
+        """Return a text's characters or words; invalid UTF-8 is replaced by U+FFFD."""
+        decoded = _decode(text)
         if self.unit == "characters":
             return decoded
         if self.lowercase is None:
@@ -152,16 +179,34 @@ class Tokenize(Step):
         return _WORD.findall(decoded.lower() if self.lowercase else decoded)
 
     def count_unknown(self, texts: NDArray[Any]) -> tuple[int, int]:
-        """Return how many of the texts' tokens are not in `values`, and how many tokens there are."""
+        """Return how many of the texts' tokens are unknown, and how many tokens there are."""
+        if self._subwords is not None:
+            return self._subwords.count_unknown([_decode(text) for text in texts.flat])
         counts = collections.Counter(token for text in texts.flat for token in self.split(text))
         return sum(count for token, count in counts.items() if token not in self._ids), counts.total()
 
     def fit(self, arrays: Arrays) -> Tokenize:
-        """Return the step with the column's tokens; a step with values is returned unchanged."""
-        if self.values is not None:
+        """Return the step with the column's tokens; a step with values or a tokenizer is returned unchanged."""
+        if self.values is not None or self._subwords is not None:
             return self
         column = self.get_column(arrays)
         _require_texts(self, arrays[column], UserError, column)
+        if self.unit == "subwords":
+            texts = (_decode(text) for text in arrays[column].flat)
+            content = (
+                read_tokenizer(self.tokenizer)
+                if self.tokenizer
+                else train_tokenizer(texts, self.max_values, bool(self.lowercase))
+            )
+            return Tokenize(
+                self.length,
+                self.unit,
+                lowercase=self.lowercase,
+                max_values=self.max_values,
+                side=self.side,
+                column=self.column,
+                tokenizer=content,
+            )
         counts = collections.Counter(token for text in arrays[column].flat for token in self.split(text))
         kept = counts.most_common(self.max_values or None)
         values = sorted(token for token, _ in kept)
@@ -177,9 +222,12 @@ class Tokenize(Step):
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return int32 with shape (*batch.shape, length)."""
-        if self.values is None:
+        if self.values is None and self._subwords is None:
             raise require_fitted(self)
         _require_texts(self, batch, TransformInputError)
+        if self._subwords is not None:
+            found = self._subwords.encode([_decode(text) for text in batch.flat])
+            return found.reshape(*batch.shape, self.length)
         ids = np.zeros((batch.size, self.length), np.int32)
         for row, text in zip(ids, batch.flat, strict=True):
             tokens = self.split(text)
@@ -268,6 +316,10 @@ def _require_texts(step: Step, array: NDArray[Any], error: type[UserError], colu
     if array.dtype != object:
         where = f"{type(step).__name__}: {column!r}" if column else "input"
         raise error(f"{where}: must hold texts, got {array.dtype}")
+
+
+def _decode(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def _encode(text: str) -> bytes:

@@ -31,14 +31,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     dataset = Dataset.open(os.environ.get("KFP_MINDSPORE_DATASET_DIR", "data"))
     (tokenize,) = (step for step in build_pipeline(dataset.preprocessing).pre if isinstance(step, Tokenize))
     # The export step builds the network with the same arguments: JSON types only.
-    arguments = {"size": tokenize.size, "classes": len(dataset.labels)}
+    arguments = {"size": tokenize.size, "classes": len(dataset.labels), "padding": tokenize.padding}
 
-    unknown = 1
-
-    # The training split has no unknown token, a request may have.
+    # The training split's words are all known, a request's may not be.
     def forget_tokens(ids: NDArray[np.int32], random: np.random.Generator) -> NDArray[np.int32]:
-        forgotten = (random.random(ids.shape) < options.forget) & (ids > unknown)
-        return np.where(forgotten, np.int32(unknown), ids)
+        forgotten = (random.random(ids.shape) < options.forget) & (ids != tokenize.padding)
+        return np.where(forgotten, np.int32(tokenize.unknown), ids)
 
     set_seed(options.seed)
     network = Network(**arguments)
