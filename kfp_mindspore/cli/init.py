@@ -99,7 +99,7 @@ preprocessing=json.dumps(
         {
             "type": "Tokenize",
             "length": 64,
-            "unit": "words",
+            "unit": f"{unit}",
             "lowercase": True,
             "max_values": 20000,
             "column": "text",
@@ -109,6 +109,7 @@ preprocessing=json.dumps(
 _TEXT_FIELDS = (
     Parameter("text", "text", "Field of the texts.", is_option=False),
     Parameter("label", "label", "Field of the classes.", is_option=False),
+    Parameter("unit", "words", "Parts of the texts: words or subwords (extra tokenizers).", is_option=False),
 )
 TEMPLATES = {
     "classification": Template("tabular", "breast_cancer", epochs=100),
