@@ -94,6 +94,7 @@ _MINDCV = (
 # For any table with a text and a label; vocabularies of more words hold mistakes and names.
 _WORDS = """inputs={"text": text},
 target=[label],
+task="classification",
 preprocessing=json.dumps(
     [
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from kfp_mindspore.formats.dataset import Column
 from kfp_mindspore.formats.tensors import BYTES, get_row_type, is_ragged
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 RULES = ("refuse", "mean", "median", "drop")
@@ -116,48 +117,51 @@ def check_rule(rule: str | float) -> None:
         )
 
 
-def check_missing(source: Source, roles: Roles, rule: str | float, task: str = "") -> dict[str, int]:
-    """Return how many values are missing by field, for the fields that miss any; an empty text is no class.
+def check_missing(source: Source, roles: Roles, rule: str | float, classes: Sequence[str] = ()) -> dict[str, int]:
+    """Return how many values are missing by field, for the fields that miss any.
+
+    Args:
+        source: The source.
+        roles: Its fields' roles.
+        rule: The rule for missing values.
+        classes: Fields whose blank texts are missing values.
 
     Raises:
         UserError: There is no rule for them; a target, weight, time or group can only be dropped.
     """
     needed = [name for name in (*roles.target, roles.weight, roles.order) if name]
-    missing = {name: count for name in roles.list_fields() if (count := _count_missing(source, name))}
-    if task != "language_model":
-        texts = [name for name in roles.target if source.columns[name].dtype == object]
-        missing |= {name: count for name in texts if (count := int((source.columns[name] == b"").sum()))}
+    missing = {name: count for name in roles.list_fields() if (count := _count_missing(source, name, classes))}
     refused = {
         name: count for name, count in missing.items() if rule == "refuse" or (rule != "drop" and name in needed)
     }
     if refused:
-        listed = ", ".join(f"{name} ({count})" for name, count in list(refused.items())[:10])
+        listed = ", ".join(
+            f"{name} ({count}, first in row {int(_find_missing(source, name, classes).argmax()) + 1})"
+            for name, count in list(refused.items())[:10]
+        )
         more = f" and {len(refused) - 10} more fields" if len(refused) > 10 else ""
         raise UserError(
             f"{source.where}: missing values in {listed}{more}, in {len(source)} samples",
-            hint="Drop the samples: --missing drop (missing='drop')."
-            if rule != "refuse" or set(refused) <= set(needed)
+            hint="Fill them in, or drop the samples: --missing drop (missing='drop')."
+            if rule != "refuse" or all(name in needed or source.columns[name].dtype == object for name in refused)
             else "Give a rule: --missing mean, median, drop or a number (missing=…).",
         )
     return missing
 
 
-def drop_incomplete(source: Source, fields: Iterable[str]) -> int:
-    """Remove the samples that have no value in one of the fields, and return how many."""
+def drop_incomplete(source: Source, fields: Iterable[str], classes: Sequence[str] = ()) -> int:
+    """Remove the samples that have no value in one of the fields, and return how many.
+
+    Args:
+        source: The source, changed in place.
+        fields: The fields with missing values.
+        classes: Fields whose blank texts are missing values.
+    """
     import numpy as np
 
     complete = np.ones(len(source), bool)
     for name in fields:
-        array = source.columns[name]
-        if is_ragged(array):
-            complete &= np.fromiter(map(len, array), np.int64, len(array)) > 0
-        elif array.dtype == object:
-            complete &= array != b""
-        elif array.dtype.kind == "f":
-            complete &= ~np.isnan(array.reshape(len(array), -1)).any(axis=1)
-        else:
-            # A missing time.
-            complete &= array != np.iinfo(array.dtype).min
+        complete &= ~_find_missing(source, name, classes)
     if not complete.any():
         raise UserError(f"{source.where}: each sample has a missing value in {', '.join(fields)}")
     for name in source.columns:
@@ -199,10 +203,36 @@ def fill_missing(
     return filled
 
 
-def _count_missing(source: Source, name: str) -> int:
+def _find_missing(source: Source, name: str, classes: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which samples have no value in a field."""
     import numpy as np
 
     array = source.columns[name]
+    if is_ragged(array):
+        return np.fromiter(map(len, array), np.int64, len(array)) == 0
+    if array.dtype == object:
+        texts = array.reshape(len(array), -1)
+        if _has_classes(source, name, classes):
+            return np.array([not text.strip() if isinstance(text, bytes) else text is None for text in array], bool)
+        return np.asarray((texts == b"").any(axis=1))
+    if array.dtype.kind == "f":
+        return np.asarray(np.isnan(array.reshape(len(array), -1)).any(axis=1))
+    # A missing time.
+    return np.asarray(array == np.iinfo(array.dtype).min) if array.dtype.kind in "iu" else np.zeros(len(array), bool)
+
+
+def _has_classes(source: Source, name: str, classes: Sequence[str]) -> bool:
+    """Return whether a field holds class names, which have visible characters."""
+    array = source.columns[name]
+    return name in classes and array.dtype == object and array.ndim == 1 and not is_ragged(array)
+
+
+def _count_missing(source: Source, name: str, classes: Sequence[str]) -> int:
+    import numpy as np
+
+    array = source.columns[name]
+    if _has_classes(source, name, classes):
+        return int(_find_missing(source, name, classes).sum())
     if name in source.missing:
         return source.missing[name]
     return int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0

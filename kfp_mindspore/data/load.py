@@ -84,7 +84,7 @@ def load_dataset(
         MissingExtraError: A library for the format is not installed.
     """
     options = dataclasses.replace(options or DatasetOptions(), **changes)
-    from kfp_mindspore.data.preprocessing import list_limits
+    from kfp_mindspore.data.preprocessing import get_max_pixels, list_limits
 
     options.check()
     source = join_sources(source, options)
@@ -99,6 +99,7 @@ def load_dataset(
         length=options.length,
         text_lines=options.task not in ("", "language_model"),
         image_size=(size[0], size[-1]) if size else None,
+        max_pixels=get_max_pixels(options.preprocessing),
     )
     if source in sklearn_sets.TABLES:
         # Imported before the span, which measures work without imports (0.5 s here).
@@ -171,20 +172,27 @@ def _get_name(source: str | Mapping[str, str]) -> str:
 
 def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, *, name: str, kind: str) -> Dataset:
     """Encode, split, fit the preprocessing and write; a field is released once it is in the splits."""
-    from kfp_mindspore.data.preprocessing import count_unknown_tokens, fit_preprocessing, fit_vocabulary
+    from kfp_mindspore.data.preprocessing import (
+        count_unknown_tokens,
+        describe_lengths,
+        fit_preprocessing,
+        fit_vocabulary,
+    )
 
     report: dict[str, Any] = {"format": source.format, "missing_rule": options.missing}
     if source.is_table and (mixed := list_mixed({name: source.columns[name] for name in roles.list_features()})):
         report["mixed"] = mixed
-    if missing := check_missing(source, roles, options.missing, options.task or source.task):
+    task = options.task or source.task
+    classes = () if task == "language_model" else roles.target
+    if missing := check_missing(source, roles, options.missing, classes):
         report["missing"] = missing
     if options.missing == "drop" and missing:
-        report["dropped"] = drop_incomplete(source, missing)
+        report["dropped"] = drop_incomplete(source, missing, classes)
     target = encode_target(
         roles.target,
         [source.columns[name] for name in roles.target],
         source.labels,
-        options.task or source.task,
+        task,
         source.where,
         tuple(source.columns),
     )
@@ -233,6 +241,8 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     }
     if unknown := count_unknown_tokens(declaration, {name: splits[name] for name in splits if name != "train"}):
         report["unknown_tokens"] = unknown
+    if lengths := describe_lengths(declaration, {name: splits["train"][name] for name in raw}):
+        report["texts"] = lengths
     if lists := describe_lists(columns, splits["train"], declaration.get("pre", ())):
         report["lists"] = lists
     if target.task == "classification":
@@ -267,9 +277,10 @@ def _split(
 
         sizes = np.bincount(target.array)
         if 1 in sizes:
+            alone = sizes.tolist().index(1)
             raise UserError(
                 f"{source.where}: target {roles.target[0]}: a stratified split needs several samples of each class, "
-                f"{target.labels[sizes.tolist().index(1)]!r} has one",
+                f"{target.labels[alone]!r} has one, row {int((target.array == alone).argmax()) + 1}",
                 hint="Remove the sample, or split at random: --split random.",
             )
     return split_samples(

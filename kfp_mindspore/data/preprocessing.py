@@ -57,6 +57,12 @@ def list_limits(given: Given) -> dict[str, int]:
     return {step.column: 0 if step.truncate else step.length for step in steps}
 
 
+def get_max_pixels(given: Given) -> int:
+    """Return the most pixels of an image that the `DecodeImage` steps decode, their default without such a step."""
+    steps = [] if isinstance(given, str) else build_given(given)
+    return max([step.max_pixels for step in steps if isinstance(step, DecodeImage)] or [DecodeImage().max_pixels])
+
+
 def build_given(given: Sequence[Step | Mapping[str, Any]]) -> list[Step]:
     """Return steps for steps or their declarations."""
     return [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
@@ -92,7 +98,9 @@ def fit_preprocessing(
         if given == IMAGENET:
             steps = _normalize_images(steps, source)
     else:
-        steps = _fit(build_given(given), train)
+        steps = build_given(given)
+        _check_texts(steps, source, features, train)
+        steps = _fit(steps, train)
     if not steps:
         return {}
     specs = [TensorSpec(column.name, column.dtype, (-1, *column.shape)) for column in features.columns]
@@ -141,6 +149,25 @@ def count_unknown_tokens(declaration: Mapping[str, Any], splits: Mapping[str, Ar
         for column, step in find_tokenizers(declaration, arrays).items():
             unknown, total = step.count_unknown(arrays[column])
             found.setdefault(column, {})[split] = round(unknown / max(total, 1), 4)
+    return found
+
+
+def describe_lengths(declaration: Mapping[str, Any], train: Arrays) -> dict[str, dict[str, float]]:
+    """Return the declared length, the share of longer texts (0 to 1) and the length that keeps 95 %, by text column.
+
+    Args:
+        declaration: The fitted preprocessing.
+        train: The training split's raw columns.
+
+    Returns:
+        Only the columns with a longer text.
+    """
+    found = {}
+    for column, step in find_tokenizers(declaration, train).items():
+        counts = step.count_tokens(train[column])
+        if cut := round(float((counts > step.length).mean()), 4):
+            keeping = int(np.quantile(counts, 0.95, method="higher"))
+            found[column] = {"length": step.length, "cut": cut, "length_95": keeping}
     return found
 
 
@@ -254,6 +281,27 @@ def _normalize_images(steps: Sequence[Step], source: Source) -> tuple[Step, ...]
         for step in steps
     ]
     return (*decoded, *(Normalize(_IMAGENET_MEAN, _IMAGENET_STD, column=column) for column in columns))
+
+
+def _check_texts(steps: Sequence[Step], source: Source, features: Features, train: Arrays) -> None:
+    """Refuse a `Tokenize` step for a field that holds no texts."""
+    for step in steps:
+        if not isinstance(step, Tokenize):
+            continue
+        for column in features.columns:
+            if column.name != (step.column or features.columns[0].name):
+                continue
+            field = ", ".join(column.fields) or column.name
+            if column.dtype != BYTES:
+                found = f"numbers ({column.dtype}, such as {train[column.name].flat[0]})"
+            elif not any(text.strip() for text in train[column.name].flat):
+                found = "empty texts only"
+            else:
+                continue
+            raise UserError(
+                f"{source.where}: {field}: Tokenize needs texts, the field holds {found}",
+                hint=f'Name the field with the texts (inputs={{"{column.name}": "FIELD"}}, or -p text=FIELD).',
+            )
 
 
 def _require_categories(source: Source, name: str, texts: NDArray[Any]) -> None:

@@ -19,6 +19,7 @@ _NUMBERS_PER_TEXT = 10
 _EXACT = 1 << 24
 # A model sees too little of a text with more unknown tokens.
 _UNKNOWN_TOKENS = 0.05
+_CUT_TEXTS = 0.05
 
 
 def compute_statistics(columns: Sequence[Column], arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
@@ -157,6 +158,12 @@ def render_report(dataset: Dataset) -> str:
         + f"unknown tokens in {name}: "
         + ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
         for name, shares in report.get("unknown_tokens", {}).items()
+    ]
+    lines += [
+        ("warning: " if found["cut"] > _CUT_TEXTS else "")
+        + f"texts in {name}: {found['cut']:.1%} have more than {found['length']} tokens and are cut; "
+        + f"Tokenize's length {found['length_95']} would keep 95% whole"
+        for name, found in report.get("texts", {}).items()
     ]
     lines += [
         f"lists in {name}: {found['min']:g} to {found['max']:g} values, median {found['median']:g}"

@@ -185,6 +185,14 @@ class Tokenize(Step):
         counts = collections.Counter(token for text in texts.flat for token in self.split(text))
         return sum(count for token, count in counts.items() if token not in self._ids), counts.total()
 
+    def count_tokens(self, texts: NDArray[Any]) -> NDArray[np.int64]:
+        """Return each text's token count before the cut to `length`."""
+        if self._subwords is not None:
+            counts = self._subwords.count_tokens([_decode(text) for text in texts.flat])
+        else:
+            counts = [len(self.split(text)) for text in texts.flat]
+        return np.array(counts, np.int64)
+
     def fit(self, arrays: Arrays) -> Tokenize:
         """Return the step with the column's tokens; a step with values or a tokenizer is returned unchanged."""
         if self.values is not None or self._subwords is not None:

@@ -105,6 +105,39 @@ class DecodeImage(Step):
         return scaled
 
 
+def check_image(content: bytes, max_pixels: int) -> tuple[int, int, str]:
+    """Return height, width and Pillow's mode of a PNG or JPEG file that can be decoded.
+
+    A JPEG is decoded at an eighth of its size, which finds the same damages faster.
+
+    Raises:
+        UserError: It is truncated, damaged, in another format or has more pixels.
+    """
+    images = _import_pillow()
+    try:
+        with images.open(io.BytesIO(content), formats=_FORMATS) as image:
+            width, height, mode = *image.size, image.mode
+            if width * height > max_pixels:
+                raise UserError(
+                    f"must have at most {max_pixels} pixels, has {width} x {height}",
+                    hint="Make it smaller (mogrify -resize '1600x1600>' FILE), or give steps with "
+                    "DecodeImage(max_pixels=…).",
+                )
+            image.draft(mode, (1, 1))
+            image.load()
+    except images.UnidentifiedImageError:
+        raise UserError(
+            f"must be a PNG or JPEG image, got {len(content)} bytes in another format",
+            hint="Convert it by an image program, or remove it.",
+        ) from None
+    except _DAMAGES as error:
+        raise UserError(
+            f"must be a whole PNG or JPEG image, got {len(content)} bytes that cannot be decoded ({error})",
+            hint="Copy it again, or remove it.",
+        ) from None
+    return height, width, mode
+
+
 class _FixedSize(Step):
     """Images with any size to images with one size."""
 

@@ -56,11 +56,18 @@ class Subwords:
 
     def count_unknown(self, texts: Sequence[str]) -> tuple[int, int]:
         """Return how many of the texts' tokens are unknown, and how many tokens there are, without the cut."""
+        ids = [index for row in self._encode_whole(texts) for index in row]
+        return ids.count(self._unknown), len(ids)
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return each text's token count, without the cut."""
+        return list(map(len, self._encode_whole(texts)))
+
+    def _encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
         tokenizer = _parse(self._content)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        ids = [index for encoding in tokenizer.encode_batch(texts) for index in encoding.ids]
-        return ids.count(self._unknown), len(ids)
+        return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 
 def train_tokenizer(texts: Iterable[str], size: int, lowercase: bool) -> str:

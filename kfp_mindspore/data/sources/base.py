@@ -34,6 +34,7 @@ class SourceRequest:
         length: Length of a text file's windows, in characters.
         text_lines: Whether a line in a text file is a sample, instead of a window.
         image_size: Image height and width in a folder; None for the most frequent size.
+        max_pixels: Most pixels of an image in a folder.
     """
 
     fields: frozenset[str] | None = None
@@ -45,6 +46,7 @@ class SourceRequest:
     length: int = 64
     text_lines: bool = False
     image_size: tuple[int, int] | None = None
+    max_pixels: int = 1 << 22
 
 
 @dataclass
@@ -104,7 +106,10 @@ def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> l
     missing = sorted(((request.fields or frozenset()) | request.exact) - set(found))
     if missing:
         listed = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
-        close, hint = suggest(missing[0], found, listed=False), ""
+        close, hint = (
+            suggest(missing[0], found, listed=False),
+            "Name one of its fields, or rename the field in the file.",
+        )
         if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
             hint = f"Its delimiter is {other!r}: write the file with commas, or name it .tsv for tabs."
         raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}{close}", hint=hint)

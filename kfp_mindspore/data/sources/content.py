@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
+import json
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from kfp_mindspore.errors import UserError
 
@@ -55,8 +57,12 @@ def check_content(path: Path, kind: str) -> None:
             found, other = "JSON", "jsonl"
         elif not found and kind == "jsonl" and first != b"{":
             found = "a JSON list" if first == b"[" else "no JSON object"
+            if b"," in start.partition(b"\n")[0] and first != b"[":
+                found, other = "text, such as CSV", "csv"
         wrong = bool(found)
-    if wrong and start:
+    if not start:
+        raise UserError(f"{path.name}: is empty, expected {_TITLES[kind]}", hint="Export or copy the file again.")
+    if wrong:
         expected = f"{_TITLES[kind]}{', compressed by gzip' if is_packed and kind != 'parquet' else ''}"
         raise UserError(f"{path.name}: read as {expected}, but its content is {found}", hint=_get_hint(found, other))
 
@@ -69,7 +75,7 @@ def _get_hint(found: str, other: str) -> str:
     if "Excel" in found:
         return "Export the sheet as CSV (UTF-8)."
     if found == "UTF-16 text":
-        return "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW.csv"
+        return "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
     if found == "gzip data":
         return "Name it with .gz at the end."
     if found == "a JSON list":
@@ -77,8 +83,8 @@ def _get_hint(found: str, other: str) -> str:
     return f"Name it by its content, or give the format: --format {other}." if other else ""
 
 
-def check_encoding(path: Path, where: str, delimiter: str) -> None:
-    """Refuse a CSV file that is not UTF-8.
+def check_cells(path: Path, where: str, delimiter: str) -> None:
+    """Refuse a CSV file that is not UTF-8, or has a row with more or fewer cells than the header.
 
     Args:
         path: The file.
@@ -103,17 +109,36 @@ def check_encoding(path: Path, where: str, delimiter: str) -> None:
                     hint="Convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW.csv",
                 ) from None
 
+    with _open(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        reader, start = csv.reader(lines, delimiter=delimiter), 1
+        try:
+            for row in reader:
+                header = header if start > 1 else row
+                if row and len(row) != len(header):
+                    raise UserError(
+                        f"{where}: line {start}: must have {len(header)} cells as the header has, got {len(row)}: "
+                        f"{delimiter.join(row)!r:.60}",
+                        hint='Put a text with commas, quotes or line breaks in double quotes, "" for a quote in it.',
+                    )
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(
+                f"{where}: line {start}: cannot be read ({error})", hint="Correct the line, or export the file again."
+            ) from None
+
 
 def check_lines(path: Path, where: str) -> None:
-    """Refuse a JSON lines file that is not UTF-8.
+    """Refuse a JSON lines file that is not UTF-8, has a damaged line, or a column with values of several types.
 
     Args:
         path: The file.
         where: File and format, for the message.
 
     Raises:
-        UserError: The message names the line.
+        UserError: The message names the line and, for a type, the column.
     """
+    kinds: dict[str, tuple[str, int]] = {}
     with _open(path) as file:
         for number, line in enumerate(file, 1):
             try:
@@ -124,6 +149,44 @@ def check_lines(path: Path, where: str) -> None:
                     f"{where}: line {number}: must be UTF-8, got {found!r} in another encoding",
                     hint="Convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW.jsonl",
                 ) from None
+            if line.strip():
+                _check_line(line, f"{where}: line {number}", number, kinds)
+
+
+def _check_line(line: bytes, where: str, number: int, kinds: dict[str, tuple[str, int]]) -> None:
+    """Compare a line's types with those of the lines before it, which `kinds` has with their lines, by column."""
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except ValueError as error:
+        raise UserError(
+            f"{where}: must be a JSON object, got {line.decode().strip()!r:.60} ({error})",
+            hint="Correct or remove the line; when it is the last one, the file was cut: copy it again.",
+        ) from None
+    if not isinstance(row, dict):
+        raise UserError(
+            f'{where}: must be a JSON object such as {{"text": "…"}}, got {_name_kind(row)}',
+            hint="Write each row as an object with its columns' names.",
+        )
+    for name, value in row.items():
+        kind = _name_kind(value)
+        if kind == "null":
+            continue
+        expected, first = kinds.setdefault(name, (kind, number))
+        if expected == "lists" and kind.startswith("lists of"):
+            kinds[name] = (kind, number)
+        elif kind not in (expected, "lists" if expected.startswith("lists") else expected):
+            raise UserError(
+                f"{where}: column {name!r}: must hold {expected}, as line {first}, got {json.dumps(value)!s:.60}",
+                hint="Write one type in all rows, numbers as texts in quotes; or leave the column out (--features).",
+            )
+
+
+def _name_kind(value: Any) -> str:
+    if isinstance(value, list):
+        inner = sorted({_name_kind(item) for item in value} - {"null"})
+        return f"lists of {' and '.join(inner)}" if inner else "lists"
+    names = {str: "texts", bool: "true and false", dict: "objects", type(None): "null"}
+    return names.get(type(value), "numbers")
 
 
 def _is_invalid(cell: str) -> bool:

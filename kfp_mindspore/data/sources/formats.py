@@ -9,6 +9,7 @@ from kfp_mindspore.data.sources.arrays import read_npy, read_npz
 from kfp_mindspore.data.sources.base import Source, SourceRequest
 from kfp_mindspore.data.sources.content import check_content
 from kfp_mindspore.data.sources.idx import is_idx, read_idx
+from kfp_mindspore.data.sources.images import SUFFIXES as _IMAGES
 from kfp_mindspore.data.sources.images import is_image_folder, read_images
 from kfp_mindspore.data.sources.mindrecord import read_mindrecord
 from kfp_mindspore.data.sources.tables import read_csv, read_json_lines, read_parquet
@@ -32,6 +33,9 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".jsonl.gz": "jsonl",
     ".npz": "npz", ".npy": "npy", ".mindrecord": "mindrecord", ".txt": "text",
 }  # fmt: skip
+_HINTS = {".json": "Write one object a line: jq -c '.[]' FILE > NEW.jsonl"} | dict.fromkeys(
+    _IMAGES, "Give the folder that has a folder of images for each class."
+)
 _MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "npz", b"\x93NUMPY": "npy"}
 
 
@@ -74,7 +78,7 @@ def recognise_format(path: Path) -> str:
             return kind
     raise UserError(
         f"{path.name}: unknown format: expected a name that ends with {', '.join(_SUFFIXES)}, or an IDX file",
-        hint=f"Name it: --format {'|'.join(READERS)}, or format=….",
+        hint=_HINTS.get(path.suffix.lower(), f"Name it: --format {'|'.join(READERS)}, or format=…."),
     )
 
 
@@ -88,5 +92,6 @@ def _recognise_directory(path: Path) -> str:
     found = sorted(file.name for file in path.iterdir())[:5]
     raise UserError(
         f"{path}: unknown format: expected dataset.json, train.npz, a folder of images for each class, IDX or Parquet "
-        f"files, found {', '.join(found) or 'nothing'}"
+        f"files, found {', '.join(found) or 'nothing'}",
+        hint=next((_HINTS[file.suffix.lower()] for file in path.iterdir() if file.suffix.lower() in _IMAGES), ""),
     )

@@ -92,7 +92,10 @@ def _shape_lists(
     elif types.is_decimal(kind):
         values = values.cast("float64")
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise UserError(f"{where}: lists must hold numbers, got {kind}")
+        raise UserError(
+            f"{where}: lists must hold numbers, got {kind}",
+            hint="Write one text a row in place of a list of texts, or leave the column out (--features).",
+        )
     flat = values.to_numpy(zero_copy_only=False)
     missing = values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     if missing.any():

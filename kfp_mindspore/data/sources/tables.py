@@ -14,7 +14,7 @@ from kfp_mindspore.data.sources.base import (
     select_fields,
     to_objects,
 )
-from kfp_mindspore.data.sources.content import check_encoding, check_lines
+from kfp_mindspore.data.sources.content import check_cells, check_lines
 from kfp_mindspore.data.sources.lists import get_limit, parse_lists, read_lists
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.tensors import is_ragged
@@ -47,7 +47,7 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
         with csv.open_csv(str(path), parse_options=parse) as reader:
             schema = reader.schema
         if any(map(types.is_binary, schema.types)):
-            check_encoding(path, where, delimiter)
+            check_cells(path, where, delimiter)
         names = select_fields(where, request, schema.names)
         exact = request.exact | request.optional | set(guess_target(names))
         stacked = {
@@ -72,10 +72,10 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
         options = csv.ConvertOptions(include_columns=names, column_types=texts)
         table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
         if any(map(types.is_binary, table.schema.types)):
-            check_encoding(path, where, delimiter)
+            check_cells(path, where, delimiter)
     except (lib.ArrowException, UnicodeDecodeError, OSError) as error:
         if not isinstance(error, OSError):
-            check_encoding(path, where, delimiter)
+            check_cells(path, where, delimiter)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
     return _to_source("CSV", where, table.schema, table.to_batches(), request, exact, integers)
 
@@ -175,7 +175,7 @@ def _to_source(
         parts.append(part)
         rest.append(batch.select(others))
     if not any(map(len, parts)):
-        raise UserError(f"{where}: has no rows")
+        raise UserError(f"{where}: has no rows", hint="Export the file again, with a row for each sample.")
     table = pyarrow.Table.from_batches(rest)
     matrix = _join(parts)
     limits = {name: get_limit(request, name, exact=name in exact) for name in others}

@@ -67,7 +67,11 @@ WRONG = {
     ),
     "semicolon.csv": (TEXT.replace(",", ";").encode(), "found age;city;price", "Its delimiter is ';'"),
     "short.csv": (b"age,city\n1,Oslo\n", "short.csv (CSV): no field ", ""),
-    "ragged.csv": (TEXT.encode() + b"1,2,3,4\n", "Expected 3 columns, got 4", ""),
+    "ragged.csv": (
+        TEXT.encode() + b"1,2,3,4\n",
+        "line 22: must have 3 cells as the header has, got 4: '1,2,3,4'",
+        "quotes",
+    ),
 }
 
 
@@ -91,7 +95,7 @@ def test_wrong_table_is_refused_by_load_and_prediction(tmp_path: Path, name: str
 def test_json_lines_of_other_content_are_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_text(TEXT if name == "other.jsonl" else '[{"age": 1}]')
-    with pytest.raises(UserError, match=r"read as JSON lines, but its content is (no JSON object|a JSON list)"):
+    with pytest.raises(UserError, match=r"read as JSON lines, but its content is (text, such as CSV|a JSON list)"):
         load_dataset(str(file), tmp_path / "data", target="price")
 
 
@@ -182,8 +186,18 @@ SEVERAL = "a classification needs several samples of each class, got 60 classes 
         # A class for everybody, or nobody's class.
         ({"target": "y"}, ["a"] * ROWS, "target y: a classification needs at least 2 classes, each of the 60", "Name"),
         ({"target": "y"}, [1] * ROWS, "needs at least 2 classes, each of the 60 samples has '1'", "Name another"),
-        ({"target": "y"}, ["a", "b", None] * 20, "missing values in y (20), in 60 samples", "--missing drop"),
-        ({"target": "y", "missing": "mean"}, ["a", "b", None] * 20, "missing values in y (20)", "--missing drop"),
+        (
+            {"target": "y"},
+            ["a", "b", None] * 20,
+            "missing values in y (20, first in row 3), in 60 samples",
+            "--missing drop",
+        ),
+        (
+            {"target": "y", "missing": "mean"},
+            ["a", "b", None] * 20,
+            "missing values in y (20, first in row 3)",
+            "--missing drop",
+        ),
         ({"target": "y"}, ["a", "b"] * 29 + ["a", "c"], "several samples of each class, 'c' has one", "split random"),
         # The other template's target.
         (

@@ -102,7 +102,7 @@ def test_splits_may_have_lists_of_different_lengths(tmp_path: Path) -> None:
         ({}, [Pad(7)], "tokens: row 10: the list has 8 values, more than Pad's length 7; the longest has 8"),
         ({"tokens": [1, None]}, [Pad(8)], "tokens: row 6: the list has a missing value"),
         ({"tokens": ["a"] * 2}, [Pad(8)], r"rows.jsonl \(JSON lines\)"),
-        ({"tokens": None}, [Pad(8)], r"missing values in tokens \(1\)"),
+        ({"tokens": None}, [Pad(8)], r"missing values in tokens \(1, first in row "),
     ],
 )
 def test_unfit_list_is_named_by_file_column_and_row(tmp_path: Path, changes: Any, steps: Any, message: str) -> None:
