@@ -209,7 +209,7 @@ def _find_missing(source: Source, name: str, classes: Sequence[str]) -> NDArray[
 
     array = source.columns[name]
     if is_ragged(array):
-        return np.fromiter(map(len, array), np.int64, len(array)) == 0
+        return np.array([not len(row) for row in array], bool)
     if array.dtype == object:
         texts = array.reshape(len(array), -1)
         if _has_classes(source, name, classes):

@@ -98,9 +98,9 @@ def fit_preprocessing(
         if given == IMAGENET:
             steps = _normalize_images(steps, source)
     else:
-        steps = build_given(given)
-        _check_texts(steps, source, features, train)
-        steps = _fit(steps, train)
+        unfitted = build_given(given)
+        _check_texts(unfitted, source, features, train)
+        steps = _fit(unfitted, train)
     if not steps:
         return {}
     specs = [TensorSpec(column.name, column.dtype, (-1, *column.shape)) for column in features.columns]

@@ -116,7 +116,7 @@ def check_image(content: bytes, max_pixels: int) -> tuple[int, int, str]:
     images = _import_pillow()
     try:
         with images.open(io.BytesIO(content), formats=_FORMATS) as image:
-            width, height, mode = *image.size, image.mode
+            (width, height), mode = image.size, str(image.mode)
             if width * height > max_pixels:
                 raise UserError(
                     f"must have at most {max_pixels} pixels, has {width} x {height}",

@@ -57,7 +57,7 @@ class Subwords:
     def count_unknown(self, texts: Sequence[str]) -> tuple[int, int]:
         """Return how many of the texts' tokens are unknown, and how many tokens there are, without the cut."""
         ids = [index for row in self._encode_whole(texts) for index in row]
-        return ids.count(self._unknown), len(ids)
+        return sum(index == self._unknown for index in ids), len(ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return each text's token count, without the cut."""

@@ -26,7 +26,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPONENTS = sorted(path.parent for path in (ROOT / "components").glob("*/*/component.py"))
 # What the documentation names for single components, by step module, and modules that run on this machine only.
 OPTIONAL = {"build": {"images"}, "register": {"registry"}, "deploy": {"registry"}}
-LOCAL = {"kfp_mindspore.inference.backends.local"}
+# The second one names its extra when the library is missing.
+EXEMPT = {"kfp_mindspore.inference.backends.local", "kfp_mindspore.transform.subwords"}
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 
@@ -113,7 +114,7 @@ def list_external(module: str) -> dict[str, set[str]]:
             top = name.partition(".")[0]
             if top != "kfp_mindspore":
                 found[top] = {normalize(distribution) for distribution in DISTRIBUTIONS.get(top, ())}
-            elif (inner := resolve(name)) not in seen | LOCAL:
+            elif (inner := resolve(name)) not in seen | EXEMPT:
                 seen.add(inner)
                 # A package that declares its names lazily imports none of them.
                 if find_stub(inner) is None:
