@@ -1,22 +1,25 @@
-"""`kfp-mindspore runs`: list, open, resume and remove local runs of pipelines."""
+"""`kfp-mindspore runs`: list, open, compare, resume and remove local runs of pipelines."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
+from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.completion import complete_runs
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.run import add_accept_changes, resume_and_show
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.runs.history import get_run, list_runs, remove_run, select_runs
+from kfp_mindspore.evaluation.curves import read_records, render_curves
+from kfp_mindspore.runs.history import find_metrics, get_run, list_runs, remove_run, select_runs
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore runs list")
 def runs() -> None:
-    """List, open, resume and remove local runs of pipelines."""
+    """List, open, compare, resume and remove local runs of pipelines."""
 
 
 @runs.command("list", epilog="Example: kfp-mindspore runs list --limit 5")
@@ -55,6 +58,26 @@ def open_(run_id: str, only_print: bool) -> None:
     click.echo(run.report)
     if not only_print:
         click.launch(run.report.as_uri())
+
+
+@runs.command(epilog="Example: kfp-mindspore runs compare digits-lifecycle-20260102-120000-1a2b RUN_ID")
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...", shell_complete=complete_runs)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("curves.html"),
+    show_default=True,
+    help="Page to write.",
+)
+@click.option("--print", "only_print", is_flag=True, help="Print the page's path instead of opening it.")
+def compare(run_ids: tuple[str, ...], output: Path, only_print: bool) -> None:
+    """Show the learning curves of several runs in one plot."""
+    histories = {name: read_records(find_metrics(get_run(name))) for name in run_ids}
+    files.write_text(output, render_curves("Learning curves", histories))
+    click.echo(output)
+    if not only_print:
+        click.launch(output.absolute().as_uri())
 
 
 @runs.command(epilog="Example: kfp-mindspore runs resume digits-lifecycle-20260102-120000-1a2b")

@@ -12,6 +12,7 @@ from typing import Any
 from kfp_mindspore import files
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.local.lease import is_lease_held
+from kfp_mindspore.settings import METRICS_FILE
 
 ACTIVE_FILE = "active"
 # Logs and events of a resumed run's earlier attempts.
@@ -82,6 +83,24 @@ def get_run(name: str = "", home: Path | None = None) -> StoredRun:
         missing = f"{name}: no such run" if name else "no runs"
         raise NotFoundError(missing, hint=_describe_ids([run.id for run in runs]))
     return found
+
+
+def find_metrics(run: StoredRun) -> Path:
+    """Return a run's metrics.jsonl; of a run without a result the newest in its directory.
+
+    Raises:
+        UserError: There is none.
+    """
+    try:
+        named = files.read_json(run.directory / RESULT_FILE).get("metrics_file")
+    except UserError:
+        named = None
+    found = [Path(named)] if named else sorted(run.directory.rglob(METRICS_FILE), key=lambda file: file.stat().st_mtime)
+    if not found or not found[-1].is_file():
+        raise UserError(
+            f"run {run.id}: has no {METRICS_FILE}, so no curves", hint="Its training step has not ended an epoch."
+        )
+    return found[-1]
 
 
 def select_runs(

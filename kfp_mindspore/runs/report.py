@@ -6,20 +6,16 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import files
-from kfp_mindspore.runs.chart import compute_chart
+from kfp_mindspore.evaluation.chart import STYLES
+from kfp_mindspore.evaluation.curves import TEMPLATES, compute_curves, read_records
 from kfp_mindspore.runs.result import RunResult, StepResult
-from kfp_mindspore.settings import METRICS_FILE
 
 _LIBRARIES = ("kfp-mindspore", "mindspore", "kfp", "kserve", "numpy", "scikit-learn")
 _MAXIMUM_PIXELS = 64 * 64
-_LOSSES = ("eval_loss", "loss")
-# Charts of validation metrics.
-_CHARTS = 3
 
 
 def write_report(result: RunResult, path: Path) -> Path:
@@ -40,43 +36,27 @@ def render_html(result: RunResult) -> str:
     """Return the report as HTML: summary, steps, training curves, confusion matrix, prediction, versions."""
     import jinja2
 
+    folders = [Path(__file__).with_name("templates"), TEMPLATES]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    history = read_run_history(result)
     return environment.get_template("report.html.j2").render(
         run=result,
         error=result.error,
         started=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(result.started)),
         tiles=_list_tiles(result),
         steps=_list_steps(result),
-        charts=[chart for chart in (_compute_loss_chart(history), *_compute_metric_charts(history)) if chart],
+        charts=compute_curves({"": read_records(result.metrics_file) if result.metrics_file else []}),
+        styles=STYLES,
         matrix=get_confusion_matrix(result),
         sample=get_sample(result),
         parameters=[(name, _shorten(value)) for name, value in sorted(result.arguments.items())],
         versions=_list_versions(),
     )
-
-
-def read_run_history(result: RunResult) -> list[dict[str, Any]]:
-    """Return `metrics.jsonl` records, one per epoch, from the first artifact that has the file."""
-    for _, _, artifact in result.list_artifacts():
-        path = Path(artifact["uri"], METRICS_FILE)
-        if path.is_file():
-            records = []
-            for line in path.read_text(errors="replace").splitlines():
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict) and isinstance(record.get("epoch"), int):
-                    records.append(record)
-            return records
-    return []
 
 
 def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
@@ -197,27 +177,6 @@ def _list_pages(step: StepResult) -> list[tuple[Path, str]]:
         for name, value in step.list_artifacts("system.HTML")
         if Path(value["uri"]).is_file() and Path(value["uri"]).stat().st_size
     ]
-
-
-def _compute_loss_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    series = {
-        "training": [(record["epoch"], record.get("loss")) for record in history],
-        "validation": [(record["epoch"], _find_number(record, *_LOSSES)) for record in history],
-    }
-    return compute_chart("Loss", series)
-
-
-def _compute_metric_charts(history: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
-    names = {name: None for record in history for name in record.get("validation") or {} if name not in _LOSSES}
-    return [
-        compute_chart(name, {"validation": [(record["epoch"], _find_number(record, name)) for record in history]})
-        for name in list(names)[:_CHARTS]
-    ]
-
-
-def _find_number(record: dict[str, Any], *names: str) -> float | None:
-    values = record.get("validation") or {}
-    return next((values[name] for name in names if isinstance(values.get(name), (int, float))), None)
 
 
 def _list_versions() -> list[tuple[str, str]]:

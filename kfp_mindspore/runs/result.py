@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, ProcessFailedError
+from kfp_mindspore.settings import METRICS_FILE
 
 StepState = Literal["pending", "running", "succeeded", "cached", "failed", "skipped"]
 RunState = Literal["running", "succeeded", "refused", "failed", "interrupted"]
@@ -197,6 +198,12 @@ class RunResult:
             for name, value in step.list_artifacts(kind):
                 yield step, name, value
 
+    @property
+    def metrics_file(self) -> Path | None:
+        """The training's metrics.jsonl, of the first artifact that has it."""
+        files = (Path(artifact["uri"], METRICS_FILE) for _, _, artifact in self.list_artifacts())
+        return next((file for file in files if file.is_file()), None)
+
     def check(self) -> RunResult:
         """Return the run if it succeeded, else raise its error.
 
@@ -236,6 +243,7 @@ class RunResult:
             "notes": self.notes,
             "report": str(self.report) if self.report else None,
             "directory": str(self.directory),
+            "metrics_file": str(self.metrics_file) if self.metrics_file else None,
             "error": self.error.message if self.error else None,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.steps.launch.arguments import parse_numbers, to_metadata
@@ -34,7 +35,9 @@ def export_model(
     """
     from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.formats.bundle import MODEL_FILE
+    from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
     from kfp_mindspore.mindir import export_mindir
+    from kfp_mindspore.tracking import tag_runs
 
     import_mindspore()
     # KFP turns the integers in a dict into floats.
@@ -60,6 +63,9 @@ def export_model(
         labels=to_metadata(signature.labels),
         max_abs_diff=difference,
     )
+    trained = Path(model.path, "checkpoint")
+    if (trained / DESCRIPTION).is_file():
+        tag_runs(Checkpoint.read_description(trained).training.get("trackers", {}), {"bundle": bundle.uri})
     verified = signature.verified
     print(
         f"largest difference between graph and network {difference:.3g} over {verified['samples']} samples, "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError, suggest
+from kfp_mindspore.tracking import TRACKERS
 from kfp_mindspore.training.schedules import Schedule, build_schedule
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class TrainingConfig:
         export_check: Batch that the network is to be exported with: `free` or a number. Before the first epoch `fit`
             exports it and refuses one that MindSpore cannot export, so that the export step does not fail after the
             training; `off` for a network that is not exported.
+        trackers: Where rank 0 logs parameters and learning curves: `mlflow`, with the client's variables such as
+            MLFLOW_TRACKING_URI, and `tensorboard`, files in the directory `tensorboard` beside the checkpoints. By
+            default MLflow where MLFLOW_TRACKING_URI is set; () for none.
         verbose: Whether to print a line per epoch, the initial weights and the frozen layers.
 
     Raises:
@@ -135,6 +139,7 @@ class TrainingConfig:
     network_factory: str | None = None
     network_arguments: Mapping[str, Any] = field(default_factory=dict)
     export_check: str | int = "free"
+    trackers: Sequence[str] | None = None
     verbose: bool = True
 
     def __post_init__(self) -> None:
@@ -149,6 +154,8 @@ class TrainingConfig:
                 errors.append("reduce_on_plateau: both it and the schedule set the learning rate; use one")
         if isinstance(self.metrics, str):
             object.__setattr__(self, "metrics", (self.metrics,))
+        if isinstance(self.trackers, str):
+            object.__setattr__(self, "trackers", (self.trackers,))
         errors += self._parse_unfreeze()
         if errors:
             raise ValidationError(errors, subject="TrainingConfig")
@@ -216,6 +223,9 @@ def _check_names(config: TrainingConfig) -> list[str]:
     batch = config.export_check
     if batch not in EXPORT_CHECKS and not (_is_integer(batch) and int(batch) > 0):
         errors.append(f"export_check: must be {' or '.join(EXPORT_CHECKS)} or a batch of at least 1, got {batch!r}")
+    for name in config.trackers or ():
+        if name not in TRACKERS:
+            errors.append(f"trackers: unknown {name!r}{suggest(str(name), TRACKERS)}")
     options: Any = config.parallel_options
     if not isinstance(options, Mapping):
         errors.append(f"parallel_options: must be a dict of arguments, got {options!r}")

@@ -15,6 +15,7 @@ from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
+from kfp_mindspore.tracking import Trackers, open_trackers
 from kfp_mindspore.training import distributed, parallel, watchdog
 from kfp_mindspore.training.config import DATA_PARALLEL, TrainingConfig
 from kfp_mindspore.training.signals import Termination
@@ -147,6 +148,7 @@ def fit(
         events.span("training.fit"),
         Termination() as termination,
         Checkpointer(location, config.keep_checkpoints, is_writer=worker.is_writer) as checkpoints,
+        _open_trackers(config, worker) as trackers,
     ):
         source = sources.resolve_train(data, network, config, parts, has_loss=has_loss)
         if sharded is not None:
@@ -165,6 +167,7 @@ def fit(
             worker=worker,
             parts=parts,
             termination=termination,
+            trackers=trackers,
             exports=_is_exported(config, sharded=parts is not worker, has_loss=has_loss),
         )
         with distributed.exit_if_peer_is_lost(worker, checkpoints.wait):
@@ -195,6 +198,19 @@ def _is_exported(config: TrainingConfig, *, sharded: bool, has_loss: bool) -> bo
     if reason and config.verbose and config.export_check != "off":
         print(f"export not checked: {reason}", flush=True)
     return not reason and config.output_dir is not None and config.export_check != "off"
+
+
+def _open_trackers(config: TrainingConfig, worker: distributed.WorkerInfo) -> Trackers:
+    if not worker.is_writer:
+        return Trackers({})
+    locations = [str(item) for item in (config.checkpoint_dir, config.output_dir) if item is not None]
+    # Event files are appended to, which object stores do not offer.
+    local = next((item for item in locations if "://" not in item), None)
+    return open_trackers(
+        config.trackers,
+        None if local is None else Path(local) / "tensorboard",
+        None if config.checkpoint_dir is None else locations[0],
+    )
 
 
 def _resolve_location(given: Path | str | None, variable: str) -> str | None:

@@ -13,7 +13,9 @@ from mindspore.train import RunContext
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import METRICS_FILE
+from kfp_mindspore.tracking import Trackers
 from kfp_mindspore.training import distributed, watchdog
 from kfp_mindspore.training.callbacks import BestWeights, CallbackList, CallbackParams, build_callbacks
 from kfp_mindspore.training.checkpointing import Checkpointer
@@ -60,6 +62,7 @@ class Run:
         worker: WorkerInfo,
         parts: WorkerInfo,
         termination: Termination,
+        trackers: Trackers,
         exports: bool,
     ) -> None:
         self.config = config
@@ -80,6 +83,7 @@ class Run:
         # For the batches: one part for all workers where MindSpore divides them itself.
         self._parts = parts
         self._termination = termination
+        self._trackers = trackers
         counters = count_dropout(network, config.seed, worker.rank)
         mixed = apply_precision(network, config.precision)
         function = None if loss is None else build_loss(loss, source.layout)
@@ -114,6 +118,7 @@ class Run:
             source=source,
             callbacks=self._callbacks.callbacks,
             workers=worker.size,
+            trackers=trackers,
         )
         self._params = CallbackParams.of_training(
             config, network, loss, optimizer, source, self._callbacks.callbacks, worker.size
@@ -143,6 +148,24 @@ class Run:
             distributed.broadcast_parameters(self._parts, self._network.get_parameters())
         output = self._output_dir if self._worker.is_writer else None
         state.open_history(None if output is None else output / METRICS_FILE, found)
+        states = None if found is None else found.training.get("trackers", {})
+        self._trackers.begin(self._describe_parameters(), states, state.step)
+
+    def _describe_parameters(self) -> dict[str, Any]:
+        """Return what trackers show about the run: options that are numbers or texts, and what they apply to."""
+        options = {
+            name: value for name, value in vars(self.config).items() if isinstance(value, (bool, int, float, str))
+        }
+        raw, optimizer = self._source.raw, self._params.optimizer
+        return {
+            **options,
+            "schedule": self.config.parsed_schedule.name,
+            "network": type(self._network).__name__,
+            "optimizer": type(optimizer).__name__,
+            "workers": self._worker.size,
+            "samples": self._source.samples,
+            **({"dataset_digest": raw.digest} if isinstance(raw, Dataset) else {}),
+        }
 
     def train(self) -> None:
         """Run the remaining epochs."""
@@ -196,6 +219,7 @@ class Run:
         state.position, state.loss_sum = 0, 0.0
         record["seconds"] = profile.round()
         state.history.append(record)
+        self._trackers.log_epoch(record)
         last = state.stopped or state.epoch == config.epochs
         if last or terminated or state.epoch % config.checkpoint_epochs == 0 or self._is_checkpoint_step():
             with profile.measure("checkpoint"):
@@ -261,11 +285,14 @@ class Run:
 
     def _collect_losses(self) -> None:
         begun = time.perf_counter()
+        losses = []
         for outputs, samples in self._pending:
             loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
             if self._params.loss_fn is None and self.config.train_step is None:
                 check_returned_loss(loss, self._network, self._source.raw)
-            self.state.loss_sum += float(np.mean(loss.asnumpy())) * samples
+            losses.append(float(np.mean(loss.asnumpy())))
+            self.state.loss_sum += losses[-1] * samples
+        self._trackers.log_steps(losses, self.state.step, self._source.steps)
         self._pending.clear()
         # The device computes asynchronously: reading a loss waits for its step.
         self._profile.seconds["step"] += time.perf_counter() - begun
@@ -284,6 +311,7 @@ class Run:
             self._checkpoints.wait()
             watchdog.mark_progress()
             self.state.take_snapshot(is_final=True).write(path)
+            self._trackers.tag("checkpoint", path)
         return path
 
     def _is_checkpoint_step(self) -> bool:

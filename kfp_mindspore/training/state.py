@@ -19,6 +19,7 @@ from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec, name_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import METRICS_FILE
+from kfp_mindspore.tracking import Trackers
 from kfp_mindspore.training.callbacks import copy_callbacks, restore_callbacks
 from kfp_mindspore.training.checkpointing import Snapshot
 from kfp_mindspore.training.config import TrainingConfig
@@ -43,6 +44,7 @@ class TrainingState:
         source: The samples.
         callbacks: The run's callbacks.
         workers: Worker count.
+        trackers: Their states are part of a checkpoint.
 
     Attributes:
         epoch: Epochs completed.
@@ -65,6 +67,7 @@ class TrainingState:
         source: Source,
         callbacks: Sequence[Any],
         workers: int,
+        trackers: Trackers,
     ) -> None:
         self.epoch = 0
         self.step = 0
@@ -81,6 +84,7 @@ class TrainingState:
         self._source = source
         self._callbacks = callbacks
         self._workers = workers
+        self._trackers = trackers
 
     @property
     def name(self) -> str:
@@ -160,6 +164,7 @@ class TrainingState:
                 "loss_sum": self.loss_sum,
                 "stopped": self.stopped,
                 "callbacks": callbacks,
+                "trackers": self._trackers.read_states(),
             },
             "preprocessing": source.raw.preprocessing if isinstance(source.raw, Dataset) else {},
         }

@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-steps", type=int)
     parser.add_argument("--hold-step", type=int, default=0)
     parser.add_argument("--hold-checkpoint", default="")
+    parser.add_argument("--trackers", nargs="*")
     options = parser.parse_args()
     if options.hold_checkpoint:
         hold_checkpoint(options.root, options.hold_checkpoint)
@@ -71,6 +72,7 @@ def main() -> None:
             checkpoint_steps=options.checkpoint_steps,
             output_dir=options.root / "output",
             network_factory="training_script:build",
+            trackers=options.trackers,
         ),
     )
     np.savez(options.root / "weights.npz", *[parameter.asnumpy() for parameter in network.trainable_params()])

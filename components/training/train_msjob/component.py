@@ -1,7 +1,7 @@
 """Component that trains a model by an MSJob."""
 
 from kfp import dsl
-from kfp.dsl import Dataset, Input, Metrics, Model, Output
+from kfp.dsl import HTML, Dataset, Input, Metrics, Model, Output
 
 
 @dsl.component(
@@ -19,6 +19,7 @@ from kfp.dsl import Dataset, Input, Metrics, Model, Output
 def train_msjob(
     model: Output[Model],
     metrics: Output[Metrics],
+    curves: Output[HTML],
     command: list[str],
     dataset: Input[Dataset] = None,
     args: list[str] = [],
@@ -51,6 +52,7 @@ def train_msjob(
     Args:
         model: The job's output: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
         metrics: Each metric's last value in metrics.jsonl, such as loss and accuracy.
+        curves: A page with the loss and the metrics by epoch.
         command: Each worker's command, such as ["python", "train.py"].
         dataset: The dataset directory; optional.
         args: Command arguments; integers are written without a decimal point.

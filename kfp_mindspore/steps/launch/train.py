@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, ValidationError
-from kfp_mindspore.files import resolve_location
+from kfp_mindspore.evaluation.curves import read_records, render_curves
+from kfp_mindspore.files import resolve_location, write_text
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.options import from_literals, to_text
@@ -51,6 +52,7 @@ class TrainingResult:
         command: Worker command with all arguments.
         hyperparameters: Hyperparameters by name.
         metrics: Each metric's last value in metrics.jsonl.
+        history: The epochs' records in metrics.jsonl.
         checkpoint: The final checkpoint; None if the command wrote none.
     """
 
@@ -60,6 +62,7 @@ class TrainingResult:
     command: tuple[str, ...]
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    history: Sequence[Mapping[str, Any]] = ()
     checkpoint: Checkpoint | None = None
 
 
@@ -158,6 +161,7 @@ class ArtifactTrainingFiles:
 def train_model(
     model: dsl.Model,
     metrics: dsl.Metrics,
+    curves: dsl.HTML,
     dataset: dsl.Dataset | None = None,
     task_config: dsl.TaskConfig | None = None,
     **arguments: Any,
@@ -167,6 +171,7 @@ def train_model(
     Args:
         model: Output artifact; its path is the job's output directory.
         metrics: Receives each metric's last value in metrics.jsonl.
+        curves: Receives the page with the metrics by epoch.
         dataset: The dataset directory; None for none.
         task_config: What the pipeline has set on the task, for the job pods.
         **arguments: Further `run_training` arguments.
@@ -199,6 +204,7 @@ def train_model(
         )
     for name, value in result.metrics.items():
         metrics.log_metric(name, value)
+    write_text(Path(curves.path), render_curves(f"Job {result.job_name}", {result.job_name: result.history}))
     return result
 
 
@@ -281,6 +287,7 @@ def run_training(
         command=tuple(parts),
         hyperparameters=parse_numbers(hyperparameters or {}),
         metrics=_read_metrics(collected),
+        history=_read_epochs(collected),
         checkpoint=files.read_checkpoint(collected),
     )
 
@@ -339,6 +346,11 @@ def _read_metrics(output: Path) -> dict[str, float]:
     for record in read_history(output / METRICS_FILE):
         last.update(_flatten(record))
     return last
+
+
+def _read_epochs(output: Path) -> list[dict[str, Any]]:
+    path = output / METRICS_FILE
+    return read_records(path) if path.is_file() else []
 
 
 def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

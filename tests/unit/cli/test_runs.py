@@ -89,6 +89,8 @@ def test_rm_removes_selected_finished_runs(
         (["resume", "nope"], "nope: no such run"),
         (["resume", "live-6"], "run live-6: is running"),
         (["resume", "a-0"], "run a-0: nothing to resume, it has succeeded"),
+        (["compare", "nope", "a-0"], "nope: no such run"),
+        (["compare", "a-0"], "run a-0: has no metrics.jsonl, so no curves"),
         (["open", "nope"], "nope: no such run\nThere are: a-0, a-1, a-2, a-3, b-4 and 2 more: kfp-mindspore runs list"),
     ],
 )
@@ -112,3 +114,22 @@ def test_open_shows_newest_report(
     assert run(["runs", "open", "a-3", "--print"]) == 0
     assert capsys.readouterr().out == f"{report}\n{home / 'runs' / 'a-3' / 'report.html'}\n"
     assert len(opened) == 1
+
+
+def test_compare_plots_curves_of_runs_together(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "cached" / "metrics.jsonl"
+    cached.parent.mkdir()
+    for file, loss in ((cached, 0.5), (home / "runs" / "live-6" / "artifacts" / "metrics.jsonl", 0.25)):
+        records = [{"epoch": epoch, "loss": loss / epoch, "validation": {"accuracy": 0.9}} for epoch in (1, 2)]
+        file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    result = home / "runs" / "a-1" / "result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "metrics_file": str(cached)}))
+    monkeypatch.chdir(tmp_path)
+
+    assert run(["runs", "compare", "a-1", "live-6", "--print"]) == 0
+
+    assert capsys.readouterr().out == "curves.html\n"
+    page = Path("curves.html").read_text()
+    assert all(text in page for text in ("a-1, last 0.25", "live-6, last 0.125", ">accuracy<"))

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
-from kfp_mindspore.runs.chart import BOTTOM, LEFT, RIGHT, TOP, compute_chart
-from kfp_mindspore.runs.report import get_confusion_matrix, get_sample, read_run_history, render_html, write_report
+from kfp_mindspore.evaluation.chart import BOTTOM, LEFT, RIGHT, TOP, compute_chart
+from kfp_mindspore.evaluation.curves import read_records
+from kfp_mindspore.runs.report import get_confusion_matrix, get_sample, render_html, write_report
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 
@@ -154,7 +155,7 @@ def test_report_of_failed_run_shows_last_lines(tmp_path: Path) -> None:
 
 
 def test_history_matrix_and_sample_are_read_from_artifacts(result: RunResult) -> None:
-    assert [record["epoch"] for record in read_run_history(result)] == [1, 2]
+    assert [record["epoch"] for record in read_records(result.metrics_file)] == [1, 2]
     matrix = get_confusion_matrix(result)
     assert matrix is not None
     assert (matrix["total"], matrix["wrong"], matrix["labels"]) == (20, 2, ["cat", "dog"])
@@ -162,7 +163,7 @@ def test_history_matrix_and_sample_are_read_from_artifacts(result: RunResult) ->
     assert sample is not None
     assert {"x": 4, "y": 3, "shade": 255} in sample["pixels"]
     empty = RunResult(id="x", pipeline="p", directory=result.directory)
-    assert (read_run_history(empty), get_confusion_matrix(empty), get_sample(empty)) == ([], None, None)
+    assert (empty.metrics_file, get_confusion_matrix(empty), get_sample(empty)) == (None, None, None)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Line chart geometry over epochs, drawn as SVG by the report's template."""
+"""Line chart geometry over epochs, drawn as SVG by templates/chart.svg.j2."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from kfp_mindspore.evaluation.axes import build_axis
 
 WIDTH, HEIGHT = 480, 240
 LEFT, RIGHT, TOP, BOTTOM = 56, 468, 10, 196
-_STYLES = ("first", "second")
+# Classes in templates/chart.css.j2.
+STYLES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 Point = tuple[int, "float | None"]
 
 
 def compute_chart(title: str, series: Mapping[str, Sequence[Point]]) -> dict[str, Any] | None:
-    """Compute the geometry for a chart with at most two series.
+    """Compute the geometry for a chart with as many series as STYLES at most.
 
     Args:
         title: The chart's title.
@@ -57,7 +58,7 @@ def compute_chart(title: str, series: Mapping[str, Sequence[Point]]) -> dict[str
                 "path": "M" + " L".join(f"{to_x(x)} {to_y(y)}" for x, y in points),
                 "points": [{"x": to_x(x), "y": to_y(y), "epoch": x, "label": f"{y:.4g}"} for x, y in points],
             }
-            for style, (name, points) in zip(_STYLES, kept.items(), strict=False)
+            for style, (name, points) in zip(STYLES, kept.items(), strict=False)
         ],
     }
 
