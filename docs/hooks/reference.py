@@ -28,6 +28,7 @@ PACKAGES = {
     "mindir": "Export, verification and execution of MindIR models.",
     "msjob": "Training jobs on this machine and on Kubernetes.",
     "runs": "Pipeline runs on this machine and on Kubeflow Pipelines.",
+    "sweeps": "Trials of one training with other parameters.",
     "training": "Code of a training process.",
     "transform": "Preprocessing and postprocessing.",
 }
@@ -58,6 +59,7 @@ MOVED = {
 # Heading to module and dataclass of options.
 OPTIONS = {
     "Jobs": ("kfp_mindspore.msjob.build", "JobOptions"),
+    "Sweeps": ("kfp_mindspore.sweeps.options", "SweepOptions"),
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
     "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # TrainingConfig fields that have no JSON form, or an argument to themselves.
 _WITHOUT_FLAG = ("augment", "train_step", "network_factory", "network_arguments", "metrics")
-_LISTS = ("freeze", "initial_optional")
+_LISTS = ("freeze", "initial_optional", "trackers")
 
 
 def list_flags() -> list[str]:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.mindspore
 
 SCRIPT = Path(__file__).with_name("training_script.py")
 STEPS = 36
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_killed_training_continues_its_curves(
     root = tmp_path / "run"
     command = [SCRIPT, root, "--checkpoint-steps", "10", "--trackers", "mlflow", "tensorboard"]
     process = mindspore_processes.start([*command, "--hold-step", str(2 * STEPS + 25)], root, environment=environment)
-    process.wait_for(root / "in-step")
+    process.wait_for(root / "in-step", SECONDS)
     process.send_signal(signal.SIGKILL)
     process.wait()
     code, output = mindspore_processes.run(command, root, environment=environment)
@@ -103,12 +104,12 @@ def test_points_wait_for_server_that_is_down(
     assert_complete(server, tmp_path.name, 6)
 
 
-def test_failed_training_ends_its_run(
+def test_terminated_training_ends_its_run(
     mindspore_processes: MindSporeProcesses, server: MlflowServer, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     root = tmp_path / "run"
-    process = mindspore_processes.start([SCRIPT, root, "--hold-step", "50"], root, environment=environment)
-    process.wait_for(root / "in-step")
+    process = mindspore_processes.start([SCRIPT, root, "--epochs", "100000"], root, environment=environment)
+    server.wait_for_run(tmp_path.name)
     process.send_signal(signal.SIGTERM)
 
     assert process.wait() == 143

@@ -74,6 +74,15 @@ class MlflowServer:
         (run,) = self.client.search_runs([self.client.get_experiment_by_name(experiment).experiment_id])
         return run
 
+    def wait_for_run(self, experiment: str) -> None:
+        """Return when an experiment has a run."""
+        deadline = time.monotonic() + SECONDS
+        while (found := self.client.get_experiment_by_name(experiment)) is None or not self.client.search_runs(
+            [found.experiment_id]
+        ):
+            assert time.monotonic() < deadline, f"{experiment} has no run"
+            time.sleep(0.1)
+
     def get_steps(self, run_id: str, name: str) -> list[int]:
         """Return the steps of a metric's points, in the order of the steps; a step twice is two points."""
         return sorted(metric.step for metric in self.client.get_metric_history(run_id, name))

@@ -1,0 +1,176 @@
+"""`kfp-mindspore sweep`: many trials of one training, and the best of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.dataclass_options import dataclass_options
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.target import BackendOptions, add_target_options
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.sweeps.options import SweepOptions
+
+if TYPE_CHECKING:
+    from kfp_mindspore.sweeps import SweepResult, TrialResult
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+add_directory = click.argument("directory", type=_DIRECTORY)
+
+
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore sweep show sweeps/lenet")
+def sweep() -> None:
+    """Run many trials of one training, each an MSJob, and show the best."""
+
+
+@sweep.command(
+    epilog="Example: kfp-mindspore sweep run sweeps/lenet --script train.py --dataset data --space space.yaml "
+    "--objective accuracy --trials 16 --parallel 2"
+)
+@add_directory
+@click.option("--network", help="module:factory of the network that kfp_mindspore.training trains.")
+@click.option("--script", type=click.Path(), help="Training script, instead of a network.")
+@click.option("--dataset", help="Dataset directory; on a cluster the pods' own.")
+@click.option("--output", default="", help="URI or directory in the pods for outputs of jobs on a cluster.")
+@click.option(
+    "--space",
+    "space_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="YAML file: parameter: [choices], or {low, high, step, log, when}.",
+)
+@click.option("-p", "--parameter", "fixed", type=PairType(), multiple=True, help="Parameter of all trials; repeatable.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of each trial.")
+@dataclass_options(SweepOptions)
+@add_target_options
+@add_json_option
+def run(
+    directory: Path,
+    network: str | None,
+    script: str | None,
+    dataset: str | None,
+    output: str,
+    space_file: Path,
+    fixed: tuple[tuple[str, str], ...],
+    workers: int,
+    options: SweepOptions,
+    target: BackendOptions,
+    as_json: bool,
+) -> None:
+    """Run a sweep in DIRECTORY, or go on with the one that is there."""
+    from kfp_mindspore import sweeps
+
+    template = {
+        "network": network,
+        "script": None if script is None else str(Path(script).absolute()),
+        "dataset": dataset,
+        "trainer_parameters": dict(fixed),
+        "num_workers": workers,
+    }
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    result = sweeps.sweep(
+        {name: value for name, value in template.items() if value},
+        read_space(space_file),
+        directory=directory,
+        output=output,
+        client=target.make_client(),
+        on_trial=None if as_json else print_trial,
+        **given,
+    )
+    print_best(result, as_json=as_json)
+
+
+@sweep.command(epilog="Example: kfp-mindspore sweep resume sweeps/lenet")
+@add_directory
+@add_target_options
+@add_json_option
+def resume(directory: Path, target: BackendOptions, as_json: bool) -> None:
+    """Go on with an interrupted or killed sweep."""
+    from kfp_mindspore import sweeps
+
+    client = target.make_client()
+    result = sweeps.resume_sweep(directory, client=client, on_trial=None if as_json else print_trial)
+    print_best(result, as_json=as_json)
+
+
+@sweep.command(epilog="Example: kfp-mindspore sweep show sweeps/lenet")
+@add_directory
+@add_json_option
+def show(directory: Path, as_json: bool) -> None:
+    """List the trials of a sweep."""
+    from kfp_mindspore import sweeps
+
+    result = sweeps.read_sweep(directory)
+    if as_json:
+        print_json({"objective": result.objective, "trials": [dataclasses.asdict(trial) for trial in result.trials]})
+        return
+    rows = [
+        {
+            "trial": trial.number,
+            "state": trial.state,
+            result.objective: "" if trial.value is None else f"{trial.value:.4g}",
+            "epochs": trial.epochs,
+            "seconds": trial.seconds,
+            "parameters": _describe(trial.parameters),
+            "reason": trial.reason.partition("\n")[0],
+        }
+        for trial in result.trials
+    ]
+    print_table(rows, ["trial", "state", result.objective, "epochs", "seconds", "parameters", "reason"])
+
+
+@sweep.command(epilog="Example: kfp-mindspore sweep best sweeps/lenet --json")
+@add_directory
+@add_json_option
+def best(directory: Path, as_json: bool) -> None:
+    """Show the best trial of a sweep: its parameters and checkpoint."""
+    from kfp_mindspore import sweeps
+
+    print_best(sweeps.read_sweep(directory), as_json=as_json)
+
+
+def read_space(path: Path) -> dict[str, Any]:
+    """Read a YAML file with a space.
+
+    Raises:
+        UserError: It is no YAML, or no mapping.
+    """
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is no YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: must map parameters to values, got {type(found).__name__}")
+    return found
+
+
+def print_trial(trial: TrialResult) -> None:
+    """Print a trial that has ended."""
+    value = "" if trial.value is None else f" {trial.value:.4g}"
+    reason = f": {trial.reason.partition(chr(10))[0]}" if trial.reason else ""
+    click.echo(
+        f"trial {trial.number} {trial.state}{value} after {trial.epochs} epochs, {_describe(trial.parameters)}{reason}"
+    )
+
+
+def print_best(result: SweepResult, *, as_json: bool) -> None:
+    """Print a sweep's best trial."""
+    found = result.best
+    if as_json:
+        print_json(
+            {"objective": result.objective, **dataclasses.asdict(found), "checkpoint": f"{found.output}/checkpoint"}
+        )
+        return
+    click.echo(f"best: trial {found.number}, {result.objective} {found.value:.4g}, {_describe(found.parameters)}")
+    click.echo(f"checkpoint: {found.output}/checkpoint")
+
+
+def _describe(parameters: Any) -> str:
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in parameters.items()
+    )

@@ -1,0 +1,7 @@
+from .engine import resume_sweep as resume_sweep
+from .engine import sweep as sweep
+from .options import SweepOptions as SweepOptions
+from .space import Space as Space
+from .study import SweepResult as SweepResult
+from .study import TrialResult as TrialResult
+from .study import read_sweep as read_sweep

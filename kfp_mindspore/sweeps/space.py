@@ -1,0 +1,158 @@
+"""The parameters of a sweep: what values they take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import UserError, ValidationError, suggest
+from kfp_mindspore.options import check_options, option
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+_KEYS = ("low", "high", "step", "log", "choices", "when")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a space: choices, or a range.
+
+    Args:
+        low: Least value of a range. Two integers are a range of integers.
+        high: Its greatest value, included.
+        step: Distance between its values; 1 for integers without one.
+        log: Whether the range is logarithmic.
+        choices: The values, JSON types.
+        when: Values of other parameters with which it is used, such as {"optimizer": "Momentum"} or
+            {"optimizer": ["Momentum", "SGD"]}.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    step: float | None = None
+    log: bool = False
+    choices: list[Any] | None = None
+    when: Mapping[str, Any] = option({})
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def list_errors(self, name: str) -> list[str]:
+        """Return one sentence for each violation."""
+        low, high = self.low, self.high
+        if self.choices is not None:
+            if low is not None or high is not None:
+                return [f"{name}: must have either choices, or low and high"]
+            # What Optuna stores.
+            wrong = [choice for choice in self.choices if not isinstance(choice, (bool, int, float, str, type(None)))]
+            if wrong:
+                return [f"{name}.choices: must be numbers, texts, true, false or null, got {wrong[0]!r}"]
+            return [] if self.choices else [f"{name}.choices: must not be empty"]
+        if low is None or high is None:
+            return [f"{name}: must have choices, or low and high"]
+        if low >= high:
+            return [f"{name}: low must be below high, got {low:g} and {high:g}"]
+        if self.log and low <= 0:
+            return [f"{name}: a logarithmic range must be above 0, got {low:g}"]
+        if self.log and self.step is not None:
+            return [f"{name}: a logarithmic range has no step"]
+        if self.step is not None and not 0 < self.step <= high - low:
+            return [f"{name}.step: must be above 0 and at most {high - low:g}, got {self.step:g}"]
+        return []
+
+    def is_used(self, chosen: Mapping[str, Any]) -> bool:
+        """Return whether the other parameters' values fulfil `when`."""
+        return all(
+            name in chosen and chosen[name] in (value if isinstance(value, list) else [value])
+            for name, value in self.when.items()
+        )
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether a range has integers only."""
+        return all(isinstance(value, int) for value in (self.low, self.high, self.step or 1))
+
+
+class Space:
+    """The parameters of a sweep by name.
+
+    Args:
+        parameters: Each parameter as a list of choices, or as a dict with `Parameter` fields, such as
+            {"learning_rate": {"low": 1e-4, "high": 0.1, "log": True}, "batch_size": [16, 32]}.
+        known: Names that the training accepts; None if they are not known.
+
+    Raises:
+        ValidationError: The message names each wrong parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], known: Collection[str] | None = None) -> None:
+        errors: list[str] = [] if parameters else ["space: must have at least one parameter"]
+        self.parameters: dict[str, Parameter] = {}
+        for name, given in parameters.items():
+            if known is not None and name not in known:
+                errors.append(f"{name}: the training has no such parameter{suggest(name, known)}")
+                continue
+            fields = {"choices": list(given)} if isinstance(given, (list, tuple)) else given
+            if not isinstance(fields, Mapping):
+                errors.append(f"{name}: must be a list of choices, or low and high, got {given!r}")
+                continue
+            if unknown := [key for key in fields if key not in _KEYS]:
+                errors.append(f"{name}: unknown {', '.join(unknown)}; a parameter has {', '.join(_KEYS)}")
+                continue
+            try:
+                parameter = Parameter(**fields)
+            except ValidationError as error:
+                errors += [f"{name}.{message}" for message in error.errors]
+                continue
+            errors += parameter.list_errors(name)
+            errors += [
+                f"{name}.when: {other!r} is no parameter before it"
+                for other in parameter.when
+                if other not in self.parameters
+            ]
+            self.parameters[name] = parameter
+        if errors:
+            raise ValidationError(errors, subject="space")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameters as JSON types."""
+        empty = Parameter()
+        return {
+            name: {key: value for key, value in vars(parameter).items() if value != getattr(empty, key)}
+            for name, parameter in self.parameters.items()
+        }
+
+    def list_grid(self) -> list[dict[str, Any]]:
+        """Return all combinations of choices.
+
+        Raises:
+            UserError: A parameter has a range.
+        """
+        if ranges := [name for name, parameter in self.parameters.items() if parameter.choices is None]:
+            raise UserError(
+                f"sampler: grid needs choices, and {', '.join(ranges)} has a range", hint="List its values, or use tpe."
+            )
+        grid: list[dict[str, Any]] = [{}]
+        for name, parameter in self.parameters.items():
+            grid = [
+                {**chosen, name: value} if parameter.is_used(chosen) else chosen
+                for chosen in grid
+                for value in (parameter.choices if parameter.is_used(chosen) else [None]) or ()
+            ]
+        return grid
+
+    def suggest(self, trial: Trial) -> dict[str, Any]:
+        """Return the parameters that the sampler chooses for a trial, without those whose `when` is not fulfilled."""
+        chosen: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            if not parameter.is_used(chosen):
+                continue
+            if parameter.choices is not None:
+                chosen[name] = trial.suggest_categorical(name, parameter.choices)
+                continue
+            suggest = trial.suggest_int if parameter.is_integer else trial.suggest_float
+            step = (parameter.step or 1) if parameter.is_integer else parameter.step
+            chosen[name] = suggest(name, parameter.low, parameter.high, step=step, log=parameter.log)
+        return chosen

@@ -1,0 +1,237 @@
+"""A sweep's directory: Optuna's study in a journal, and the trials' outputs.
+
+sweep.json           what was started: training, space and options; a resume needs no other argument
+journal.log          Optuna's JournalStorage, which optuna-dashboard opens too
+trials/<n>/          a trial's metrics.jsonl, `checkpoint` and `checkpoints`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore import files
+from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.sweeps.options import SweepOptions
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+SWEEP_FILE = "sweep.json"
+JOURNAL_FILE = "journal.log"
+TRIALS_FOLDER = "trials"
+JOB_ATTRIBUTE, REASON_ATTRIBUTE, SECONDS_ATTRIBUTE = "job", "reason", "seconds"
+RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
+_NAME = "sweep"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A trial.
+
+    Args:
+        number: From 0.
+        state: `running`, `complete`, `pruned` or `failed`.
+        parameters: Its parameters.
+        value: The objective's best value in its epochs; None without one.
+        epochs: Epochs that it has reported.
+        seconds: Its job's duration; None while it runs.
+        reason: Why it failed.
+        output: Its output directory or URI.
+    """
+
+    number: int
+    state: str
+    parameters: Mapping[str, Any]
+    value: float | None
+    epochs: int
+    seconds: float | None
+    reason: str
+    output: str
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A sweep.
+
+    Args:
+        directory: The sweep's directory.
+        objective: Name of the objective.
+        is_maximized: Whether a greater value is better.
+        trials: By number.
+    """
+
+    directory: Path
+    objective: str
+    is_maximized: bool
+    trials: Sequence[TrialResult]
+
+    @property
+    def best(self) -> TrialResult:
+        """The complete trial with the best value.
+
+        Raises:
+            NotFoundError: No trial is complete.
+        """
+        complete = [trial for trial in self.trials if trial.state == COMPLETE and trial.value is not None]
+        if not complete:
+            raise NotFoundError(
+                f"sweep {self.directory}: no trial is complete, so there is no best one",
+                hint=f"The trials' states: kfp-mindspore sweep show {self.directory}",
+            )
+        sign = 1 if self.is_maximized else -1
+        return max(complete, key=lambda trial: (sign * (trial.value or 0.0), -trial.number))
+
+
+def import_optuna() -> Any:
+    """Return the module optuna.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("optuna", "sweeps") from None
+    return optuna
+
+
+def read_description(directory: Path) -> dict[str, Any]:
+    """Return a sweep's sweep.json.
+
+    Raises:
+        NotFoundError: The directory has none.
+    """
+    if not (directory / SWEEP_FILE).is_file():
+        raise NotFoundError(f"{directory}: is no sweep, it has no {SWEEP_FILE}", hint="kfp-mindspore sweep run --help")
+    found: dict[str, Any] = files.read_json(directory / SWEEP_FILE)
+    return found
+
+
+def open_study(directory: Path, options: SweepOptions) -> Study:
+    """Create the study in a directory, or open it, without a last line that a full disk or a crash has cut.
+
+    Raises:
+        UserError: The journal is damaged.
+    """
+    optuna = import_optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    _cut_unfinished_line(directory / JOURNAL_FILE)
+    storage = _open_storage(directory)
+    try:
+        return optuna.create_study(
+            storage=storage,
+            study_name=_NAME,
+            direction="maximize" if options.is_maximized else "minimize",
+            sampler=_build_sampler(options),
+            pruner=_build_pruner(options),
+            load_if_exists=True,
+        )
+    except (ValueError, KeyError, AssertionError) as error:
+        raise UserError(
+            f"{directory / JOURNAL_FILE}: cannot be read ({error})", hint="Start the sweep in another directory."
+        ) from error
+
+
+def adopt_trial(study: Study, directory: Path, number: int) -> Trial:
+    """Return a trial that an earlier engine has begun, to go on with it."""
+    optuna = import_optuna()
+    storage = _open_storage(directory)
+    study_id = storage.get_study_id_from_name(_NAME)
+    return optuna.trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+
+def read_sweep(directory: Path | str) -> SweepResult:
+    """Read a sweep that runs or has ended.
+
+    Args:
+        directory: The sweep's directory.
+
+    Raises:
+        NotFoundError: It is no sweep.
+    """
+    directory = Path(directory)
+    description = read_description(directory)
+    optuna = import_optuna()
+    options = SweepOptions(**description["options"])
+    study = optuna.load_study(study_name=_NAME, storage=_open_storage(directory))
+    states = {
+        optuna.trial.TrialState.COMPLETE: COMPLETE,
+        optuna.trial.TrialState.PRUNED: PRUNED,
+        optuna.trial.TrialState.FAIL: FAILED,
+    }
+    trials = [
+        TrialResult(
+            number=trial.number,
+            state=states.get(trial.state, RUNNING),
+            parameters=trial.params,
+            value=choose_best(trial.intermediate_values.values(), options.is_maximized),
+            epochs=len(trial.intermediate_values),
+            seconds=trial.user_attrs.get(SECONDS_ATTRIBUTE),
+            reason=trial.user_attrs.get(REASON_ATTRIBUTE, ""),
+            output=name_output(description, directory, trial.number),
+        )
+        for trial in study.get_trials(deepcopy=False)
+    ]
+    return SweepResult(directory, options.objective, options.is_maximized, trials)
+
+
+def name_output(description: Mapping[str, Any], directory: Path, number: int) -> str:
+    """Return a trial's output directory, or its URI for jobs on a cluster."""
+    root = description.get("output") or str(directory.absolute() / TRIALS_FOLDER)
+    return f"{root}/{number}"
+
+
+def choose_best(values: Any, is_maximized: bool) -> float | None:
+    """Return the best of finite values, or None."""
+    finite = [value for value in values if math.isfinite(value)]
+    return (max if is_maximized else min)(finite) if finite else None
+
+
+def _open_storage(directory: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(str(directory / JOURNAL_FILE)))
+
+
+def _cut_unfinished_line(journal: Path) -> None:
+    """Remove a last line without its end: Optuna ignores it, but would write the next entry behind it."""
+    if not journal.is_file():
+        return
+    with journal.open("r+b") as file:
+        content = file.read()
+        end = content.rfind(b"\n") + 1
+        if end < len(content):
+            file.truncate(end)
+
+
+def _build_sampler(options: SweepOptions) -> BaseSampler:
+    from optuna import samplers
+
+    seed = options.seed
+    return {
+        "tpe": samplers.TPESampler,
+        "random": samplers.RandomSampler,
+        # Its values are enqueued: Optuna's GridSampler ends only a study's own loop.
+        "grid": samplers.RandomSampler,
+        "gp": samplers.GPSampler,
+        "cmaes": samplers.CmaEsSampler,
+    }[options.sampler](seed=seed)
+
+
+def _build_pruner(options: SweepOptions) -> BasePruner:
+    from optuna import pruners
+
+    return {
+        "asha": pruners.SuccessiveHalvingPruner,
+        "hyperband": pruners.HyperbandPruner,
+        "median": pruners.MedianPruner,
+        "none": pruners.NopPruner,
+    }[options.pruner]()

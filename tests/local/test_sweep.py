@@ -1,0 +1,154 @@
+"""Sweeps on this machine: real jobs, Optuna's study, faults of the engine and of trials."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.cli.main import run
+from kfp_mindspore.evaluation.curves import read_records
+from kfp_mindspore.msjob import LocalBackend, MSJobClient
+from kfp_mindspore.sweeps import SweepResult, read_sweep, resume_sweep, sweep
+
+SCRIPT = Path(__file__).parents[1] / "support" / "sweep_script.py"
+TEMPLATE = {"script": str(SCRIPT)}
+SPACE = {"x": {"low": -1.0, "high": 1.0}}
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MSJobClient:
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "home"))
+    return MSJobClient(LocalBackend())
+
+
+def run_sweep(tmp_path: Path, space: Mapping[str, Any], **options: Any) -> SweepResult:
+    return sweep(TEMPLATE, space, "loss", directory=tmp_path / "sweep", **{"parallel": 2, **options})
+
+
+def assert_complete(result: SweepResult, count: int, client: MSJobClient) -> None:
+    """Assert that all trials have ended, each was run by one process, and no job is left."""
+    assert [trial.number for trial in result.trials] == list(range(count))
+    assert {trial.state for trial in result.trials} <= {"complete", "pruned"}
+    for trial in result.trials:
+        records = read_records(Path(trial.output, "metrics.jsonl"))
+        assert len({record["pid"] for record in records}) == 1, trial
+        assert [record["epoch"] for record in records] == list(range(1, len(records) + 1)), trial
+    assert client.list_jobs() == []
+
+
+def test_losers_are_stopped_and_best_trial_is_named(tmp_path: Path, client: MSJobClient) -> None:
+    ended = []
+    space = {**SPACE, "kind": ["a", "b"], "y": {"low": 1, "high": 4, "when": {"kind": "b"}}}
+    result = run_sweep(tmp_path, space, trials=8, on_trial=ended.append)
+
+    assert_complete(result, 8, client)
+    assert sorted(trial.number for trial in ended) == list(range(8))
+    assert {"complete", "pruned"} == {trial.state for trial in result.trials}
+    assert all(("y" in trial.parameters) == (trial.parameters["kind"] == "b") for trial in result.trials)
+    assert all(trial.epochs < 4 for trial in result.trials if trial.state == "pruned")
+    complete = [trial for trial in result.trials if trial.state == "complete"]
+    assert result.best.value == min(trial.value for trial in complete if trial.value is not None)
+    assert result.best.value == pytest.approx((result.best.parameters["x"] - 0.3) ** 2 + 0.25)
+
+
+def test_killed_engine_goes_on_where_it_was(tmp_path: Path, client: MSJobClient) -> None:
+    directory = tmp_path / "sweep"
+    space = tmp_path / "space.yaml"
+    space.write_text(json.dumps(SPACE))
+    command = [sys.executable, "-m", "kfp_mindspore.cli.main", "sweep", "run", directory, "--script", SCRIPT]
+    command += ["--space", space, "--objective", "loss", "--trials", "6", "--parallel", "2", "--pruner", "none"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        assert engine.stdout.readline().startswith("trial ")
+        engine.kill()
+    states = [trial.state for trial in read_sweep(directory).trials]
+    assert "running" in states, "the jobs of these trials run on without the engine"
+
+    assert_complete(resume_sweep(directory), 6, client)
+
+
+def test_interrupted_sweep_leaves_no_process_and_goes_on(tmp_path: Path, client: MSJobClient) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, SPACE, trials=4, pruner="none", on_trial=interrupt)
+    assert client.list_jobs() == []
+
+    result = resume_sweep(tmp_path / "sweep")
+    assert [trial.state for trial in result.trials] == ["complete"] * 4
+    assert client.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("fails", "no such kind"),
+        ("nan", "loss is nan in epoch 1"),
+        ("silent", "no epoch of it has reported 'loss'"),
+    ],
+)
+def test_failed_trial_has_its_reason_and_others_go_on(
+    kind: str, reason: str, tmp_path: Path, client: MSJobClient
+) -> None:
+    result = run_sweep(tmp_path, {"x": [0.0], "kind": ["a", kind]}, sampler="grid", trials=2)
+
+    states = {trial.parameters["kind"]: (trial.state, trial.reason) for trial in result.trials}
+    assert states["a"] == ("complete", "")
+    assert states[kind][0] == "failed"
+    assert reason in states[kind][1]
+    assert result.best.parameters["kind"] == "a"
+    assert client.list_jobs() == []
+
+
+def test_second_engine_is_refused(tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]) -> None:
+    codes: list[int] = []
+    run_sweep(
+        tmp_path, SPACE, trials=1, on_trial=lambda _: codes.append(run(["sweep", "resume", str(tmp_path / "sweep")]))
+    )
+
+    assert codes == [2]
+    assert f"sweep {tmp_path / 'sweep'}: another process runs it" in capsys.readouterr().err
+
+
+def test_truncated_journal_loses_its_last_line_only(tmp_path: Path, client: MSJobClient) -> None:
+    run_sweep(tmp_path, SPACE, trials=2, pruner="none")
+    journal = tmp_path / "sweep" / "journal.log"
+    journal.write_bytes(journal.read_bytes()[:-20])
+
+    result = resume_sweep(tmp_path / "sweep")
+    assert [trial.state for trial in result.trials] == ["complete"] * 2
+
+
+def test_show_and_best_print_trials(tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_sweep(tmp_path, {"x": [0.0, 0.5]}, sampler="grid", pruner="none", trials=2)
+    directory = str(tmp_path / "sweep")
+
+    assert run(["sweep", "show", directory]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["TRIAL", "STATE", "LOSS", "EPOCHS", "SECONDS", "PARAMETERS", "REASON"]
+    assert [line[:2] for line in lines[1:]] == [["0", "complete"], ["1", "complete"]]
+    assert run(["sweep", "best", directory, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["number"], found["parameters"]) == (result.best.number, {"x": 0.5})
+    assert found["checkpoint"] == f"{result.best.output}/checkpoint"
+
+
+def test_sigint_ends_jobs(tmp_path: Path, client: MSJobClient) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text(json.dumps(SPACE))
+    command = [sys.executable, "-m", "kfp_mindspore.cli.main", "sweep", "run", tmp_path / "sweep", "--script", SCRIPT]
+    command += ["--space", space, "--objective", "loss", "--trials", "9"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        engine.send_signal(signal.SIGINT)
+        assert engine.wait() == 130
+    assert client.list_jobs() == []
