@@ -217,7 +217,8 @@ class _Engine:
                 return
             running.trial.report(value, epoch)
         if is_failed:
-            self._finish(running, str(self._client.explain_failure(job)))
+            error = self._client.explain_failure(job, lines=1)
+            self._finish(running, ": ".join([error.message, *error.log]))
         elif is_succeeded:
             self._finish(running, "" if running.epochs else f"no epoch of it has reported {self._options.objective!r}")
         elif running.epochs and running.trial.should_prune():
