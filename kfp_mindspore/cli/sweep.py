@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
@@ -132,6 +133,24 @@ def best(directory: Path, as_json: bool) -> None:
     from kfp_mindspore import sweeps
 
     print_best(sweeps.read_sweep(directory), as_json=as_json)
+
+
+@sweep.command(epilog="Example: kfp-mindspore sweep report sweeps/lenet -o sweep.html")
+@add_directory
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("sweep.html"),
+    show_default=True,
+    help="Page to write.",
+)
+def report(directory: Path, output: Path) -> None:
+    """Write a page with the trials, their parameters and learning curves."""
+    from kfp_mindspore import sweeps
+
+    files.write_text(output, sweeps.render_report(sweeps.read_sweep(directory)))
+    click.echo(output)
 
 
 def read_space(path: Path) -> dict[str, Any]:

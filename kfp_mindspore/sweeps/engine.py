@@ -81,9 +81,13 @@ def sweep(
     given = SweepOptions(objective=objective, **options)
     known = list(NETWORK_PARAMETERS) if template.get("network") else None
     parsed = space if isinstance(space, Space) else Space(space, known)
-    plain = parsed.to_dict()
     folder = Path(directory).absolute()
-    description = {"template": dict(template), "space": plain, "options": dataclasses.asdict(given), "output": output}
+    description = {
+        "template": dict(template),
+        "space": list(parsed.to_dict().items()),
+        "options": dataclasses.asdict(given),
+        "output": output,
+    }
     return _start(folder, description, given, parsed, client, on_trial)
 
 
@@ -93,7 +97,7 @@ def resume_sweep(
     """Go on with a sweep by its directory alone; see `sweep`."""
     folder = Path(directory).absolute()
     description = studies.read_description(folder)
-    options, space = SweepOptions(**description["options"]), Space(description["space"])
+    options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
     return _start(folder, description, options, space, client, on_trial)
 
 
@@ -113,7 +117,7 @@ def _start(
     with lock:
         if (folder / studies.SWEEP_FILE).is_file():
             found = studies.read_description(folder)
-            if (found["template"], found["space"]) != (description["template"], description["space"]):
+            if found["template"] != description["template"] or dict(found["space"]) != dict(description["space"]):
                 raise UserError(
                     f"sweep {folder}: has another training or another space",
                     hint="Use another directory for a new sweep.",

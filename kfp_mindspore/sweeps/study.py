@@ -182,6 +182,19 @@ def read_sweep(directory: Path | str) -> SweepResult:
     return SweepResult(directory, options.objective, options.is_maximized, trials)
 
 
+def compute_importances(directory: Path) -> dict[str, float]:
+    """Return how much of the objective's variance each parameter explains, 0 to 1; {} for too few or equal trials."""
+    optuna = import_optuna()
+    study = optuna.load_study(study_name=_NAME, storage=_open_storage(directory))
+    values = {
+        trial.value for trial in study.get_trials(deepcopy=False) if trial.state == optuna.trial.TrialState.COMPLETE
+    }
+    if len(values) < 2:
+        return {}
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+
+
 def name_output(description: Mapping[str, Any], directory: Path, number: int) -> str:
     """Return a trial's output directory, or its URI for jobs on a cluster."""
     root = description.get("output") or str(directory.absolute() / TRIALS_FOLDER)

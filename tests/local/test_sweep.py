@@ -127,6 +127,23 @@ def test_truncated_journal_loses_its_last_line_only(tmp_path: Path, client: MSJo
     assert [trial.state for trial in result.trials] == ["complete"] * 2
 
 
+def test_report_shows_conditional_parameters(
+    tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Not in the order of the alphabet: a parameter's condition is in front of it.
+    space = {"x": [0.0, 0.5], "kind": {"choices": ["a", "b"], "when": {"x": 0.5}}}
+    run_sweep(tmp_path, space, sampler="grid", pruner="none", trials=2)
+    resume_sweep(tmp_path / "sweep")
+    page = tmp_path / "sweep.html"
+
+    assert run(["sweep", "report", str(tmp_path / "sweep"), "-o", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    text = page.read_text()
+    assert all(f"<title>trial {number}</title>" in text for number in (0, 1))
+    assert "Importance" in text
+    assert "Loss of the best trials" in text
+
+
 def test_show_and_best_print_trials(tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]) -> None:
     result = run_sweep(tmp_path, {"x": [0.0, 0.5]}, sampler="grid", pruner="none", trials=2)
     directory = str(tmp_path / "sweep")

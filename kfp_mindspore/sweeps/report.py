@@ -1,0 +1,151 @@
+"""A sweep's report: one self-contained HTML file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.evaluation.axes import build_axis
+from kfp_mindspore.evaluation.chart import STYLES
+from kfp_mindspore.evaluation.curves import TEMPLATES, compute_curves, read_records
+from kfp_mindspore.settings import METRICS_FILE
+from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.space import Parameter, Space
+from kfp_mindspore.sweeps.study import COMPLETE, SweepResult, TrialResult, compute_importances, read_description
+
+_WIDTH, _HEIGHT, _MARGIN = 480, 240, 44
+# The best trials have their curves in the report.
+_CURVES = len(STYLES)
+
+
+def render_report(result: SweepResult) -> str:
+    """Return a sweep's report as HTML.
+
+    It has the trials' table, parallel coordinates, each parameter's values beside the objective, the parameters'
+    importance (Optuna's PED-ANOVA) and the learning curves of the best trials.
+
+    Args:
+        result: The sweep, in any state.
+    """
+    import jinja2
+
+    description = read_description(result.directory)
+    space, options = Space(dict(description["space"])), SweepOptions(**description["options"])
+    measured = [trial for trial in result.trials if trial.value is not None]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([Path(__file__).with_name("templates"), TEMPLATES]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    ranked = sorted(measured, key=lambda trial: trial.value or 0.0, reverse=result.is_maximized)
+    return environment.get_template("sweep.html.j2").render(
+        result=result,
+        options=options,
+        names=list(space.parameters),
+        best=ranked[0] if any(trial.state == COMPLETE for trial in ranked) else None,
+        coordinates=_compute_coordinates(ranked, space, result.objective),
+        slices=[_compute_slice(name, parameter, measured) for name, parameter in space.parameters.items()],
+        importances=compute_importances(result.directory),
+        charts=compute_curves(_read_histories(ranked[:_CURVES])),
+        styles=STYLES,
+        width=_WIDTH,
+        height=_HEIGHT,
+        margin=_MARGIN,
+    )
+
+
+def _read_histories(trials: Sequence[TrialResult]) -> dict[str, list[dict[str, Any]]]:
+    files = {f"trial {trial.number}": Path(trial.output, METRICS_FILE) for trial in trials}
+    return {name: read_records(file) for name, file in files.items() if file.is_file()}
+
+
+def _compute_coordinates(ranked: Sequence[TrialResult], space: Space, objective: str) -> dict[str, Any] | None:
+    """Return a line a trial across the parameters' axes to the objective's, the best one last and on top."""
+    if not ranked:
+        return None
+    values = [trial.value or 0.0 for trial in ranked]
+    axis = build_axis(min(values), max(values))
+    axes = [*space.parameters, objective]
+    width = 2 * _WIDTH + 40
+
+    def to_x(index: int) -> float:
+        return round(_MARGIN + (width - 2 * _MARGIN) * index / max(len(axes) - 1, 1), 1)
+
+    def to_y(fraction: float) -> float:
+        return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * fraction, 1)
+
+    lines = []
+    for rank, trial in enumerate(ranked):
+        points = [
+            (to_x(index), to_y(_place(parameter, trial.parameters[name])))
+            for index, (name, parameter) in enumerate(space.parameters.items())
+            if name in trial.parameters
+        ]
+        points.append((to_x(len(axes) - 1), to_y(((trial.value or 0.0) - axis.low) / (axis.high - axis.low))))
+        path = "M" + " L".join(f"{x} {y}" for x, y in points)
+        lines.append({"path": path, "opacity": round(max(0.15, 0.9 - rank / len(ranked)), 2), "number": trial.number})
+    ends = [(_describe_ends(parameter)) for parameter in space.parameters.values()]
+    ends.append((f"{axis.low:.4g}", f"{axis.high:.4g}"))
+    return {
+        "width": width,
+        "axes": [
+            {"name": name, "x": to_x(index), "low": low, "high": high}
+            for index, (name, (low, high)) in enumerate(zip(axes, ends, strict=True))
+        ],
+        "lines": lines[::-1],
+    }
+
+
+def _compute_slice(name: str, parameter: Parameter, trials: Sequence[TrialResult]) -> dict[str, Any]:
+    """Return a point a trial: the parameter's value and the objective."""
+    used = [trial for trial in trials if name in trial.parameters]
+    values = [trial.value or 0.0 for trial in used] or [0.0]
+    axis = build_axis(min(values), max(values))
+    low, high = _describe_ends(parameter)
+    return {
+        "name": name,
+        "low": low,
+        "high": high,
+        "ticks": [
+            {
+                "at": round(
+                    _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (value - axis.low) / (axis.high - axis.low), 1
+                ),
+                "label": text,
+            }
+            for value, text in axis.ticks
+        ],
+        "points": [
+            {
+                "x": round(_MARGIN + (_WIDTH - 2 * _MARGIN) * _place(parameter, trial.parameters[name]), 1),
+                "y": round(
+                    _HEIGHT
+                    - _MARGIN
+                    - (_HEIGHT - 2 * _MARGIN) * ((trial.value or 0.0) - axis.low) / (axis.high - axis.low),
+                    1,
+                ),
+                "label": f"trial {trial.number}: {trial.parameters[name]}, {trial.value:.4g}",
+            }
+            for trial in used
+        ],
+    }
+
+
+def _place(parameter: Parameter, value: Any) -> float:
+    """Return where on the parameter's axis a value is, 0 to 1."""
+    if parameter.choices is not None:
+        return parameter.choices.index(value) / max(len(parameter.choices) - 1, 1)
+    low, high = parameter.low or 0.0, parameter.high or 0.0
+    if parameter.log:
+        return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+    return float((value - low) / (high - low))
+
+
+def _describe_ends(parameter: Parameter) -> tuple[str, str]:
+    if parameter.choices is not None:
+        return str(parameter.choices[0]), str(parameter.choices[-1])
+    return f"{parameter.low:.4g}", f"{parameter.high:.4g}"
