@@ -58,6 +58,7 @@ def test_losers_are_stopped_and_best_trial_is_named(tmp_path: Path, client: MSJo
     assert result.best.value == pytest.approx((result.best.parameters["x"] - 0.3) ** 2 + 0.25)
 
 
+@pytest.mark.slow
 def test_killed_engine_goes_on_where_it_was(tmp_path: Path, client: MSJobClient) -> None:
     directory = tmp_path / "sweep"
     space = tmp_path / "space.yaml"
@@ -74,6 +75,7 @@ def test_killed_engine_goes_on_where_it_was(tmp_path: Path, client: MSJobClient)
     assert_complete(resume_sweep(directory), 6, client)
 
 
+@pytest.mark.slow
 def test_interrupted_sweep_leaves_no_process_and_goes_on(tmp_path: Path, client: MSJobClient) -> None:
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
@@ -87,6 +89,7 @@ def test_interrupted_sweep_leaves_no_process_and_goes_on(tmp_path: Path, client:
     assert client.list_jobs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -108,6 +111,7 @@ def test_failed_trial_has_its_reason_and_others_go_on(
     assert client.list_jobs() == []
 
 
+@pytest.mark.slow
 def test_second_engine_is_refused(tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]) -> None:
     codes: list[int] = []
     run_sweep(
@@ -118,6 +122,7 @@ def test_second_engine_is_refused(tmp_path: Path, client: MSJobClient, capsys: p
     assert f"sweep {tmp_path / 'sweep'}: another process runs it" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_truncated_journal_loses_its_last_line_only(tmp_path: Path, client: MSJobClient) -> None:
     run_sweep(tmp_path, SPACE, trials=2, pruner="none")
     journal = tmp_path / "sweep" / "journal.log"
@@ -158,6 +163,7 @@ def test_show_and_best_print_trials(tmp_path: Path, client: MSJobClient, capsys:
     assert found["checkpoint"] == f"{result.best.output}/checkpoint"
 
 
+@pytest.mark.slow
 def test_sigint_ends_jobs(tmp_path: Path, client: MSJobClient) -> None:
     space = tmp_path / "space.yaml"
     space.write_text(json.dumps(SPACE))
