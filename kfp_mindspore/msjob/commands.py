@@ -51,6 +51,7 @@ NETWORK_PARAMETERS = (
     "schedule",
     "seed",
     "task",
+    "trackers",
     "unfreeze",
     "validation_epochs",
 )

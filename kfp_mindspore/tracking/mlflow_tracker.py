@@ -9,9 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.retries import wait_with_jitter
 from kfp_mindspore.tracking.tracker import STEP_LOSS, TrackerState
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 RUN_VARIABLE = "MLFLOW_RUN_ID"
 CHECKPOINT_TAG = "kfp_mindspore.checkpoint_dir"
@@ -23,7 +27,8 @@ SLOW_SECONDS, DOWN_SECONDS = 60.0, 10.0
 # MLflow's server takes at most 1,000 metrics in a request, and parameter values of 6,000 characters.
 _REQUEST_METRICS = 900
 _VALUE_LENGTH = 6000
-_RETRY_SECONDS = (1.0, 30.0)
+# Of the first and of the longest delay between two attempts.
+_DELAYS = (1.0, 30.0)
 # MLflow's own: 7 retries of 120 s, which a server that is up again would wait for.
 _CLIENT_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 _logger = logging.getLogger(__name__)
@@ -127,24 +132,32 @@ class MlflowTracker:
     def _retry(self, call: Any) -> Any:
         """Return the call's result once it succeeds, or None when the training has ended without it."""
         from mlflow.exceptions import MlflowException
+        from tenacity import Retrying, retry_if_exception_type
 
-        wait, longest = _RETRY_SECONDS
-        while True:
-            try:
-                return call()
-            except (MlflowException, OSError) as error:
-                message = str(error).partition("\n")[0]
-                if message != self._warned:
-                    _logger.warning("MLflow cannot be reached; points wait for it, the training goes on: %s", message)
-                self._warned = message
-            with self._changed:
-                if self._ending is None:
-                    self._changed.wait_for(lambda: self._ending is not None, wait)
-                elif time.monotonic() > self._deadline:
-                    return None
-                else:
-                    self._changed.wait(_RETRY_SECONDS[0])
-            wait = min(2 * wait, longest)
+        retrying = Retrying(
+            retry=retry_if_exception_type((MlflowException, OSError)),
+            wait=wait_with_jitter(*_DELAYS),
+            stop=lambda _: self._ending is not None and time.monotonic() > self._deadline,
+            sleep=self._sleep,
+            before_sleep=self._warn,
+            retry_error_callback=lambda _: None,
+        )
+        return retrying(call)
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for the next attempt; the end of the training is one."""
+        with self._changed:
+            if self._ending is None:
+                self._changed.wait_for(lambda: self._ending is not None, seconds)
+            else:
+                self._changed.wait(min(seconds, _DELAYS[0]))
+
+    def _warn(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        message = str(error).partition("\n")[0]
+        if message != self._warned:
+            _logger.warning("MLflow cannot be reached; points wait for it, the training goes on: %s", message)
+        self._warned = message
 
 
 class _Session:
