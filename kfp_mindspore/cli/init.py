@@ -113,7 +113,7 @@ _TEXT_FIELDS = (
     Parameter("unit", "words", "Parts of the texts: words or subwords (extra tokenizers).", is_option=False),
 )
 TEMPLATES = {
-    "classification": Template("tabular", "breast_cancer", epochs=100),
+    "classification": Template("tabular", "breast_cancer", 'task="classification"', epochs=100, learning_rate=0.003),
     "mindcv": Template(
         "mindcv",
         "shapes",
@@ -123,7 +123,9 @@ TEMPLATES = {
         parameters=_MINDCV,
         extra="mindcv",
     ),
-    "regression": Template("tabular", "diabetes", epochs=100, metric="rmse", threshold=60.0),
+    "regression": Template(
+        "tabular", "diabetes", 'task="regression"', epochs=100, learning_rate=0.003, metric="rmse", threshold=60.0
+    ),
     "sequence": Template(
         "sequence",
         "waves",

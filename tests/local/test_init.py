@@ -115,9 +115,9 @@ def test_invalid_network_fails_run_with_its_error(project: Path, home: Path) -> 
     assert result["states"]["train-msjob"] == "failed"
     assert {result["states"][step] for step in STEPS[2:]} <= {"pending", "skipped"}
     assert "step train-msjob failed" in done.stderr
-    layer, batch = "Network: layer layers (SequentialCell)", "features (32, 30) float32 and label (32,) int32"
+    layer, batch = "Network: layer hidden (SequentialCell)", "features (32, 30) float32 and label (32,) int32"
     assert f"{layer} cannot be computed for a batch of {batch}" in done.stderr
-    assert f"{project}/network.py:33: computed = self.layers(features)" in done.stderr
+    assert f"{project}/network.py:42: computed = linear + self.hidden(flat)" in done.stderr
 
 
 def test_script_without_fit_is_exported_and_deployed(tmp_path: Path) -> None:

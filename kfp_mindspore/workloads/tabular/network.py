@@ -5,7 +5,10 @@ from mindspore import Tensor, nn
 
 
 class Network(nn.Cell):
-    """One hidden layer over features with any shape (N, …); returns scores or numbers with shape (N, outputs).
+    """A linear layer beside a hidden one, for features (N, …); returns scores or numbers with shape (N, outputs).
+
+    The linear layer alone is linear or logistic regression. The hidden one starts without effect and adds what is not
+    linear.
 
     Args:
         inputs: Values in one sample.
@@ -24,11 +27,17 @@ class Network(nn.Cell):
         std: float | list[float] = 1.0,
     ) -> None:
         super().__init__()
-        self.layers = nn.SequentialCell(nn.Flatten(), nn.Dense(inputs, hidden), nn.Tanh(), nn.Dense(hidden, outputs))
+        self.flatten = nn.Flatten()
+        self.linear = nn.Dense(inputs, outputs, weight_init="zeros")
+        self.hidden = nn.SequentialCell(
+            nn.Dense(inputs, hidden), nn.Tanh(), nn.Dense(hidden, outputs, weight_init="zeros")
+        )
         self.mean, self.std = Tensor(mean, mindspore.float32), Tensor(std, mindspore.float32)
         self.is_single = outputs == 1
 
     def construct(self, features: Tensor) -> Tensor:
         """Return the scores or numbers."""
-        computed = self.layers(features)
+        flat = self.flatten(features)
+        linear = self.linear(flat)
+        computed = linear + self.hidden(flat)
         return self.mean + self.std * (computed[:, 0] if self.is_single else computed)

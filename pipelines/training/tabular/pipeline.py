@@ -17,7 +17,7 @@ def tabular(
     features: List[str] = [],
     missing: str = "refuse",
     epochs: int = 100,
-    learning_rate: float = 0.001,
+    learning_rate: float = 0.003,
     noise: float = 0.4,
     metric: str = "rmse",
     threshold: float = 60.0,
@@ -36,7 +36,7 @@ def tabular(
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
         epochs: Passes over the training split.
         learning_rate: Step size of the optimizer at the start.
-        noise: Deviation of the noise that is added to the standardised features in training.
+        noise: Deviation of the noise that is added to the standardised features in training, for classes.
         metric: Metric of the gate, such as `rmse` or `mae` for numbers, `log_loss` or `accuracy` for classes.
         threshold: Threshold of the metric on the test split for deployment.
         seed: Seed of the initial parameters, the noise and the order of the samples.
