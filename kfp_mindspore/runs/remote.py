@@ -250,7 +250,7 @@ class RemoteClient:
             return describe_schedule(self.host, created)
 
     def terminate(self, run_id: str) -> None:
-        """Terminate a run, which then ends FAILED; its exit tasks run.
+        """Terminate a run, which then ends FAILED; Argo 4.0 may cut off its exit tasks.
 
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.

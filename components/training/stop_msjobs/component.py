@@ -8,8 +8,9 @@ def stop_msjobs(namespace: str = ""):
     """Delete a run's unfinished MSJobs, as dsl.ExitHandler's exit task.
 
     A terminated run sends SIGTERM to its steps, whose launchers delete their jobs, and leaves them half a second for
-    it. This task runs on success, failure and termination and ends what is left, in seconds; without it, a job's lease
-    does so after three minutes. Finished jobs are kept until the run is deleted.
+    it. This task runs on success and failure, and on termination unless Argo cuts it off (4.0 does with Kubeflow's
+    default `retryStrategy`), and ends what is left, in seconds; without it, a job's lease does so after three minutes.
+    Finished jobs are kept until the run is deleted.
 
     Args:
         namespace: Job namespace; default the step's.
