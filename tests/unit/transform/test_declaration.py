@@ -249,7 +249,7 @@ def test_only_own_steps_are_declared() -> None:
         (lambda: MinMax().fit({"x": np.array([1, np.nan])}), "MinMax: 'x': must hold finite numbers, 1 are NaN"),
         (lambda: Tokenize(3).fit({"x": np.ones(2)}), "Tokenize: 'x': must hold texts, got float64"),
         (lambda: Tokenize(0), "Tokenize: length: must be a number of at least 1, got 0"),
-        (lambda: Tokenize(3, "bytes"), "Tokenize: unit: must be characters or words, got 'bytes'"),
+        (lambda: Tokenize(3, "bytes"), "Tokenize: unit: must be characters or words or subwords, got 'bytes'"),
         (lambda: Tokenize(3, side="end"), "Tokenize: side: must be right or left, got 'end'"),
         (
             lambda: Label(["a"], last=True).infer_outputs([TensorSpec("y", "float32", (-1, 1))]),
