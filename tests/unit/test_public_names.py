@@ -70,13 +70,12 @@ def test_component_is_importable_by_name_in_any_order(first) -> None:
         "import kfp_mindspore.components.training.train_msjob.component as module; "
         "from kfp_mindspore.components import train_msjob as again; assert again is train_msjob is module.train_msjob"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_import_takes_less_than_tenth_of_second() -> None:
     program = "import time; start = time.process_time(); import kfp_mindspore; print(time.process_time() - start)"
     seconds = [
-        float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60).stdout)
-        for _ in range(5)
+        float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout) for _ in range(5)
     ]
     assert min(seconds) < 0.1
