@@ -59,7 +59,7 @@ class PipelineRun:
             artifacts,
             volumes={"artifacts": (f"/s3/{BUCKET}", {"hostPath": {"path": str(self.directory), "type": "Directory"}})},
             run=self.id,
-            task=name,
+            task_name=name,
             **{key: _replace(value, parameters) for key, value in parameters.items()} | dict(changes),
         )
         output = step.finish()

@@ -60,7 +60,7 @@ class StepRunner:
         *,
         volumes: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
         run: str = "",
-        task: str = "",
+        task_name: str = "",
         **values: Any,
     ) -> Step:
         """Return a step that has not started.
@@ -70,10 +70,10 @@ class StepRunner:
             artifacts: URIs of its input artifacts by name.
             volumes: Mount path and source of further volumes by name.
             run: The run's ID; empty for a new one.
-            task: Name of the component in a pipeline; empty for the only one.
+            task_name: Name of the component in a pipeline; empty for the only one.
             **values: Its parameters.
         """
-        return Step(self, component, task, artifacts or {}, volumes or {}, run, values)
+        return Step(self, component, task_name, artifacts or {}, volumes or {}, run, values)
 
 
 class Step:
