@@ -239,7 +239,10 @@ def test_images_of_different_sizes_need_resize() -> None:
         (lambda: Normalize([1, 2, 3], [1, 2]), "mean and std: must be one number or one a channel"),
         (lambda: Normalize(0, [1, 0]), "std not 0"),
         (lambda: Normalize(float("nan"), 1), "must be finite"),
-        (lambda: Tokenize(4, lowercase=True), "lowercase: must be true or false with unit words, got True, unit char"),
+        (
+            lambda: Tokenize(4, lowercase=True),
+            "lowercase: must be true or false with unit words or subwords, got True, unit char",
+        ),
         (lambda: TopK(0), "TopK: k: must be a number of at least 1, got 0"),
         (lambda: TopK(1, "abc"), "TopK: labels: must be a list of texts"),
         (lambda: TopK(1, classes="x", scores="x"), "must have different names"),

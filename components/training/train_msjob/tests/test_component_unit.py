@@ -18,7 +18,11 @@ def _train(tmp_path, dataset=None, **arguments):
 
     model, metrics = dsl.Model(uri=str(tmp_path / "model"), metadata={}), dsl.Metrics(metadata={})
     train_msjob.python_func(
-        model=model, metrics=metrics, dataset=dsl.Dataset(uri=str(dataset)) if dataset else None, **arguments
+        model=model,
+        metrics=metrics,
+        curves=dsl.HTML(uri=str(tmp_path / "curves")),
+        dataset=dsl.Dataset(uri=str(dataset)) if dataset else None,
+        **arguments,
     )
     client = MSJobClient(namespace=model.metadata["namespace"])
     return model, metrics, client.get_job(model.metadata["job"]).to_dict()
@@ -66,6 +70,9 @@ def test_arguments_become_job_and_outputs_are_described(local_home, lifecycle, t
     assert all(isinstance(value, (str, int, float)) for value in model.metadata.values())
     assert metrics.metadata["epoch"] == 3
     assert 0 < metrics.metadata["validation.accuracy"] <= 1
+    page = (tmp_path / "curves").read_text()
+    assert model.metadata["job"] in page
+    assert all(f"<h2>{title}</h2>" in page for title in ("Loss", "accuracy"))
 
 
 @pytest.mark.timeout(120)
