@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -87,13 +88,16 @@ class ArtifactMirror:
         if self._path.is_file():
             return {"": _get_stamp(self._path)}
         found = {}
-        for file in sorted(self._path.rglob("*")) if self._path.is_dir() else ():
-            relative = file.relative_to(self._path)
-            try:
-                if file.is_file() and not any(part.startswith(".") for part in relative.parts):
-                    found[relative.as_posix()] = _get_stamp(file)
-            except FileNotFoundError:
-                continue  # deleted since it was listed
+        # Unlike Path.rglob, os.walk passes over a directory that was renamed since it was listed, as a checkpoint's is.
+        for folder, folders, names in os.walk(self._path):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(names):
+                file = Path(folder, name)
+                try:
+                    if file.is_file() and not name.startswith("."):
+                        found[file.relative_to(self._path).as_posix()] = _get_stamp(file)
+                except FileNotFoundError:
+                    continue  # deleted since it was listed
         return found
 
     def _upload(self, name: str, stamp: Stamp) -> bool:

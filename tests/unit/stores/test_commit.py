@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -180,3 +182,31 @@ def test_mirror_continues_after_a_failed_request(requests: int, tmp_path: Path) 
         for name in ("00002-2", "00003-3")
         for file in (CHECKPOINT_MARKER, "network.ckpt", "optimizer.ckpt")
     )
+
+
+def test_checkpoint_that_appears_while_files_are_listed_loses_nothing(tmp_path: Path) -> None:
+    store = FailingStore("memory://mirror-appearing")
+    local = tmp_path / "local"
+    local.mkdir()
+    mirror = ArtifactMirror(store, local, store.root)
+    is_ended = threading.Event()
+
+    def write() -> None:
+        for number in range(1, 200):
+            # As `files.replace_directory`: a hidden directory gets the checkpoint's name.
+            hidden = local / f".{number}.tmp"
+            hidden.mkdir()
+            (hidden / "checkpoint.json").write_text("{}")
+            hidden.rename(local / f"{number:05}-{number}")
+            shutil.rmtree(local / f"{number - 1:05}-{number - 1}", ignore_errors=True)
+        is_ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not is_ended.is_set():
+        store.left = 10_000
+        mirror.sync()
+    writer.join()
+    mirror.sync(final=True)
+
+    assert list(store.list_files(store.root)) == ["00199-199/checkpoint.json"]
