@@ -131,7 +131,7 @@ def check_target(target: Target, array: NDArray[Any], where: str) -> None:
             f"{target.labels[encoded[0]]!r}",
             hint="Name another target, or add samples with other classes.",
         )
-    # Small sets with a few samples of each class may be tests of the code.
+    # Small sets with a few samples a class may test the code.
     if count > _CLASSES and count > len(encoded) / 2:
         found, hint = _describe_texts(array) if array.dtype == object else ("integers", _REGRESSION)
         raise UserError(

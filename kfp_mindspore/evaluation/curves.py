@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.chart import STYLES, compute_chart
 
-TEMPLATES = Path(__file__).with_name("templates")
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TEMPLATES = Path(__file__).with_name("templates")
 LOSSES = ("eval_loss", "loss")
 # Charts of validation metrics.
 _CHARTS = 3
@@ -68,6 +71,23 @@ def list_metrics(histories: Mapping[str, Records]) -> list[str]:
     return [name for name in names if name not in LOSSES]
 
 
+def build_environment(*folders: Path) -> Environment:
+    """Return Jinja's environment for a page with charts.
+
+    Args:
+        folders: Further template directories, in front of this package's.
+    """
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, _TEMPLATES]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def render_curves(title: str, histories: Mapping[str, Records]) -> str:
     """Return a self-contained HTML page with the curves and the last epoch's values.
 
@@ -78,17 +98,9 @@ def render_curves(title: str, histories: Mapping[str, Records]) -> str:
     Raises:
         UserError: There are more runs.
     """
-    import jinja2
-
     if len(histories) > len(STYLES):
         raise UserError(f"at most {len(STYLES)} runs fit in one plot, got {len(histories)}", hint="Name fewer runs.")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = build_environment()
     metrics = list_metrics(histories)
     return environment.get_template("curves.html.j2").render(
         title=title,

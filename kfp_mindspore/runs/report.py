@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp_mindspore import files
 from kfp_mindspore.evaluation.chart import STYLES
-from kfp_mindspore.evaluation.curves import TEMPLATES, compute_curves, read_records
+from kfp_mindspore.evaluation.curves import build_environment, compute_curves, read_records
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 _LIBRARIES = ("kfp-mindspore", "mindspore", "kfp", "kserve", "numpy", "scikit-learn")
@@ -34,16 +34,7 @@ def write_report(result: RunResult, path: Path) -> Path:
 
 def render_html(result: RunResult) -> str:
     """Return the report as HTML: summary, steps, training curves, confusion matrix, prediction, versions."""
-    import jinja2
-
-    folders = [Path(__file__).with_name("templates"), TEMPLATES]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = build_environment(Path(__file__).with_name("templates"))
     return environment.get_template("report.html.j2").render(
         run=result,
         error=result.error,

@@ -23,7 +23,7 @@ class SweepOptions:
         objective: Metric that the best trial has the best value of, as in metrics.jsonl: a validation metric, `loss` or
             `eval_loss`.
         direction: `minimize` or `maximize`; by default the metric's own, for a metric that this package knows.
-        trials: Number of trials, those of an interrupted sweep included.
+        trials: Trials in all, including what an interrupted sweep has run.
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.
         pruner: Which trials are stopped early, by their values after each epoch: `asha`, `hyperband`, `median` or

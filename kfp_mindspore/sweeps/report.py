@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_mindspore.evaluation.axes import build_axis
 from kfp_mindspore.evaluation.chart import STYLES
-from kfp_mindspore.evaluation.curves import TEMPLATES, compute_curves, read_records
+from kfp_mindspore.evaluation.curves import build_environment, compute_curves, read_records
 from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import Parameter, Space
@@ -29,18 +29,10 @@ def render_report(result: SweepResult) -> str:
     Args:
         result: The sweep, in any state.
     """
-    import jinja2
-
     description = read_description(result.directory)
     space, options = Space(dict(description["space"])), SweepOptions(**description["options"])
     measured = [trial for trial in result.trials if trial.value is not None]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).with_name("templates"), TEMPLATES]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = build_environment(Path(__file__).with_name("templates"))
     ranked = sorted(measured, key=lambda trial: trial.value or 0.0, reverse=result.is_maximized)
     return environment.get_template("sweep.html.j2").render(
         result=result,

@@ -143,7 +143,7 @@ def _read_http(case: Case) -> list[dict[str, Any]]:
 
 
 def _read_message(case: Case) -> list[dict[str, Any]]:
-    """Return the tensors of a gRPC message in the form of JSON's."""
+    """Return a gRPC message's tensors as JSON has them."""
     try:
         message = messages.ModelInferRequest.FromString(case.body)
     except DecodeError as error:

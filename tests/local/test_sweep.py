@@ -1,4 +1,4 @@
-"""Sweeps on this machine: real jobs, Optuna's study, faults of the engine and of trials."""
+"""Sweeps on this machine: real jobs, Optuna's study, engine and trial faults."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def check_lines(path: Path, where: str) -> None:
 
 
 def _check_line(line: bytes, where: str, number: int, kinds: dict[str, tuple[str, int]]) -> None:
-    """Compare a line's types with those of the lines before it, which `kinds` has with their lines, by column."""
+    """Compare a line's types with earlier lines' types, which `kinds` has by column with their line numbers."""
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Learning curves of one run and of several."""
+"""Learning curves: one run, and several in one plot."""
 
 from __future__ import annotations
 
