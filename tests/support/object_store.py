@@ -8,6 +8,7 @@ import json
 import math
 import re
 import threading
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,12 +50,14 @@ class ObjectStore:
         """Refuse requests by other keys than `key` from now on, until the store is closed."""
         options = {"endpoint_url": self.url, "region_name": "us-east-1"}
         iam = boto3.client("iam", **options, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
-        iam.create_user(UserName="reader")
-        pair = iam.create_access_key(UserName="reader")["AccessKey"]
+        # Users outlive a moto server: they belong to the process.
+        user = f"reader-{uuid.uuid4()}"
+        iam.create_user(UserName=user)
+        pair = iam.create_access_key(UserName=user)["AccessKey"]
         self.key, self.secret = pair["AccessKeyId"], pair["SecretAccessKey"]
         statement = {"Effect": "Allow", "Action": ["s3:*"], "Resource": "*"}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=policy)
+        iam.put_user_policy(UserName=user, PolicyName="all", PolicyDocument=policy)
         self.client = boto3.client("s3", **options, aws_access_key_id=self.key, aws_secret_access_key=self.secret)
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0.0
 
