@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -12,15 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, UserError
-from kfp_mindspore.evaluation.curves import read_records
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.local.lease import Lease
-from kfp_mindspore.msjob.backends.local import LocalBackend
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
-from kfp_mindspore.msjob.status import DetailedStatus
-from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.sweeps import study as studies
+from kfp_mindspore.sweeps.jobs import ClientJobs, TrialJob, TrialJobs
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
@@ -28,8 +24,6 @@ from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
-
-    from kfp_mindspore.msjob.types import MSJob
 
 _POLL_SECONDS = 0.5
 _LOCK_FILE = ".lock"
@@ -40,10 +34,9 @@ class _Running:
     """A trial whose job runs."""
 
     trial: Trial
-    job: str
-    output: str
+    job: TrialJob
     started: float = field(default_factory=time.monotonic)
-    epochs: int = 0
+    reported: set[int] = field(default_factory=set)
 
 
 def sweep(
@@ -54,6 +47,7 @@ def sweep(
     directory: Path | str,
     output: str = "",
     client: MSJobClient | None = None,
+    jobs: TrialJobs | None = None,
     on_trial: Callable[[TrialResult], None] | None = None,
     **options: Any,
 ) -> SweepResult:
@@ -71,6 +65,7 @@ def sweep(
         directory: Directory for the study and, of local jobs, the trials' outputs.
         output: URI or directory in the pods that jobs on a cluster write to.
         client: For the jobs; by default the backend that KFP_MINDSPORE_BACKEND names.
+        jobs: Another place that runs the trials, to which `template` then belongs, JSON types.
         on_trial: Called with each trial that has ended.
         **options: Further fields of `SweepOptions`.
 
@@ -88,7 +83,7 @@ def sweep(
         "options": dataclasses.asdict(given),
         "output": output,
     }
-    return _start(folder, description, given, parsed, client, on_trial)
+    return _start(folder, description, given, parsed, jobs or _make_jobs(client, template), on_trial)
 
 
 def resume_sweep(
@@ -98,7 +93,11 @@ def resume_sweep(
     folder = Path(directory).absolute()
     description = studies.read_description(folder)
     options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
-    return _start(folder, description, options, space, client, on_trial)
+    return _start(folder, description, options, space, _make_jobs(client, description["template"]), on_trial)
+
+
+def _make_jobs(client: MSJobClient | None, template: Mapping[str, Any]) -> TrialJobs:
+    return ClientJobs(client or MSJobClient(), template)
 
 
 def _start(
@@ -106,7 +105,7 @@ def _start(
     description: dict[str, Any],
     options: SweepOptions,
     space: Space,
-    client: MSJobClient | None,
+    jobs: TrialJobs,
     on_trial: Callable[[TrialResult], None] | None,
 ) -> SweepResult:
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +121,7 @@ def _start(
                     f"sweep {folder}: has another training or another space",
                     hint="Use another directory for a new sweep.",
                 )
-        engine = _Engine(folder, description, options, space, client or MSJobClient(), on_trial or (lambda trial: None))
+        engine = _Engine(folder, description, options, space, jobs, on_trial or (lambda trial: None))
         files.write_json(folder / studies.SWEEP_FILE, description)
         engine.run()
     return studies.read_sweep(folder)
@@ -135,14 +134,14 @@ class _Engine:
         description: Mapping[str, Any],
         options: SweepOptions,
         space: Space,
-        client: MSJobClient,
+        jobs: TrialJobs,
         on_trial: Callable[[TrialResult], None],
     ) -> None:
         self._folder = folder
         self._description = description
         self._options = options
         self._space = space
-        self._client = client
+        self._jobs = jobs
         self._on_trial = on_trial
         self._study: Study = studies.open_study(folder, options)
         self._trials = options.trials
@@ -163,9 +162,9 @@ class _Engine:
                 for running in list(self._running):
                     self._follow(running)
                 time.sleep(_POLL_SECONDS)
-        finally:
-            for running in self._running:
-                self._end_job(running.job)
+        except BaseException as error:
+            self._jobs.abandon([running.job.name for running in self._running], error)
+            raise
 
     def _count(self) -> int:
         """Return the number of trials that have begun."""
@@ -177,70 +176,54 @@ class _Engine:
         """Go on with an earlier engine's trials, and delete jobs that it has not deleted."""
         from optuna.trial import TrialState
 
-        jobs = {job.name for job in self._client.list_jobs()}
+        names = self._jobs.list_names()
         for found in self._study.get_trials(deepcopy=False):
             name = found.user_attrs.get(studies.JOB_ATTRIBUTE)
-            if found.state.is_finished() and name in jobs:
-                self._end_job(name)
+            if found.state.is_finished() and name in names:
+                self._jobs.end(name)
         for found in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            trial = studies.adopt_trial(self._study, self._folder, found.number)
-            running = self._begin(trial)
-            running.epochs = len(found.intermediate_values)
+            running = self._begin(studies.adopt_trial(self._study, self._folder, found.number))
+            running.reported.update(found.intermediate_values)
 
     def _begin(self, trial: Trial) -> _Running:
         """Start a trial's job; a job that an earlier engine has started is followed."""
         parameters = self._space.suggest(trial)
-        template = dict(self._description["template"])
-        output = studies.name_output(self._description, self._folder, trial.number)
-        name = f"{self._folder.name.lower()[:40]}-{trial.number}"
-        trial.set_user_attr(studies.JOB_ATTRIBUTE, name)
-        shared = template.pop("trainer_parameters", None) or {}
-        running = _Running(trial, name, output)
-        with contextlib.suppress(AlreadyExistsError):
-            self._client.train(name, **template, trainer_parameters={**shared, **parameters}, output_dir=output)
+        job = TrialJob(
+            number=trial.number,
+            name=f"{self._folder.name.lower()[:40]}-{trial.number}",
+            parameters=parameters,
+            output=studies.name_output(self._description, self._folder, trial.number),
+        )
+        trial.set_user_attr(studies.JOB_ATTRIBUTE, job.name)
+        # Before the job: the next engine finds the parameters of each job that exists.
+        self._jobs.save()
+        self._jobs.start(job)
+        running = _Running(trial, job)
         self._running.append(running)
         return running
 
     def _follow(self, running: _Running) -> None:
         """Report a trial's new epochs, and end the trial when its job has ended or the pruner stops it."""
         try:
-            job = self._client.get_job(running.job)
+            state = self._jobs.read(running.job)
         except NotFoundError:
             self._finish(running, "its job was deleted")
             return
-        # Read before the epochs: the last one of an ended job is written.
-        is_failed, is_succeeded = (
-            check(job=job) for check in (self._client.is_job_failed, self._client.is_job_succeeded)
-        )
-        for epoch, value in self._read_epochs(running, job).items():
-            if epoch <= running.epochs:
-                continue
-            running.epochs = epoch
+        values = {record["epoch"]: self._options.read_value(record) for record in state.records}
+        new = {epoch: value for epoch, value in values.items() if value is not None and epoch not in running.reported}
+        for epoch, value in new.items():
+            running.reported.add(epoch)
             if not math.isfinite(value):
                 self._finish(running, f"{self._options.objective} is {value} in epoch {epoch}")
                 return
             running.trial.report(value, epoch)
-        if is_failed:
-            error = self._client.explain_failure(job, lines=1)
-            self._finish(running, ": ".join([error.message, *error.log]))
-        elif is_succeeded:
-            self._finish(running, "" if running.epochs else f"no epoch of it has reported {self._options.objective!r}")
-        elif running.epochs and running.trial.should_prune():
+        if state.phase == "failed":
+            self._finish(running, state.reason)
+        elif state.phase == "succeeded":
+            missing = f"no epoch of it has reported {self._options.objective!r}"
+            self._finish(running, "" if running.reported else missing)
+        elif new and running.trial.should_prune():
             self._finish(running, "", is_pruned=True)
-
-    def _read_epochs(self, running: _Running, job: MSJob) -> dict[int, float]:
-        """Return the objective by epoch: from metrics.jsonl, or only the newest one from a cluster job's status."""
-        if isinstance(self._client.backend, LocalBackend):
-            file = Path(running.output, METRICS_FILE)
-            records = read_records(file) if file.is_file() else []
-            values = {record["epoch"]: self._options.read_value(record) for record in records}
-            return {epoch: value for epoch, value in values.items() if value is not None}
-        progress = job.status.progress if isinstance(job.status, DetailedStatus) else None
-        if progress is None or not progress.steps or not progress.epochs or progress.step is None:
-            return {}
-        value = next((metric.value for metric in progress.metrics if metric.name == self._options.objective), None)
-        done = progress.step * progress.epochs // progress.steps
-        return {} if value is None or not done else {done: float(value)}
 
     def _finish(self, running: _Running, reason: str, *, is_pruned: bool = False) -> None:
         from optuna.trial import TrialState
@@ -255,11 +238,7 @@ class _Engine:
             value = studies.choose_best(found.intermediate_values.values(), self._options.is_maximized)
         # The trial before its job: an engine killed between the two finds the job of an ended trial, and deletes it.
         self._study.tell(running.trial, value, state=state)
-        self._end_job(running.job)
+        self._jobs.save()
+        self._jobs.end(running.job.name)
         self._running.remove(running)
         self._on_trial(studies.read_sweep(self._folder).trials[running.trial.number])
-
-    def _end_job(self, name: str) -> None:
-        """Delete a job; its processes receive SIGTERM, and `fit` writes a checkpoint."""
-        with contextlib.suppress(NotFoundError):
-            self._client.delete_job(name)

@@ -1,0 +1,169 @@
+"""Trial jobs: what the engine needs of a place that runs trials, and its implementation by MSJobClient."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from kfp_mindspore import files
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError
+from kfp_mindspore.evaluation.curves import read_records
+from kfp_mindspore.msjob.backends.local import LocalBackend
+from kfp_mindspore.msjob.client import MSJobClient
+from kfp_mindspore.msjob.status import DetailedStatus, TrainingProgress
+from kfp_mindspore.settings import METRICS_FILE
+
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """A trial's job.
+
+    Args:
+        number: The trial's number.
+        name: Job name.
+        parameters: The trial's parameters.
+        output: Output directory or URI; checkpoints to resume from are in its `checkpoints`.
+        source: Output of another trial, from whose checkpoints a new job starts; empty for its own.
+    """
+
+    number: int
+    name: str
+    parameters: Mapping[str, Any]
+    output: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job's state.
+
+    Args:
+        phase: `running` also before its start, `succeeded` or `failed`.
+        records: Epochs as in metrics.jsonl: all, or the newest one where only that is known.
+        reason: Why it failed.
+    """
+
+    phase: Literal["running", "succeeded", "failed"]
+    records: Sequence[Mapping[str, Any]] = ()
+    reason: str = ""
+
+
+class TrialJobs(Protocol):
+    """A place that runs trials."""
+
+    def list_names(self) -> Collection[str]:
+        """Return the names of jobs, including other jobs than trials."""
+
+    def start(self, job: TrialJob) -> None:
+        """Start a job, which resumes from the checkpoints in its output; one that exists is kept."""
+
+    def read(self, job: TrialJob) -> JobState:
+        """Return a job's state.
+
+        Raises:
+            NotFoundError: It does not exist.
+        """
+
+    def end(self, name: str) -> None:
+        """Delete a job, whose processes get SIGTERM, and wait for their end; a missing one is no error."""
+
+    def abandon(self, names: Sequence[str], error: BaseException) -> None:
+        """End the running jobs when the engine ends before them, by an error or an interruption."""
+
+    def save(self) -> None:
+        """Store the study, which has changed, where the next engine reads it."""
+
+
+class ClientJobs:
+    """Trials by `MSJobClient.train`.
+
+    Args:
+        client: For the jobs.
+        template: `MSJobClient.train` arguments that all trials share.
+    """
+
+    def __init__(self, client: MSJobClient, template: Mapping[str, Any]) -> None:
+        self._client = client
+        self._template = {key: value for key, value in template.items() if key != "trainer_parameters"}
+        self._shared = template.get("trainer_parameters") or {}
+        self._is_local = isinstance(client.backend, LocalBackend)
+
+    def list_names(self) -> Collection[str]:
+        """Return the jobs' names."""
+        return {job.name for job in self._client.list_jobs()}
+
+    def start(self, job: TrialJob) -> None:
+        """Start a job.
+
+        Raises:
+            UserError: It has a source, and its pods run on a cluster.
+        """
+        if job.source and not self._is_local:
+            raise UserError(
+                "sweep: the checkpoints of trials on a cluster are in their pods' volumes, and cannot be copied",
+                hint="The component sweep_msjob copies them in the artifact store.",
+            )
+        if job.name in self.list_names():
+            return
+        if job.source:
+            copy_directory(Path(job.source, CHECKPOINTS_FOLDER), Path(job.output, CHECKPOINTS_FOLDER))
+        parameters = {**self._shared, **job.parameters}
+        with contextlib.suppress(AlreadyExistsError):
+            self._client.train(job.name, **self._template, trainer_parameters=parameters, output_dir=job.output)
+
+    def read(self, job: TrialJob) -> JobState:
+        """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status."""
+        found = self._client.get_job(job.name)
+        # Read before the epochs: the last one of an ended job is written.
+        is_failed, is_succeeded = self._client.is_job_failed(job=found), self._client.is_job_succeeded(job=found)
+        reason = ""
+        if is_failed:
+            error = self._client.explain_failure(found, lines=1)
+            reason = ": ".join([error.message, *error.log])
+        records: Sequence[Mapping[str, Any]] = ()
+        if self._is_local:
+            file = Path(job.output, METRICS_FILE)
+            records = read_records(file) if file.is_file() else ()
+        elif isinstance(found.status, DetailedStatus):
+            records = to_records(found.status.progress)
+        return JobState("failed" if is_failed else "succeeded" if is_succeeded else "running", records, reason)
+
+    def end(self, name: str) -> None:
+        """Delete a job."""
+        with contextlib.suppress(NotFoundError):
+            self._client.delete_job(name)
+
+    def abandon(self, names: Sequence[str], error: BaseException) -> None:
+        """Delete the jobs."""
+        for name in names:
+            self.end(name)
+
+    def save(self) -> None:
+        """Keep the study where it is."""
+
+
+def copy_directory(source: Path, target: Path) -> None:
+    """Copy a directory, which appears once it is complete and replaces an existing one; a missing one is no error."""
+    if not source.is_dir():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with files.replace_path(target) as path:
+        shutil.copytree(source, path)
+
+
+def to_records(progress: TrainingProgress | None) -> list[dict[str, Any]]:
+    """Return the last complete epoch in a progress report as a record of metrics.jsonl; none before its end."""
+    if progress is None or not progress.steps or not progress.epochs or progress.step is None:
+        return []
+    epoch = progress.step * progress.epochs // progress.steps
+    values: dict[str, float] = {}
+    for metric in progress.metrics:
+        with contextlib.suppress(ValueError):
+            values[metric.name] = float(metric.value)
+    return [{"epoch": epoch, "validation": values}] if epoch else []
