@@ -117,7 +117,7 @@ def show(directory: Path, as_json: bool) -> None:
             result.objective: "" if trial.value is None else f"{trial.value:.4g}",
             "epochs": trial.epochs,
             "seconds": trial.seconds,
-            "parameters": _describe(trial.parameters),
+            "parameters": sweeps.describe_parameters(trial.parameters),
             "reason": trial.reason.partition("\n")[0],
         }
         for trial in result.trials
@@ -170,26 +170,21 @@ def read_space(path: Path) -> dict[str, Any]:
 
 def print_trial(trial: TrialResult) -> None:
     """Print a trial that has ended."""
-    value = "" if trial.value is None else f" {trial.value:.4g}"
-    reason = f": {trial.reason.partition(chr(10))[0]}" if trial.reason else ""
-    click.echo(
-        f"trial {trial.number} {trial.state}{value} after {trial.epochs} epochs, {_describe(trial.parameters)}{reason}"
-    )
+    from kfp_mindspore import sweeps
+
+    click.echo(sweeps.describe_trial(trial))
 
 
 def print_best(result: SweepResult, *, as_json: bool) -> None:
     """Print a sweep's best trial."""
+    from kfp_mindspore import sweeps
+
     found = result.best
     if as_json:
         print_json(
             {"objective": result.objective, **dataclasses.asdict(found), "checkpoint": f"{found.output}/checkpoint"}
         )
         return
-    click.echo(f"best: trial {found.number}, {result.objective} {found.value:.4g}, {_describe(found.parameters)}")
+    parameters = sweeps.describe_parameters(found.parameters)
+    click.echo(f"best: trial {found.number}, {result.objective} {found.value:.4g}, {parameters}")
     click.echo(f"checkpoint: {found.output}/checkpoint")
-
-
-def _describe(parameters: Any) -> str:
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in parameters.items()
-    )

@@ -1,6 +1,8 @@
 from .engine import resume_sweep as resume_sweep
 from .engine import sweep as sweep
 from .options import SweepOptions as SweepOptions
+from .report import describe_parameters as describe_parameters
+from .report import describe_trial as describe_trial
 from .report import render_report as render_report
 from .space import Space as Space
 from .study import SweepResult as SweepResult

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError
+from kfp_mindspore.kube.errors import UnreachableError
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import study as studies
-from kfp_mindspore.sweeps.jobs import ClientJobs, TrialJob, TrialJobs
+from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-_POLL_SECONDS = 0.5
+# Trials that fail before an epoch, one after the other, have a cause that further trials share.
+_FAILURES = 3
 _LOCK_FILE = ".lock"
 
 
@@ -151,6 +154,7 @@ class _Engine:
             for parameters in grid:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
         self._running: list[_Running] = []
+        self._failures = 0
 
     def run(self) -> None:
         """Run the trials; an interruption ends the jobs, which then have a checkpoint, and keeps their trials."""
@@ -161,7 +165,7 @@ class _Engine:
                     self._begin(self._study.ask())
                 for running in list(self._running):
                     self._follow(running)
-                time.sleep(_POLL_SECONDS)
+                time.sleep(self._jobs.poll_seconds)
         except BaseException as error:
             self._jobs.abandon([running.job.name for running in self._running], error)
             raise
@@ -195,11 +199,11 @@ class _Engine:
             output=studies.name_output(self._description, self._folder, trial.number),
         )
         trial.set_user_attr(studies.JOB_ATTRIBUTE, job.name)
-        # Before the job: the next engine finds the parameters of each job that exists.
+        # Both before the job: the next engine finds the parameters of each job that exists, and none is left running.
         self._jobs.save()
-        self._jobs.start(job)
         running = _Running(trial, job)
         self._running.append(running)
+        self._jobs.start(job)
         return running
 
     def _follow(self, running: _Running) -> None:
@@ -208,6 +212,8 @@ class _Engine:
             state = self._jobs.read(running.job)
         except NotFoundError:
             self._finish(running, "its job was deleted")
+            return
+        except UnreachableError:
             return
         values = {record["epoch"]: self._options.read_value(record) for record in state.records}
         new = {epoch: value for epoch, value in values.items() if value is not None and epoch not in running.reported}
@@ -220,10 +226,16 @@ class _Engine:
         if state.phase == "failed":
             self._finish(running, state.reason)
         elif state.phase == "succeeded":
-            missing = f"no epoch of it has reported {self._options.objective!r}"
-            self._finish(running, "" if running.reported else missing)
+            self._finish(running, "" if running.reported else self._explain_missing(state))
         elif new and running.trial.should_prune():
             self._finish(running, "", is_pruned=True)
+
+    def _explain_missing(self, state: JobState) -> str:
+        """Return why a trial that has succeeded has no value."""
+        found = {name for record in state.records for name in record.get("validation") or {}}
+        found |= {"loss"} & {name for record in state.records for name in record}
+        reported = f"they have {', '.join(sorted(found))}" if found else f"{len(state.records)} epochs in metrics.jsonl"
+        return f"no epoch of it has reported {self._options.objective!r} ({reported})"
 
     def _finish(self, running: _Running, reason: str, *, is_pruned: bool = False) -> None:
         from optuna.trial import TrialState
@@ -242,3 +254,14 @@ class _Engine:
         self._jobs.end(running.job.name)
         self._running.remove(running)
         self._on_trial(studies.read_sweep(self._folder).trials[running.trial.number])
+        self._failures = 0 if running.reported else self._failures + 1
+        if self._failures == min(_FAILURES, self._trials):
+            raise ProcessFailedError(
+                f"sweep: the last {self._failures} trials failed before an epoch: {reason}",
+                hint="After a change, go on with the sweep, or start another one.",
+            )
+        if len(running.reported) == 1 and state == TrialState.COMPLETE and self._options.pruner != "none":
+            warnings.warn(
+                f"pruner: {self._options.pruner} stops no trial: trial {running.trial.number} has reported one epoch",
+                stacklevel=2,
+            )

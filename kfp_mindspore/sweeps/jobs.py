@@ -55,7 +55,9 @@ class JobState:
 
 
 class TrialJobs(Protocol):
-    """A place that runs trials."""
+    """A place that runs trials; `poll_seconds` is the time between two readings of a job."""
+
+    poll_seconds: float
 
     def list_names(self) -> Collection[str]:
         """Return the names of jobs, including other jobs than trials."""
@@ -87,6 +89,8 @@ class ClientJobs:
         client: For the jobs.
         template: `MSJobClient.train` arguments that all trials share.
     """
+
+    poll_seconds = 0.5
 
     def __init__(self, client: MSJobClient, template: Mapping[str, Any]) -> None:
         self._client = client

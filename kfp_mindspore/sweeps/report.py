@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.evaluation.axes import build_axis
 from kfp_mindspore.evaluation.chart import STYLES
-from kfp_mindspore.evaluation.curves import build_environment, compute_curves, read_records
+from kfp_mindspore.evaluation.curves import Records, build_environment, compute_curves, read_records
 from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import Parameter, Space
@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT, _MARGIN = 480, 240, 44
 _CURVES = len(STYLES)
 
 
-def render_report(result: SweepResult) -> str:
+def render_report(result: SweepResult, histories: Mapping[int, Records] | None = None) -> str:
     """Return a sweep's report as HTML.
 
     It has the trials' table, parallel coordinates, each parameter's values beside the objective, the parameters'
@@ -28,21 +28,21 @@ def render_report(result: SweepResult) -> str:
 
     Args:
         result: The sweep, in any state.
+        histories: Epochs by trial number; default those in the trials' output directories.
     """
     description = read_description(result.directory)
     space, options = Space(dict(description["space"])), SweepOptions(**description["options"])
-    measured = [trial for trial in result.trials if trial.value is not None]
+    ranked = rank_trials(result)
     environment = build_environment(Path(__file__).with_name("templates"))
-    ranked = sorted(measured, key=lambda trial: trial.value or 0.0, reverse=result.is_maximized)
     return environment.get_template("sweep.html.j2").render(
         result=result,
         options=options,
         names=list(space.parameters),
         best=ranked[0] if any(trial.state == COMPLETE for trial in ranked) else None,
         coordinates=_compute_coordinates(ranked, space, result.objective),
-        slices=[_compute_slice(name, parameter, measured) for name, parameter in space.parameters.items()],
+        slices=[_compute_slice(name, parameter, ranked) for name, parameter in space.parameters.items()],
         importances=compute_importances(result.directory),
-        charts=compute_curves(_read_histories(ranked[:_CURVES])),
+        charts=compute_curves(select_histories(ranked, histories)),
         styles=STYLES,
         width=_WIDTH,
         height=_HEIGHT,
@@ -50,9 +50,52 @@ def render_report(result: SweepResult) -> str:
     )
 
 
-def _read_histories(trials: Sequence[TrialResult]) -> dict[str, list[dict[str, Any]]]:
-    files = {f"trial {trial.number}": Path(trial.output, METRICS_FILE) for trial in trials}
-    return {name: read_records(file) for name, file in files.items() if file.is_file()}
+def rank_trials(result: SweepResult) -> list[TrialResult]:
+    """Return the trials that have a value, the best first."""
+    measured = [trial for trial in result.trials if trial.value is not None]
+    return sorted(measured, key=lambda trial: trial.value or 0.0, reverse=result.is_maximized)
+
+
+def select_histories(ranked: Sequence[TrialResult], histories: Mapping[int, Records] | None) -> dict[str, Records]:
+    """Return the best trials' epochs by their names in charts."""
+    best = ranked[:_CURVES]
+    if histories is None:
+        files = {trial.number: Path(trial.output, METRICS_FILE) for trial in best}
+        histories = {number: read_records(file) for number, file in files.items() if file.is_file()}
+    return {f"trial {trial.number}": histories[trial.number] for trial in best if histories.get(trial.number)}
+
+
+def render_table(result: SweepResult) -> str:
+    """Return the trials as a Markdown table, the best first."""
+    names = list(Space(dict(read_description(result.directory)["space"])).parameters)
+    rows = [["trial", "state", result.objective, "epochs", "seconds", *names, "reason"]]
+    rows.append(["---"] * len(rows[0]))
+    ranked = rank_trials(result)
+    for trial in [*ranked, *(trial for trial in result.trials if trial not in ranked)]:
+        value = "" if trial.value is None else f"{trial.value:.4g}"
+        parameters = [_format(trial.parameters.get(name, "")) for name in names]
+        reason = " ".join(trial.reason.replace("|", "\\|").split())
+        rows.append(
+            [str(trial.number), trial.state, value, str(trial.epochs), str(trial.seconds or ""), *parameters, reason]
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def describe_trial(trial: TrialResult) -> str:
+    """Return a trial that has ended as one line."""
+    value = "" if trial.value is None else f" {trial.value:.4g}"
+    reason = f": {trial.reason.partition(chr(10))[0]}" if trial.reason else ""
+    parameters = describe_parameters(trial.parameters)
+    return f"trial {trial.number} {trial.state}{value} after {trial.epochs} epochs, {parameters}{reason}"
+
+
+def describe_parameters(parameters: Mapping[str, Any]) -> str:
+    """Return parameters as `name=value, …`."""
+    return ", ".join(f"{name}={_format(value)}" for name, value in parameters.items())
+
+
+def _format(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _compute_coordinates(ranked: Sequence[TrialResult], space: Space, objective: str) -> dict[str, Any] | None:

@@ -81,8 +81,9 @@ class SweepResult:
         """
         complete = [trial for trial in self.trials if trial.state == COMPLETE and trial.value is not None]
         if not complete:
+            reasons = [f"; trial {trial.number}: {trial.reason}" for trial in self.trials if trial.reason][:1]
             raise NotFoundError(
-                f"sweep {self.directory}: no trial is complete, so there is no best one",
+                f"sweep {self.directory}: no trial is complete, so there is no best one{''.join(reasons)}",
                 hint=f"The trials' states: kfp-mindspore sweep show {self.directory}",
             )
         sign = 1 if self.is_maximized else -1

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
 from kfp_mindspore.sweeps import SweepResult, read_sweep, resume_sweep, sweep
@@ -95,7 +96,7 @@ def test_interrupted_sweep_leaves_no_process_and_goes_on(tmp_path: Path, client:
     [
         ("fails", "no such kind"),
         ("nan", "loss is nan in epoch 1"),
-        ("silent", "no epoch of it has reported 'loss'"),
+        ("silent", "no epoch of it has reported 'loss' (4 epochs in metrics.jsonl)"),
     ],
 )
 def test_failed_trial_has_its_reason_and_others_go_on(
@@ -175,3 +176,26 @@ def test_sigint_ends_jobs(tmp_path: Path, client: MSJobClient) -> None:
         engine.send_signal(signal.SIGINT)
         assert engine.wait() == 130
     assert client.list_jobs() == []
+
+
+@pytest.mark.slow
+def test_sweep_whose_trials_all_fail_ends_with_their_reason(
+    tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("learnin_rate: [0.1, 0.2]\n")
+    command = ["sweep", "run", str(tmp_path / "sweep"), "--script", str(SCRIPT), "--space", str(space)]
+
+    assert run([*command, "--objective", "loss", "--trials", "9"]) == 1
+    assert "the last 3 trials failed before an epoch" in (error := capsys.readouterr().err)
+    assert "required: --x" in error
+    assert len(read_sweep(tmp_path / "sweep").trials) == 3
+    assert client.list_jobs() == []
+
+
+def test_objective_and_pruner_without_epochs_are_named(tmp_path: Path, client: MSJobClient) -> None:
+    template = {**TEMPLATE, "trainer_parameters": {"epochs": 1}}
+    with pytest.raises(ProcessFailedError, match=r"no epoch of it has reported 'accuracy' \(they have loss\)"):
+        sweep(template, SPACE, "accuracy", directory=tmp_path / "none", trials=1)
+    with pytest.warns(UserWarning, match="pruner: asha stops no trial: trial 0 has reported one epoch"):
+        sweep(template, SPACE, "loss", directory=tmp_path / "one", trials=1)
