@@ -156,7 +156,7 @@ def list_options(declaration: type[Any]) -> tuple[Option, ...]:
     for field in dataclasses.fields(declaration):
         if field.name not in descriptions:
             raise TypeError(f"{declaration.__name__}.{field.name}: has no line under Args in the docstring")
-        kind, item, is_optional = parse_type(resolve_type(field.type, _get_module(declaration, field.name)))
+        kind, item, is_optional = parse_type(resolve_type(field.type, get_module(declaration, field.name)))
         factory: Any = field.default_factory
         default = field.default if factory is _MISSING else factory()
         listed.append(Option(field.name, kind, item, is_optional, default, descriptions[field.name], field.metadata))
@@ -327,16 +327,17 @@ def build_table(declaration: type[Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def resolve_type(annotation: Any, module: str) -> Any:
+def resolve_type(annotation: Any, module: str, *, include_extras: bool = False) -> Any:
     """Return the type of an annotation; Any for one with a name that only type checkers import.
 
     Args:
         annotation: A type or its text.
         module: Name of the module that it is in.
+        include_extras: Whether `Annotated` is kept.
     """
     annotated = types.SimpleNamespace(__annotations__={"field": annotation})
     try:
-        return typing.get_type_hints(annotated, vars(sys.modules[module]))["field"]
+        return typing.get_type_hints(annotated, vars(sys.modules[module]), include_extras=include_extras)["field"]
     except NameError:
         return Any
 
@@ -361,7 +362,7 @@ def parse_type(hint: Any) -> tuple[type[Any], type[Any], bool]:
     return (plain if plain in _JSON_TYPES else object), object, False
 
 
-def _get_module(declaration: type[Any], name: str) -> str:
+def get_module(declaration: type[Any], name: str) -> str:
     """Return the module of the class that declares a field."""
     return next(kind.__module__ for kind in declaration.__mro__ if name in inspect.get_annotations(kind))
 

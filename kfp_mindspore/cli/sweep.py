@@ -15,7 +15,9 @@ from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.mindir.network import import_callable
 from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.space import read_declaration
 
 if TYPE_CHECKING:
     from kfp_mindspore.sweeps import SweepResult, TrialResult
@@ -40,10 +42,8 @@ def sweep() -> None:
 @click.option("--output", default="", help="URI or directory in the pods for outputs of jobs on a cluster.")
 @click.option(
     "--space",
-    "space_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    help="YAML file: parameter: [choices], or {low, high, step, log, when}.",
+    help="YAML file, parameter: [choices], or {low, high, step, log, when, default}; or module:Class of a dataclass.",
 )
 @click.option("-p", "--parameter", "fixed", type=PairType(), multiple=True, help="Parameter of all trials; repeatable.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of each trial.")
@@ -56,7 +56,7 @@ def run(
     script: str | None,
     dataset: str | None,
     output: str,
-    space_file: Path,
+    space: str,
     fixed: tuple[tuple[str, str], ...],
     workers: int,
     options: SweepOptions,
@@ -76,7 +76,7 @@ def run(
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     result = sweeps.sweep(
         {name: value for name, value in template.items() if value},
-        read_space(space_file),
+        read_space(space),
         directory=directory,
         output=output,
         client=target.make_client(),
@@ -153,12 +153,17 @@ def report(directory: Path, output: Path) -> None:
     click.echo(output)
 
 
-def read_space(path: Path) -> dict[str, Any]:
-    """Read a YAML file with a space.
+def read_space(space: str) -> dict[str, Any]:
+    """Read a YAML file with a space, or the dataclass `module:Class`; modules in the working directory are importable.
 
     Raises:
-        UserError: It is no YAML, or no mapping.
+        UserError: There is no such file or class, it is no YAML, or no mapping.
     """
+    path = Path(space)
+    if ":" in space and not path.exists():
+        return read_declaration(import_callable(space, "space"))
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", hint="--space is a YAML file, or module:Class of a dataclass.")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

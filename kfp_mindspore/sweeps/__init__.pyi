@@ -4,6 +4,7 @@ from .options import SweepOptions as SweepOptions
 from .report import describe_parameters as describe_parameters
 from .report import describe_trial as describe_trial
 from .report import render_report as render_report
+from .space import Parameter as Parameter
 from .space import Space as Space
 from .study import SweepResult as SweepResult
 from .study import TrialResult as TrialResult

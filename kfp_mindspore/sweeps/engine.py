@@ -44,7 +44,7 @@ class _Running:
 
 def sweep(
     template: Mapping[str, Any],
-    space: Mapping[str, Any] | Space,
+    space: Mapping[str, Any] | type[Any] | Space,
     objective: str,
     *,
     directory: Path | str,
@@ -153,6 +153,8 @@ class _Engine:
             self._trials = len(grid)
             for parameters in grid:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
+        elif space.defaults:
+            self._study.enqueue_trial(space.defaults, skip_if_exists=True)
         self._running: list[_Running] = []
         self._failures = 0
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError, suggest
-from kfp_mindspore.options import check_options, option
+from kfp_mindspore.options import check_options, get_module, option, resolve_type
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-_KEYS = ("low", "high", "step", "log", "choices", "when")
+_KEYS = ("low", "high", "step", "log", "choices", "when", "default")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Parameter:
         choices: The values, JSON types.
         when: Values of other parameters with which it is used, such as {"optimizer": "Momentum"} or
             {"optimizer": ["Momentum", "SGD"]}.
+        default: Its value in the first trial; by default the sampler chooses that too.
     """
 
     low: float | None = None
@@ -35,6 +39,7 @@ class Parameter:
     log: bool = False
     choices: list[Any] | None = None
     when: Mapping[str, Any] = option({})
+    default: Any = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -49,7 +54,11 @@ class Parameter:
             wrong = [choice for choice in self.choices if not isinstance(choice, (bool, int, float, str, type(None)))]
             if wrong:
                 return [f"{name}.choices: must be numbers, texts, true, false or null, got {wrong[0]!r}"]
-            return [] if self.choices else [f"{name}.choices: must not be empty"]
+            if not self.choices:
+                return [f"{name}.choices: must not be empty"]
+            if self.default is not None and self.default not in self.choices:
+                return [f"{name}: its default {self.default!r} is none of its choices {self.choices}"]
+            return []
         if low is None or high is None:
             return [f"{name}: must have choices, or low and high"]
         if low >= high:
@@ -60,7 +69,17 @@ class Parameter:
             return [f"{name}: a logarithmic range has no step"]
         if self.step is not None and not 0 < self.step <= high - low:
             return [f"{name}.step: must be above 0 and at most {high - low:g}, got {self.step:g}"]
+        if self.default is not None and not self._contains(self.default):
+            step = f" in steps of {self.step:g}" if self.step else ""
+            return [f"{name}: its default {self.default!r} is outside its range {low:g} to {high:g}{step}"]
         return []
+
+    def _contains(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.is_integer else (int, float)):
+            return False
+        low, high = self.low or 0, self.high or 0
+        steps = (value - low) / (self.step or 1)
+        return low <= value <= high and (self.step is None or abs(steps - round(steps)) < 1e-9)
 
     def is_used(self, chosen: Mapping[str, Any]) -> bool:
         """Return whether the other parameters' values fulfil `when`."""
@@ -80,14 +99,17 @@ class Space:
 
     Args:
         parameters: Each parameter as a list of choices, or as a dict with `Parameter` fields, such as
-            {"learning_rate": {"low": 1e-4, "high": 0.1, "log": True}, "batch_size": [16, 32]}.
+            {"learning_rate": {"low": 1e-4, "high": 0.1, "log": True}, "batch_size": [16, 32]}; or a dataclass, see
+            `read_declaration`.
         known: Names that the training accepts; None if they are not known.
 
     Raises:
         ValidationError: The message names each wrong parameter.
     """
 
-    def __init__(self, parameters: Mapping[str, Any], known: Collection[str] | None = None) -> None:
+    def __init__(self, parameters: Mapping[str, Any] | type[Any], known: Collection[str] | None = None) -> None:
+        if isinstance(parameters, type):
+            parameters = read_declaration(parameters)
         errors: list[str] = [] if parameters else ["space: must have at least one parameter"]
         self.parameters: dict[str, Parameter] = {}
         for name, given in parameters.items():
@@ -124,6 +146,12 @@ class Space:
             for name, parameter in self.parameters.items()
         }
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The first trial's values, of the parameters that have a default."""
+        found = {name: parameter.default for name, parameter in self.parameters.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
     def list_grid(self) -> list[dict[str, Any]]:
         """Return all combinations of choices.
 
@@ -156,3 +184,48 @@ class Space:
             step = (parameter.step or 1) if parameter.is_integer else parameter.step
             chosen[name] = suggest(name, parameter.low, parameter.high, step=step, log=parameter.log)
         return chosen
+
+
+def read_declaration(declaration: Any) -> dict[str, Any]:
+    """Return the parameters that a dataclass declares, such as a script's options or a subclass of TrainingConfig.
+
+    A field `Annotated[float, Parameter(1e-4, 0.1, log=True)]` has a range, a field with a `Literal` or an enum has its
+    values as choices, and other fields are no parameters. The fields' defaults are the first trial's values.
+
+    Args:
+        declaration: The dataclass.
+
+    Raises:
+        ValidationError: It is no dataclass, no field has a range or choices, or an integer field's range has fractions.
+    """
+    name = getattr(declaration, "__name__", repr(declaration))
+    if not isinstance(declaration, type) or not dataclasses.is_dataclass(declaration):
+        raise ValidationError([f"{name}: must be a dataclass"], subject="space")
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(declaration):
+        hint = resolve_type(field.type, get_module(declaration, field.name), include_extras=True)
+        default = None if field.default is dataclasses.MISSING else field.default
+        arguments = typing.get_args(hint)
+        if isinstance(hint, type) and issubclass(hint, enum.Enum):
+            parameter = Parameter(choices=[member.value for member in hint])
+            default = default.value if isinstance(default, enum.Enum) else default
+        elif typing.get_origin(hint) is typing.Literal:
+            parameter = Parameter(choices=list(arguments))
+        else:
+            declared = [item for item in arguments[1:] if isinstance(item, Parameter)]
+            if not declared:
+                continue
+            parameter = declared[0]
+            if arguments[0] is int and parameter.choices is None and not parameter.is_integer:
+                raise ValidationError([f"{field.name}: is an int, so its range must have integers"], subject="space")
+            if arguments[0] is float and parameter.choices is None and parameter.low is not None:
+                parameter = dataclasses.replace(parameter, low=float(parameter.low))
+        values = vars(parameter if default is None else dataclasses.replace(parameter, default=default))
+        found[field.name] = {key: value for key, value in values.items() if value != getattr(Parameter(), key)}
+    if not found:
+        raise ValidationError(
+            [f"{name}: no field has a range or choices"],
+            subject="space",
+            hint="Declare it as Annotated[float, Parameter(1e-4, 0.1, log=True)] or Literal['Adam', 'SGD'].",
+        )
+    return found

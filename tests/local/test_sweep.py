@@ -59,6 +59,12 @@ def test_losers_are_stopped_and_best_trial_is_named(tmp_path: Path, client: MSJo
     assert result.best.value == pytest.approx((result.best.parameters["x"] - 0.3) ** 2 + 0.25)
 
 
+def test_defaults_are_first_trial(tmp_path: Path, client: MSJobClient) -> None:
+    space = {"x": {"low": -1.0, "high": 1.0, "default": 0.25}}
+    result = run_sweep(tmp_path, space, trials=1, pruner="none")
+    assert [trial.parameters for trial in result.trials] == [{"x": 0.25}]
+
+
 @pytest.mark.slow
 def test_killed_engine_goes_on_where_it_was(tmp_path: Path, client: MSJobClient) -> None:
     directory = tmp_path / "sweep"
