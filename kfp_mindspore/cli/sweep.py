@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ import yaml
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import PairType, add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.network import import_callable
+from kfp_mindspore.settings import IMAGE_VARIABLE
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import read_declaration
 
@@ -31,23 +33,48 @@ def sweep() -> None:
     """Run many trials of one training, each an MSJob, and show the best."""
 
 
+def add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the trials' training."""
+    for option in reversed(
+        (
+            click.option("--network", help="module:factory of the network that kfp_mindspore.training trains."),
+            click.option("--script", type=click.Path(), help="Training script, instead of a network."),
+            click.option("--dataset", help="Dataset directory; on a cluster the pods' own."),
+            click.option("--output", default="", help="URI or directory in the pods for outputs of jobs on a cluster."),
+            click.option(
+                "--space",
+                required=True,
+                help="YAML file, parameter: [choices], or {low, high, step, log, when, default}; "
+                "or module:Class of a dataclass.",
+            ),
+            click.option(
+                "-p",
+                "--parameter",
+                "fixed",
+                type=PairType(),
+                multiple=True,
+                help="Parameter of all trials; repeatable.",
+            ),
+            click.option(
+                "--workers",
+                type=click.IntRange(min=1),
+                default=1,
+                show_default=True,
+                help="Workers of each trial.",
+            ),
+            dataclass_options(SweepOptions),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @sweep.command(
     epilog="Example: kfp-mindspore sweep run sweeps/lenet --script train.py --dataset data --space space.yaml "
     "--objective accuracy --trials 16 --parallel 2"
 )
 @add_directory
-@click.option("--network", help="module:factory of the network that kfp_mindspore.training trains.")
-@click.option("--script", type=click.Path(), help="Training script, instead of a network.")
-@click.option("--dataset", help="Dataset directory; on a cluster the pods' own.")
-@click.option("--output", default="", help="URI or directory in the pods for outputs of jobs on a cluster.")
-@click.option(
-    "--space",
-    required=True,
-    help="YAML file, parameter: [choices], or {low, high, step, log, when, default}; or module:Class of a dataclass.",
-)
-@click.option("-p", "--parameter", "fixed", type=PairType(), multiple=True, help="Parameter of all trials; repeatable.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of each trial.")
-@dataclass_options(SweepOptions)
+@add_training_options
 @add_target_options
 @add_json_option
 def run(
@@ -66,24 +93,73 @@ def run(
     """Run a sweep in DIRECTORY, or go on with the one that is there."""
     from kfp_mindspore import sweeps
 
-    template = {
-        "network": network,
-        "script": None if script is None else str(Path(script).absolute()),
-        "dataset": dataset,
-        "trainer_parameters": dict(fixed),
-        "num_workers": workers,
-    }
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     result = sweeps.sweep(
-        {name: value for name, value in template.items() if value},
+        build_template(network, None if script is None else str(Path(script).absolute()), dataset, fixed, workers),
         read_space(space),
         directory=directory,
         output=output,
         client=target.make_client(),
         on_trial=None if as_json else print_trial,
-        **given,
+        **vars(options),
     )
     print_best(result, as_json=as_json)
+
+
+@sweep.command(
+    epilog="Example: kfp-mindspore sweep export --katib --name lenet --network my_network:LeNet5 "
+    "--dataset /data/digits --claim digits=/data --space space.yaml --objective accuracy -o experiment.yaml"
+)
+@click.option("--katib", is_flag=True, required=True, help="As an Experiment of Katib 0.19.")
+@click.option("--name", required=True, help="Name of the Experiment.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Its namespace.")
+@click.option("--image", envvar=IMAGE_VARIABLE, default="", help="The trials' image.")
+@click.option(
+    "--claim",
+    "claims",
+    type=PairType(has_unique_keys=False),
+    multiple=True,
+    help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
+)
+@add_training_options
+@click.option("-o", "--to", type=click.Path(path_type=Path, dir_okay=False), help="File to write. [default: print it]")
+def export(
+    katib: bool,
+    name: str,
+    namespace: str,
+    image: str,
+    claims: tuple[tuple[str, str], ...],
+    network: str | None,
+    script: str | None,
+    dataset: str | None,
+    output: str,
+    space: str,
+    fixed: tuple[tuple[str, str], ...],
+    workers: int,
+    options: SweepOptions,
+    to: Path | None,
+) -> None:
+    """Write the sweep as a manifest for another engine, whose trials are MSJobs."""
+    from kfp_mindspore import sweeps
+
+    experiment = sweeps.build_katib_experiment(
+        name,
+        build_template(network, script, dataset, fixed, workers),
+        read_space(space),
+        namespace=namespace,
+        output=output,
+        image=image,
+        claims=claims,
+        **vars(options),
+    )
+    if options.pruner not in ("median", "none"):
+        click.echo(
+            f"Katib has no pruner {options.pruner}: its trials run to their ends (median is medianstop)", err=True
+        )
+    if to is None:
+        click.echo(dump_manifest(experiment), nl=False)
+    else:
+        files.write_text(to, dump_manifest(experiment))
+        click.echo(to)
 
 
 @sweep.command(epilog="Example: kfp-mindspore sweep resume sweeps/lenet")
@@ -151,6 +227,24 @@ def report(directory: Path, output: Path) -> None:
 
     files.write_text(output, sweeps.render_report(sweeps.read_sweep(directory)))
     click.echo(output)
+
+
+def build_template(
+    network: str | None,
+    script: str | None,
+    dataset: str | None,
+    fixed: tuple[tuple[str, str], ...],
+    workers: int,
+) -> dict[str, Any]:
+    """Return `MSJobClient.train` arguments from the options of the trials' training."""
+    template = {
+        "network": network,
+        "script": script,
+        "dataset": dataset,
+        "trainer_parameters": dict(fixed),
+        "num_workers": workers,
+    }
+    return {name: value for name, value in template.items() if value}
 
 
 def read_space(space: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 from .engine import resume_sweep as resume_sweep
 from .engine import sweep as sweep
+from .katib import build_katib_experiment as build_katib_experiment
 from .options import SweepOptions as SweepOptions
 from .report import describe_parameters as describe_parameters
 from .report import describe_trial as describe_trial
