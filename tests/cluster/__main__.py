@@ -8,12 +8,22 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, KSERVE, MPI, TRAINER, VOLCANO, build_binaries
+from tests.cluster.infrastructure.binaries import (
+    BUILDKIT,
+    COSCHEDULING,
+    KATIB,
+    KSERVE,
+    MPI,
+    TRAINER,
+    VOLCANO,
+    build_binaries,
+)
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
 from tests.cluster.infrastructure.images import build_images
 from tests.cluster.infrastructure.instances import list_persistent, remove_instance, remove_leftovers
 from tests.cluster.infrastructure.packages import install_dependencies
-from tests.cluster.infrastructure.prerequisites import UnavailableError, check_root, install_packages
+from tests.cluster.infrastructure.prerequisites import DATABASE, UnavailableError, check_root, install_packages
+from tests.cluster.katib_images import make_katib_archives
 from tests.cluster.kserve_images import make_kserve_archives
 from tests.cluster.mpi_image import make_mpi_archive
 
@@ -33,6 +43,7 @@ def main() -> int:
     build_command.add_argument(
         "--trainers", action="store_true", help="also the MPI operator with its image, and Kubeflow Trainer"
     )
+    build_command.add_argument("--katib", action="store_true", help="also Katib with its images, and MariaDB")
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
     commands.add_parser("sweep", help="remove clusters of dead owners")
@@ -40,7 +51,9 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            options = {name: getattr(arguments, name) for name in ("control_plane", "gang", "kserve", "trainers")}
+            options = {
+                name: getattr(arguments, name) for name in ("control_plane", "gang", "kserve", "trainers", "katib")
+            }
             build(**options)
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
@@ -50,7 +63,14 @@ def main() -> int:
     return 0
 
 
-def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = False, trainers: bool = False) -> None:
+def build(
+    *,
+    control_plane: bool = False,
+    gang: bool = False,
+    kserve: bool = False,
+    trainers: bool = False,
+    katib: bool = False,
+) -> None:
     """Build missing parts and print the time that each took.
 
     Args:
@@ -58,6 +78,7 @@ def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = Fal
         gang: Also the gang schedulers, which `make test-gang` runs.
         kserve: Also KServe and its images, which `make test-kubeflow` runs.
         trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
+        katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
     """
     _time("Kubernetes", build_binaries)
     if control_plane:
@@ -70,6 +91,9 @@ def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = Fal
         _time("KServe", lambda: build_binaries(KSERVE))
     if trainers:
         _time("MPI operator and Kubeflow Trainer", lambda: [build_binaries(tools) for tools in (MPI, TRAINER)])
+    if katib:
+        _time("Katib", lambda: build_binaries(KATIB))
+        _time("MariaDB", lambda: install_packages(DATABASE))
     _time("packages of the distribution", install_packages)
     _time("images", build_images)
     _time("packages for pods", install_dependencies)
@@ -77,6 +101,8 @@ def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = Fal
         _time("images of KServe", make_kserve_archives)
     if trainers:
         _time("image of MPI", make_mpi_archive)
+    if katib:
+        _time("images of Katib", make_katib_archives)
 
 
 def up() -> None:

@@ -176,6 +176,26 @@ TRAINER = Toolset(
     },
 )
 
+_KATIB = "github.com/kubeflow/katib"
+_KATIB_FILES = {
+    **{f"{name}.yaml": f"components/crd/{name}.yaml" for name in ("experiment", "suggestion", "trial")},
+    **{f"katib-controller-{name}.yaml": f"components/controller/{name}.yaml" for name in ("rbac", "service")},
+    "katib-controller.yaml": "components/controller/controller.yaml",
+    "katib-db-manager.yaml": "components/db-manager/db-manager.yaml",
+    "katib-db-manager-service.yaml": "components/db-manager/service.yaml",
+    "katib-webhooks.yaml": "components/webhook/webhooks.yaml",
+    "katib-config.yaml": "installs/katib-standalone/katib-config.yaml",
+}
+KATIB = Toolset(
+    programs={
+        "katib-controller": Program("katib", f"{_KATIB}/cmd/katib-controller/v1beta1"),
+        "katib-db-manager": Program("katib", f"{_KATIB}/cmd/db-manager/v1beta1"),
+        "goptuna-suggestion": Program("katib", f"{_KATIB}/cmd/suggestion/goptuna/v1beta1"),
+        "file-metricscollector": Program("katib", f"{_KATIB}/cmd/metricscollector/v1beta1/file-metricscollector"),
+    },
+    files={name: SourceFile("katib", _KATIB, f"manifests/v1beta1/{path}") for name, path in _KATIB_FILES.items()},
+)
+
 
 def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     """Return the directory of a toolset.
@@ -189,7 +209,7 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
             "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe, "
-            "`--trainers` the MPI operator and Kubeflow Trainer)"
+            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib)"
         )
     return directory
 

@@ -23,29 +23,34 @@ PACKAGES: Mapping[str, str] = {
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
 }
+# Katib's.
+DATABASE: Mapping[str, str] = {"mariadbd": "mariadb-server"}
 
 
 class UnavailableError(Exception):
     """A test cluster cannot run on this machine; the message has the reason and the next step."""
 
 
-def list_missing_packages(exists: Callable[[str], bool] | None = None) -> list[str]:
-    """Return the Debian packages that nodes need and that are not installed.
+def list_missing_packages(
+    exists: Callable[[str], bool] | None = None, packages: Mapping[str, str] = PACKAGES
+) -> list[str]:
+    """Return the Debian packages that are needed and not installed.
 
     Args:
         exists: Returns whether a program or a file exists; default on this machine.
+        packages: Package by a program or file in it; default those of nodes.
     """
     exists = exists or _exists
-    return [package for thing, package in PACKAGES.items() if not exists(thing)]
+    return [package for thing, package in packages.items() if not exists(thing)]
 
 
-def install_packages() -> None:
-    """Install the packages of nodes with apt.
+def install_packages(packages: Mapping[str, str] = PACKAGES) -> None:
+    """Install packages with apt, by default those of nodes.
 
     Raises:
         UnavailableError: Not root, no apt, or apt failed.
     """
-    missing = list_missing_packages()
+    missing = list_missing_packages(packages=packages)
     if not missing:
         return
     check_root()
