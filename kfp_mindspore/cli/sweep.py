@@ -186,11 +186,15 @@ def show(directory: Path, as_json: bool) -> None:
     if as_json:
         print_json({"objective": result.objective, "trials": [dataclasses.asdict(trial) for trial in result.trials]})
         return
+    objectives = list(result.directions)
+    front = {trial.number for trial in result.front} if len(objectives) > 1 else set()
     rows = [
         {
-            "trial": trial.number,
+            "trial": f"{trial.number}*" if trial.number in front else trial.number,
             "state": trial.state,
             result.objective: "" if trial.value is None else f"{trial.value:.4g}",
+            **{name: f"{trial.values[name]:.4g}" for name in objectives[1:] if name in trial.values},
+            "spread": "" if trial.spread is None else f"{trial.spread:.2g}",
             "epochs": trial.epochs,
             "seconds": trial.seconds,
             "parameters": sweeps.describe_parameters(trial.parameters),
@@ -198,7 +202,10 @@ def show(directory: Path, as_json: bool) -> None:
         }
         for trial in result.trials
     ]
-    print_table(rows, ["trial", "state", result.objective, "epochs", "seconds", "parameters", "reason"])
+    spread = ["spread"] if any(trial.spread is not None for trial in result.trials) else []
+    print_table(rows, ["trial", "state", *objectives, *spread, "epochs", "seconds", "parameters", "reason"])
+    if front:
+        click.echo("* no trial surpasses it in all objectives")
 
 
 @sweep.command(epilog="Example: kfp-mindspore sweep best sweeps/lenet --json")
@@ -281,9 +288,17 @@ def print_best(result: SweepResult, *, as_json: bool) -> None:
     found = result.best
     if as_json:
         print_json(
-            {"objective": result.objective, **dataclasses.asdict(found), "checkpoint": f"{found.output}/checkpoint"}
+            {
+                "objective": result.objective,
+                **dataclasses.asdict(found),
+                "checkpoint": f"{found.output}/checkpoint",
+                "front": [trial.number for trial in result.front],
+            }
         )
         return
-    parameters = sweeps.describe_parameters(found.parameters)
-    click.echo(f"best: trial {found.number}, {result.objective} {found.value:.4g}, {parameters}")
-    click.echo(f"checkpoint: {found.output}/checkpoint")
+    # Of several objectives no single trial is the best.
+    for trial in result.front if len(result.directions) > 1 else [found]:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in trial.values.items())
+        spread = "" if trial.spread is None else f" ± {trial.spread:.2g}"
+        click.echo(f"best: trial {trial.number}, {values}{spread}, {sweeps.describe_parameters(trial.parameters)}")
+        click.echo(f"checkpoint: {trial.output}/checkpoint")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
-from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, SweepOptions
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 
@@ -38,8 +39,11 @@ class _Running:
 
     trial: Trial
     job: TrialJob
-    started: float = field(default_factory=time.monotonic)
-    reported: set[int] = field(default_factory=set)
+    seed: int
+    slot: int
+    started: float
+    values: dict[int, float] = field(default_factory=dict)
+    records: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def sweep(
@@ -157,6 +161,8 @@ class _Engine:
             self._study.enqueue_trial(space.defaults, skip_if_exists=True)
         self._running: list[_Running] = []
         self._failures = 0
+        shared = description["template"].get("trainer_parameters") or {}
+        self._first_seed = int(shared.get("seed", 0))
 
     def run(self) -> None:
         """Run the trials; an interruption ends the jobs, which then have a checkpoint, and keeps their trials."""
@@ -189,24 +195,37 @@ class _Engine:
                 self._jobs.end(name)
         for found in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             running = self._begin(studies.adopt_trial(self._study, self._folder, found.number))
-            running.reported.update(found.intermediate_values)
+            if not running.seed:
+                running.values.update(found.intermediate_values)
 
-    def _begin(self, trial: Trial) -> _Running:
-        """Start a trial's job; a job that an earlier engine has started is followed."""
+    def _begin(self, trial: Trial, started: float | None = None) -> _Running:
+        """Start a trial's next job; a job that an earlier engine has started is followed."""
         parameters = self._space.suggest(trial)
+        seed = len(trial.user_attrs.get(studies.SEEDS_ATTRIBUTE, ()))
+        if seed:
+            # An engine that was killed may have left it.
+            self._jobs.end(self._name_job(trial.number, seed - 1))
+        if self._options.seeds > 1:
+            parameters["seed"] = self._first_seed + seed
+        slot = min(set(range(self._options.parallel)) - {running.slot for running in self._running}, default=0)
         job = TrialJob(
             number=trial.number,
-            name=f"{self._folder.name.lower()[:40]}-{trial.number}",
+            name=self._name_job(trial.number, seed),
             parameters=parameters,
-            output=studies.name_output(self._description, self._folder, trial.number),
+            output=studies.name_output(self._description, self._folder, trial.number, seed),
+            slot=slot,
+            slots=self._options.parallel,
         )
         trial.set_user_attr(studies.JOB_ATTRIBUTE, job.name)
         # Both before the job: the next engine finds the parameters of each job that exists, and none is left running.
         self._jobs.save()
-        running = _Running(trial, job)
+        running = _Running(trial, job, seed, slot, started or time.monotonic())
         self._running.append(running)
         self._jobs.start(job)
         return running
+
+    def _name_job(self, number: int, seed: int) -> str:
+        return f"{self._folder.name.lower()[:36]}-{number}" + (f"-seed{seed}" if seed else "")
 
     def _follow(self, running: _Running) -> None:
         """Report a trial's new epochs, and end the trial when its job has ended or the pruner stops it."""
@@ -217,20 +236,59 @@ class _Engine:
             return
         except UnreachableError:
             return
-        values = {record["epoch"]: self._options.read_value(record) for record in state.records}
-        new = {epoch: value for epoch, value in values.items() if value is not None and epoch not in running.reported}
+        for record in state.records:
+            running.records[record["epoch"]] = record
+        values = {epoch: self._options.read_value(record) for epoch, record in running.records.items()}
+        new = {epoch: value for epoch, value in values.items() if value is not None and epoch not in running.values}
+        # Optuna has intermediate values, and prunes, with one objective only.
+        is_reported = not running.seed and not self._options.objectives
         for epoch, value in new.items():
-            running.reported.add(epoch)
+            running.values[epoch] = value
             if not math.isfinite(value):
                 self._finish(running, f"{self._options.objective} is {value} in epoch {epoch}")
                 return
-            running.trial.report(value, epoch)
+            if is_reported:
+                running.trial.report(value, epoch)
+        if new and self._options.objectives:
+            running.trial.set_user_attr(studies.EPOCHS_ATTRIBUTE, len(running.values))
         if state.phase == "failed":
             self._finish(running, state.reason)
         elif state.phase == "succeeded":
-            self._finish(running, "" if running.reported else self._explain_missing(state))
-        elif new and running.trial.should_prune():
+            self._complete(running, state)
+        elif new and is_reported and running.trial.should_prune():
             self._finish(running, "", is_pruned=True)
+
+    def _complete(self, running: _Running, state: JobState) -> None:
+        """End a trial, or start its next seed."""
+        if not running.values:
+            self._finish(running, self._explain_missing(state))
+            return
+        best = studies.choose_best(running.values.values(), self._options.is_maximized)
+        epoch = next(epoch for epoch, value in running.values.items() if value == best)
+        values = [self._measure(name, epoch, running) for name in self._options.directions]
+        for name, value in zip(self._options.directions, values, strict=True):
+            if value is None or not math.isfinite(value):
+                self._finish(running, f"no epoch of it has reported a number as {name!r}")
+                return
+        seeds = [*running.trial.user_attrs.get(studies.SEEDS_ATTRIBUTE, ()), values]
+        running.trial.set_user_attr(studies.SEEDS_ATTRIBUTE, seeds)
+        if len(seeds) < self._options.seeds:
+            self._running.remove(running)
+            self._begin(running.trial, running.started)
+            return
+        self._finish(running, "", values=[statistics.fmean(column) for column in zip(*seeds, strict=True)])
+
+    def _measure(self, name: str, epoch: int, running: _Running) -> float | None:
+        """Return an objective of the best epoch, or of the last one that has reported it."""
+        if name == self._options.objective:
+            return running.values[epoch]
+        if name == CHECKPOINT_BYTES:
+            found = [file for file in Path(running.job.output, "checkpoint").rglob("*") if file.is_file()]
+            return float(sum(file.stat().st_size for file in found)) if found else None
+        records = [running.records.get(epoch, {}), *reversed(running.records.values())]
+        return next(
+            (value for record in records if (value := self._options.read_value(record, name)) is not None), None
+        )
 
     def _explain_missing(self, state: JobState) -> str:
         """Return why a trial that has succeeded has no value."""
@@ -239,30 +297,29 @@ class _Engine:
         reported = f"they have {', '.join(sorted(found))}" if found else f"{len(state.records)} epochs in metrics.jsonl"
         return f"no epoch of it has reported {self._options.objective!r} ({reported})"
 
-    def _finish(self, running: _Running, reason: str, *, is_pruned: bool = False) -> None:
+    def _finish(
+        self, running: _Running, reason: str, *, is_pruned: bool = False, values: list[float] | None = None
+    ) -> None:
         from optuna.trial import TrialState
 
         running.trial.set_user_attr(studies.SECONDS_ATTRIBUTE, round(time.monotonic() - running.started, 3))
         if reason:
             running.trial.set_user_attr(studies.REASON_ATTRIBUTE, reason)
-        state, value = TrialState.PRUNED if is_pruned else TrialState.FAIL, None
-        if not reason and not is_pruned:
-            (found,) = (item for item in self._study.get_trials(deepcopy=False) if item.number == running.trial.number)
-            state = TrialState.COMPLETE
-            value = studies.choose_best(found.intermediate_values.values(), self._options.is_maximized)
+        state = TrialState.COMPLETE if values else TrialState.PRUNED if is_pruned else TrialState.FAIL
         # The trial before its job: an engine killed between the two finds the job of an ended trial, and deletes it.
-        self._study.tell(running.trial, value, state=state)
+        self._study.tell(running.trial, values, state=state)
         self._jobs.save()
         self._jobs.end(running.job.name)
         self._running.remove(running)
         self._on_trial(studies.read_sweep(self._folder).trials[running.trial.number])
-        self._failures = 0 if running.reported else self._failures + 1
+        self._failures = 0 if running.values else self._failures + 1
         if self._failures == min(_FAILURES, self._trials):
             raise ProcessFailedError(
                 f"sweep: the last {self._failures} trials failed before an epoch: {reason}",
                 hint="After a change, go on with the sweep, or start another one.",
             )
-        if len(running.reported) == 1 and state == TrialState.COMPLETE and self._options.pruner != "none":
+        is_pruning = self._options.pruner != "none" and not self._options.objectives
+        if len(running.values) == 1 and state == TrialState.COMPLETE and is_pruning:
             warnings.warn(
                 f"pruner: {self._options.pruner} stops no trial: trial {running.trial.number} has reported one epoch",
                 stacklevel=2,

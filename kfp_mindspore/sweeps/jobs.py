@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from typing import Any, Literal, Protocol
 from kfp_mindspore import files
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError
 from kfp_mindspore.evaluation.curves import read_records
+from kfp_mindspore.msjob.backends.forks import THREADS_VARIABLE
+from kfp_mindspore.msjob.backends.gang import list_cores
 from kfp_mindspore.msjob.backends.local import LocalBackend
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.status import DetailedStatus, TrainingProgress
-from kfp_mindspore.settings import METRICS_FILE
+from kfp_mindspore.settings import CORES_VARIABLE, METRICS_FILE
 
 CHECKPOINTS_FOLDER = "checkpoints"
 
@@ -30,6 +33,8 @@ class TrialJob:
         parameters: The trial's parameters.
         output: Output directory or URI; checkpoints to resume from are in its `checkpoints`.
         source: Output of another trial, from whose checkpoints a new job starts; empty for its own.
+        slot: Its place among the trials that run at the same time, from 0.
+        slots: How many these are; on one machine each has its share of the cores.
     """
 
     number: int
@@ -37,6 +42,8 @@ class TrialJob:
     parameters: Mapping[str, Any]
     output: str
     source: str = ""
+    slot: int = 0
+    slots: int = 1
 
 
 @dataclass(frozen=True)
@@ -118,8 +125,11 @@ class ClientJobs:
         if job.source:
             copy_directory(Path(job.source, CHECKPOINTS_FOLDER), Path(job.output, CHECKPOINTS_FOLDER))
         parameters = {**self._shared, **job.parameters}
+        template = dict(self._template)
+        if self._is_local and job.slots > 1 and not isinstance(given := template.get("env_vars") or {}, Sequence):
+            template["env_vars"] = {**share_cores(job, template.get("num_workers", 1)), **given}
         with contextlib.suppress(AlreadyExistsError):
-            self._client.train(job.name, **self._template, trainer_parameters=parameters, output_dir=job.output)
+            self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
 
     def read(self, job: TrialJob) -> JobState:
         """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status."""
@@ -150,6 +160,23 @@ class ClientJobs:
 
     def save(self) -> None:
         """Keep the study where it is."""
+
+
+def share_cores(job: TrialJob, workers: int) -> dict[str, str]:
+    """Return the variables by which a trial's processes use its share of this machine's cores.
+
+    OpenMP has no more threads than that, and `fit` binds a trial with one worker to its cores; {} if the user has set
+    the number of threads.
+    """
+    if THREADS_VARIABLE in os.environ:
+        return {}
+    cores = list_cores()
+    share = max(1, len(cores) // job.slots)
+    own = cores[job.slot * share : (job.slot + 1) * share]
+    variables = {THREADS_VARIABLE: str(max(1, share // workers))}
+    if own and workers == 1:
+        variables[CORES_VARIABLE] = ",".join(map(str, own))
+    return variables
 
 
 def copy_directory(source: Path, target: Path) -> None:

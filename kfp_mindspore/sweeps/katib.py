@@ -75,7 +75,7 @@ def build_katib_experiment(
     parsed = (
         space if isinstance(space, Space) else Space(space, NETWORK_PARAMETERS if template.get("network") else None)
     )
-    if errors := _list_errors(name, parsed, get_image(image)):
+    if errors := _list_errors(name, parsed, given, get_image(image)):
         raise ValidationError(errors, subject="Katib experiment")
     trials = len(parsed.list_grid()) if given.sampler == "grid" else given.trials
     trials = min(trials, given.trials)
@@ -121,12 +121,16 @@ def build_katib_experiment(
     }
 
 
-def _list_errors(name: str, space: Space, image: str) -> list[str]:
+def _list_errors(name: str, space: Space, options: SweepOptions, image: str) -> list[str]:
     errors = []
     if not _NAME_PATTERN.fullmatch(name):
         errors.append(f"name: must be at most 40 of a-z, 0-9 and -, beginning with a letter, got {name!r}")
     if not image:
         errors.append("image: is required, the trials' image")
+    if options.seeds > 1:
+        errors.append(f"seeds: Katib trains a trial once, got {options.seeds}")
+    if options.objectives:
+        errors.append("objectives: Katib improves one objective")
     for key, parameter in space.parameters.items():
         if parameter.when:
             errors.append(f"{key}.when: Katib has no conditional parameters")

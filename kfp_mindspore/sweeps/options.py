@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from kfp_mindspore.options import check_options, option
 
 SAMPLERS = ("tpe", "random", "grid", "gp", "cmaes")
 PRUNERS = ("asha", "hyperband", "median", "none")
-MINIMIZED = ("loss", "eval_loss")
+CHECKPOINT_BYTES = "checkpoint_bytes"
+MINIMIZED = ("loss", "eval_loss", CHECKPOINT_BYTES)
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class SweepOptions:
         objective: Metric that the best trial has the best value of, as in metrics.jsonl: a validation metric, `loss` or
             `eval_loss`.
         direction: `minimize` or `maximize`; by default the metric's own, for a metric that this package knows.
+        objectives: Further metrics to improve, as `name` or `name:minimize`; the best trials are those that no other
+            one surpasses in all. `checkpoint_bytes` is the final checkpoint's size. No trial is stopped early then.
+        seeds: Trainings of each trial, whose parameter `seed` differs; the objective is their mean. Trials are stopped
+            early in the first training only.
         trials: Trials in all, including what an interrupted sweep has run.
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.
@@ -36,6 +41,8 @@ class SweepOptions:
 
     objective: str
     direction: str = option("", enum=["", "minimize", "maximize"])
+    objectives: Sequence[str] = ()
+    seeds: int = option(1, minimum=1)
     trials: int = option(20, minimum=1)
     parallel: int = option(1, minimum=1)
     sampler: str = option("tpe", enum=list(SAMPLERS))
@@ -44,25 +51,43 @@ class SweepOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if not self.direction and self.objective not in (*MINIMIZED, *METRICS):
-            raise ValidationError(
-                [
-                    f"direction: must be minimize or maximize for {self.objective!r}, which is no metric of this "
-                    f"package{suggest(self.objective, (*MINIMIZED, *METRICS))}"
-                ],
-                subject="sweep",
-            )
+        object.__setattr__(self, "objectives", tuple(self.objectives))
+        errors = []
+        for field, (name, direction) in zip(
+            ("direction", *["objectives"] * len(self.objectives)), self._parse_objectives(), strict=True
+        ):
+            if direction not in ("minimize", "maximize") and (direction or name not in (*MINIMIZED, *METRICS)):
+                errors.append(
+                    f"{field}: must be minimize or maximize for {name!r}, which is no metric of this "
+                    f"package{suggest(name, (*MINIMIZED, *METRICS))}"
+                )
+        names = [name for name, _ in self._parse_objectives()]
+        errors += [f"objectives: {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+        if errors:
+            raise ValidationError(errors, subject="sweep")
+
+    def _parse_objectives(self) -> list[tuple[str, str]]:
+        """Return each objective and its direction, empty for its own."""
+        further = (text.partition(":") for text in self.objectives)
+        return [(self.objective, self.direction), *((name, direction) for name, _, direction in further)]
+
+    @property
+    def directions(self) -> dict[str, bool]:
+        """Whether a greater value is better, by objective; the first one is `objective`."""
+        return {
+            name: direction == "maximize" if direction else name not in MINIMIZED and METRICS[name].higher_is_better
+            for name, direction in self._parse_objectives()
+        }
 
     @property
     def is_maximized(self) -> bool:
         """Whether a greater value of the objective is better."""
-        if self.direction:
-            return self.direction == "maximize"
-        return self.objective not in MINIMIZED and METRICS[self.objective].higher_is_better
+        return self.directions[self.objective]
 
-    def read_value(self, record: Mapping[str, Any]) -> float | None:
-        """Return the objective in a record of metrics.jsonl, or None."""
-        value = (record.get("validation") or {}).get(self.objective)
-        if value is None and self.objective == "loss":
-            value = record.get("loss")
+    def read_value(self, record: Mapping[str, Any], name: str = "") -> float | None:
+        """Return an objective, by default the first one, in a record of metrics.jsonl; None if it is not there."""
+        name = name or self.objective
+        value = (record.get("validation") or {}).get(name)
+        if value is None:
+            value = record.get(name)
         return float(value) if isinstance(value, (int, float)) else None

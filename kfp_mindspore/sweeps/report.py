@@ -39,6 +39,8 @@ def render_report(result: SweepResult, histories: Mapping[int, Records] | None =
         options=options,
         names=list(space.parameters),
         best=ranked[0] if any(trial.state == COMPLETE for trial in ranked) else None,
+        fronts=[_compute_front(name, result) for name in list(result.directions)[1:]],
+        has_spread=any(trial.spread is not None for trial in result.trials),
         coordinates=_compute_coordinates(ranked, space, result.objective),
         slices=[_compute_slice(name, parameter, ranked) for name, parameter in space.parameters.items()],
         importances=compute_importances(result.directory),
@@ -133,6 +135,35 @@ def _compute_coordinates(ranked: Sequence[TrialResult], space: Space, objective:
         ],
         "lines": lines[::-1],
     }
+
+
+def _compute_front(name: str, result: SweepResult) -> dict[str, Any]:
+    """Return a point a complete trial: the first objective above another one."""
+    front = {trial.number for trial in result.front}
+    trials = [trial for trial in result.trials if name in trial.values]
+    across = build_axis(*_get_ends([trial.values[name] for trial in trials]))
+    up = build_axis(*_get_ends([trial.values[result.objective] for trial in trials]))
+    return {
+        "name": name,
+        "low": f"{across.low:.4g}",
+        "high": f"{across.high:.4g}",
+        "bottom": f"{up.low:.4g}",
+        "top": f"{up.high:.4g}",
+        "points": [
+            {
+                "x": round(_MARGIN + (_WIDTH - 2 * _MARGIN) * (x - across.low) / (across.high - across.low), 1),
+                "y": round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (y - up.low) / (up.high - up.low), 1),
+                "is_best": trial.number in front,
+                "label": f"trial {trial.number}: {y:.4g}, {x:.4g}",
+            }
+            for trial in trials
+            for x, y in [(trial.values[name], trial.values[result.objective])]
+        ],
+    }
+
+
+def _get_ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values, default=0.0), max(values, default=0.0)
 
 
 def _compute_slice(name: str, parameter: Parameter, trials: Sequence[TrialResult]) -> dict[str, Any]:

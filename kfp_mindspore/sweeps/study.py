@@ -8,8 +8,10 @@ trials/<n>/          a trial's metrics.jsonl, `checkpoint` and `checkpoints`
 from __future__ import annotations
 
 import math
+import statistics
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ SWEEP_FILE = "sweep.json"
 JOURNAL_FILE = "journal.log"
 TRIALS_FOLDER = "trials"
 JOB_ATTRIBUTE, REASON_ATTRIBUTE, SECONDS_ATTRIBUTE = "job", "reason", "seconds"
+# All objectives of each seed, and the number of epochs where Optuna has no intermediate values.
+SEEDS_ATTRIBUTE, EPOCHS_ATTRIBUTE = "seeds", "epochs"
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 _NAME = "sweep"
 
@@ -43,7 +47,9 @@ class TrialResult:
         epochs: Epochs that it has reported.
         seconds: Its job's duration; None while it runs.
         reason: Why it failed.
-        output: Its output directory or URI.
+        output: Its output directory or URI; with several seeds, the first one's.
+        values: All objectives of a complete trial, by name; means over its seeds.
+        spread: Standard deviation of the objective over the seeds; None for one seed.
     """
 
     number: int
@@ -54,6 +60,8 @@ class TrialResult:
     seconds: float | None
     reason: str
     output: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,12 +73,30 @@ class SweepResult:
         objective: Name of the objective.
         is_maximized: Whether a greater value is better.
         trials: By number.
+        directions: Whether a greater value is better, by objective.
     """
 
     directory: Path
     objective: str
     is_maximized: bool
     trials: Sequence[TrialResult]
+    directions: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def front(self) -> list[TrialResult]:
+        """The complete trials that no other one surpasses in one objective without being worse in another."""
+        complete = [trial for trial in self.trials if trial.state == COMPLETE]
+        points = {
+            trial.number: [value if self.directions[name] else -value for name, value in trial.values.items()]
+            for trial in complete
+        }
+
+        def surpasses(one: list[float], other: list[float]) -> bool:
+            return one != other and all(first >= second for first, second in zip(one, other, strict=True))
+
+        return [
+            trial for trial in complete if not any(surpasses(point, points[trial.number]) for point in points.values())
+        ]
 
     @property
     def best(self) -> TrialResult:
@@ -129,7 +155,7 @@ def open_study(directory: Path, options: SweepOptions) -> Study:
         return optuna.create_study(
             storage=storage,
             study_name=_NAME,
-            direction="maximize" if options.is_maximized else "minimize",
+            directions=["maximize" if is_maximized else "minimize" for is_maximized in options.directions.values()],
             sampler=_build_sampler(options),
             pruner=_build_pruner(options),
             load_if_exists=True,
@@ -172,15 +198,23 @@ def read_sweep(directory: Path | str) -> SweepResult:
             number=trial.number,
             state=states.get(trial.state, RUNNING),
             parameters=trial.params,
-            value=choose_best(trial.intermediate_values.values(), options.is_maximized),
-            epochs=len(trial.intermediate_values),
+            value=trial.values[0]
+            if trial.state == optuna.trial.TrialState.COMPLETE
+            else choose_best(trial.intermediate_values.values(), options.is_maximized),
+            epochs=trial.user_attrs.get(EPOCHS_ATTRIBUTE, len(trial.intermediate_values)),
             seconds=trial.user_attrs.get(SECONDS_ATTRIBUTE),
             reason=trial.user_attrs.get(REASON_ATTRIBUTE, ""),
             output=name_output(description, directory, trial.number),
+            values=dict(zip(options.directions, trial.values or (), strict=False)),
+            spread=_compute_spread(trial.user_attrs.get(SEEDS_ATTRIBUTE, ())),
         )
         for trial in study.get_trials(deepcopy=False)
     ]
-    return SweepResult(directory, options.objective, options.is_maximized, trials)
+    return SweepResult(directory, options.objective, options.is_maximized, trials, options.directions)
+
+
+def _compute_spread(seeds: Sequence[Sequence[float]]) -> float | None:
+    return statistics.stdev(values[0] for values in seeds) if len(seeds) > 1 else None
 
 
 def compute_importances(directory: Path) -> dict[str, float]:
@@ -188,18 +222,28 @@ def compute_importances(directory: Path) -> dict[str, float]:
     optuna = import_optuna()
     study = optuna.load_study(study_name=_NAME, storage=_open_storage(directory))
     values = {
-        trial.value for trial in study.get_trials(deepcopy=False) if trial.state == optuna.trial.TrialState.COMPLETE
+        trial.values[0] for trial in study.get_trials(deepcopy=False) if trial.state == optuna.trial.TrialState.COMPLETE
     }
     if len(values) < 2:
         return {}
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+    if len(study.directions) == 1:
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+    # Of several objectives it needs one, whose low values it explains.
+    sign = -1 if study.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return dict(
+            optuna.importance.get_param_importances(
+                study, evaluator=evaluator, target=lambda trial: sign * trial.values[0]
+            )
+        )
 
 
-def name_output(description: Mapping[str, Any], directory: Path, number: int) -> str:
-    """Return a trial's output directory, or its URI for jobs on a cluster."""
+def name_output(description: Mapping[str, Any], directory: Path, number: int, seed: int = 0) -> str:
+    """Return a trial's output directory, or its URI for jobs on a cluster; each further seed has its own."""
     root = description.get("output") or str(directory.absolute() / TRIALS_FOLDER)
-    return f"{root}/{number}"
+    return f"{root}/{number}-seed{seed}" if seed else f"{root}/{number}"
 
 
 def choose_best(values: Any, is_maximized: bool) -> float | None:

@@ -94,6 +94,7 @@ def init_distributed() -> WorkerInfo:
     """
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
+        bind_to_cores()
         return WorkerInfo(requested=_read_number(REQUESTED_WORKERS_VARIABLE, "1"))
     if role == PARAMETER_SERVER_ROLE or _read_number(SERVER_COUNT_VARIABLE, "0"):
         raise UserError(
@@ -123,8 +124,8 @@ def init_distributed() -> WorkerInfo:
 def bind_to_cores() -> None:
     """Bind all threads in this process to the cores that the local backend chose for it, if it chose any.
 
-    MindSpore's threads wait in loops: workers on the same cores starve each other. Called after init(), whose threads
-    register faster on all cores.
+    MindSpore's threads wait in loops: workers on the same cores starve each other, and so do trials. Called after
+    init(), whose threads register faster on all cores.
     """
     cores = os.environ.get(CORES_VARIABLE)
     if cores and sys.platform == "linux":

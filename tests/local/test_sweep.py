@@ -16,7 +16,9 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
+from kfp_mindspore.msjob.backends.gang import list_cores
 from kfp_mindspore.sweeps import SweepResult, read_sweep, resume_sweep, sweep
+from tests.support.operators import wait_for
 
 SCRIPT = Path(__file__).parents[1] / "support" / "sweep_script.py"
 TEMPLATE = {"script": str(SCRIPT)}
@@ -206,3 +208,85 @@ def test_objective_and_pruner_without_epochs_are_named(tmp_path: Path, client: M
         sweep(template, SPACE, "accuracy", directory=tmp_path / "none", trials=1)
     with pytest.warns(UserWarning, match="pruner: asha stops no trial: trial 0 has reported one epoch"):
         sweep(template, SPACE, "loss", directory=tmp_path / "one", trials=1)
+
+
+@pytest.mark.slow
+def test_objective_is_mean_over_seeds(tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]) -> None:
+    template = {**TEMPLATE, "trainer_parameters": {"seed": 5}}
+    result = sweep(
+        template, {"x": [0.3]}, "loss", directory=tmp_path / "sweep", sampler="grid", pruner="none", seeds=3, trials=1
+    )
+
+    (trial,) = result.trials
+    # The script adds a thousandth of its seed.
+    assert trial.value == pytest.approx(0.25 + 0.006)
+    assert trial.spread == pytest.approx(0.001)
+    outputs = sorted(path.name for path in (tmp_path / "sweep" / "trials").iterdir())
+    assert outputs == ["0", "0-seed1", "0-seed2"]
+    assert client.list_jobs() == []
+    assert run(["sweep", "best", str(tmp_path / "sweep")]) == 0
+    assert "loss 0.256 ± 0.001" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_engine_killed_between_seeds_goes_on(tmp_path: Path, client: MSJobClient) -> None:
+    directory = tmp_path / "sweep"
+    space = tmp_path / "space.yaml"
+    space.write_text(json.dumps({"x": [0.3]}))
+    command = [sys.executable, "-m", "kfp_mindspore.cli.main", "sweep", "run", directory, "--script", SCRIPT]
+    command += ["--space", space, "--objective", "loss", "--sampler", "grid", "--seeds", "3"]
+    with subprocess.Popen(list(map(str, command))) as engine:
+        wait_for((directory / "trials" / "0-seed1" / "metrics.jsonl").exists, lambda: "no second seed", 60)
+        engine.kill()
+
+    (trial,) = resume_sweep(directory).trials
+    assert trial.value == pytest.approx(0.25 + 0.001)
+    for path in (directory / "trials").iterdir():
+        assert len({record["pid"] for record in read_records(path / "metrics.jsonl")}) == 1, path
+    assert client.list_jobs() == []
+
+
+@pytest.mark.slow
+def test_two_objectives_have_front(tmp_path: Path, client: MSJobClient, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_sweep(
+        tmp_path, {"x": [0.3, 0.6, 0.9], "kind": ["a", "b"]}, sampler="grid", objectives=["latency:minimize"], trials=6
+    )
+
+    # Latency is 1 - x: kind b is worse in the first objective, and equal in the other.
+    assert {trial.state for trial in result.trials} == {"complete"}
+    assert sorted((trial.parameters["x"], trial.parameters["kind"]) for trial in result.front) == [
+        (0.3, "a"), (0.6, "a"), (0.9, "a"),
+    ]  # fmt: skip
+    directory = str(tmp_path / "sweep")
+    assert run(["sweep", "show", directory]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][:4] == ["TRIAL", "STATE", "LOSS", "LATENCY"]
+    assert sum(line[0].endswith("*") for line in lines[1:7]) == 3
+    assert run(["sweep", "best", directory]) == 0
+    assert capsys.readouterr().out.count("best: trial") == 3
+    page = tmp_path / "sweep.html"
+    assert run(["sweep", "report", directory, "-o", str(page)]) == 0
+    assert "Pareto front" in page.read_text()
+
+
+@pytest.mark.slow
+def test_objective_that_is_not_reported_fails_trial(tmp_path: Path, client: MSJobClient) -> None:
+    result = run_sweep(tmp_path, {"x": [0.3]}, sampler="grid", objectives=["size:minimize"], trials=1)
+    assert [trial.state for trial in result.trials] == ["failed"]
+    assert "no epoch of it has reported a number as 'size'" in result.trials[0].reason
+
+
+@pytest.mark.slow
+def test_trials_share_cores(tmp_path: Path, client: MSJobClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    result = run_sweep(tmp_path, {"x": [0.1, 0.2, 0.3]}, sampler="grid", pruner="none", trials=3)
+
+    shares = [read_records(Path(trial.output, "metrics.jsonl"))[0]["cores"] for trial in result.trials]
+    cores = list_cores()
+    share = max(1, len(cores) // 2)
+    assert {threads for threads, _ in shares} == {str(share)}
+    assert {own for _, own in shares} <= {
+        ",".join(map(str, cores[:share])),
+        ",".join(map(str, cores[share : 2 * share])),
+    }
+    assert shares[0] != shares[1]

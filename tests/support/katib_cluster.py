@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import KATIB, get_binaries
@@ -26,6 +26,7 @@ from tests.support.kserve_cluster import KUBEFLOW_VARIABLE
 from tests.support.operators import wait_for
 
 EXPERIMENTS = Resource("kubeflow.org", "v1beta1", "experiments", "Experiment")
+TRIALS = Resource("kubeflow.org", "v1beta1", "trials", "Trial")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 INJECTION = {"katib.kubeflow.org/metrics-collector-injection": "enabled"}
 _NAMESPACE, _DATABASE = "kubeflow", "mariadb"
@@ -84,9 +85,6 @@ def read_roles() -> list[dict[str, Any]]:
 
 def explain(api: Cluster, namespace: str) -> str:
     """Return states and logs of a namespace's pods."""
-    from kfp_mindspore.errors import KfpMindSporeError
-    from kfp_mindspore.kube.resources import PODS
-
     lines = []
     for pod in api.list(PODS, namespace):
         name = pod["metadata"]["name"]
@@ -131,7 +129,6 @@ def _write_configuration(folder: Path) -> str:
     for collector in runtime["metricsCollectors"]:
         if collector["kind"] == "File":
             collector.update(image=name_image("file-metricscollector"), imagePullPolicy="IfNotPresent")
-            # Its Go programs need less than the default limits.
     for suggestion in runtime["suggestions"]:
         if suggestion["algorithmName"] == "random":
             suggestion.update(image=name_image("goptuna-suggestion"), imagePullPolicy="IfNotPresent")

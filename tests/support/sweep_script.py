@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--kind", default="a")
     parser.add_argument("--y", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.kind == "fails":
         sys.exit("no such kind")
@@ -24,7 +25,9 @@ def main() -> None:
     for epoch in range(1, options.epochs + 1):
         time.sleep(0.2)
         loss = float("nan") if options.kind == "nan" else (options.x - 0.3) ** 2 + 1 / epoch + (options.kind == "b")
-        record = {"epoch": epoch, "step": epoch, "pid": os.getpid(), "loss": loss}
+        loss += options.seed / 1000
+        record = {"epoch": epoch, "step": epoch, "pid": os.getpid(), "loss": loss, "latency": 1 - options.x}
+        record["cores"] = [os.environ.get("OMP_NUM_THREADS"), os.environ.get("KFP_MINDSPORE_CORES")]
         if options.kind == "silent":
             del record["loss"]
         with (output / "metrics.jsonl").open("a") as file:

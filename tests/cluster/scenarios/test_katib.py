@@ -16,7 +16,7 @@ from kfp_mindspore.sweeps import build_katib_experiment, sweep
 from kfp_mindspore.sweeps.katib import ALGORITHMS
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
-from tests.support.katib_cluster import EXPERIMENTS, INJECTION, explain, run_katib
+from tests.support.katib_cluster import EXPERIMENTS, INJECTION, TRIALS, explain, run_katib
 from tests.support.operators import OperatorProcess, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "support" / "sweep_script.py"
@@ -50,7 +50,7 @@ def test_katib_and_sweep_agree_on_best_trial(
         template = {"script": f"/data/{SCRIPT.name}"}
         experiment = build_katib_experiment(
             "grid", template, {"x": CHOICES}, "loss", namespace=namespace, image=PYTHON, output="/data/out",
-            sampler="random", trials=8, **options,
+            sampler="random", trials=8, seed=1, **options,
         )  # fmt: skip
         pod = experiment["spec"]["trialTemplate"]["trialSpec"]["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
         pod["volumes"] = [{"name": "data", "hostPath": {"path": str(volume), "type": "Directory"}}]
@@ -58,7 +58,11 @@ def test_katib_and_sweep_agree_on_best_trial(
         with OperatorProcess(own_cluster.kubeconfig, tmp_path / "operator.log", "-n", namespace):
             katib.create(EXPERIMENTS, experiment, namespace)
             status = wait_for_end(katib, namespace)
+            trials = [read_trial(document) for document in katib.list(TRIALS, namespace)]
 
+    # Its random sampler has a seed.
+    assert len({trial["x"] for trial in trials}) > 1, trials
+    assert all(trial["loss"] == pytest.approx((trial["x"] - 0.3) ** 2 + 0.25) for trial in trials), trials
     optimal = status["currentOptimalTrial"]
     assert {item["name"]: float(item["value"]) for item in optimal["parameterAssignments"]} == best.parameters
     (metric,) = optimal["observation"]["metrics"]
@@ -67,7 +71,7 @@ def test_katib_and_sweep_agree_on_best_trial(
 
 
 @pytest.mark.parametrize("sampler", ALGORITHMS)
-def test_katib_accepts_each_algorithm(katib: Cluster, sampler: str) -> None:
+def test_katib_accepts_each_algorithm(own_cluster: NodeCluster, katib: Cluster, sampler: str) -> None:
     space: dict[str, Any] = {"optimizer": ["Adam", "SGD"], "batch_size": [16, 32]}
     if sampler != "grid":
         space |= {"learning_rate": {"low": 1e-4, "high": 0.1, "log": True}, "epochs": {"low": 1, "high": 9, "step": 2}}
@@ -76,9 +80,19 @@ def test_katib_accepts_each_algorithm(katib: Cluster, sampler: str) -> None:
     experiment = build_katib_experiment(
         "lenet", template, space, "accuracy", image=PYTHON, output="s3://bucket", sampler=sampler, pruner=pruner
     )
-    created = katib.create(EXPERIMENTS, experiment, "default", dry_run=True)
+    del experiment["metadata"]["namespace"]
+    with own_cluster.make_namespace("katib") as namespace:
+        katib.patch(NAMESPACES, namespace, "", {"metadata": {"labels": INJECTION}})
+        created = katib.create(EXPERIMENTS, experiment, namespace, dry_run=True)
     # Its webhook has added what it would use.
     assert created["spec"]["objective"]["metricStrategies"] == [{"name": "accuracy", "value": "max"}]
+
+
+def read_trial(document: dict[str, Any]) -> dict[str, float]:
+    """Return a Trial's parameter and objective."""
+    (metric,) = document["status"]["observation"]["metrics"]
+    chosen = {item["name"]: float(item["value"]) for item in document["spec"]["parameterAssignments"]}
+    return {**chosen, metric["name"]: float(metric["min"])}
 
 
 def wait_for_end(api: Cluster, namespace: str) -> dict[str, Any]:
