@@ -85,6 +85,7 @@ class TrainingState:
         self._callbacks = callbacks
         self._workers = workers
         self._trackers = trackers
+        self._initial_rates = [float(rate.asnumpy().ravel()[0]) for rate in _list_rates(optimizer)]
 
     @property
     def name(self) -> str:
@@ -119,6 +120,7 @@ class TrainingState:
         """
         config, source, training = self._config, self._source, found.training
         _load_parameters(found, self._network, self._optimizer, self._further)
+        self._scale_rates(training.get("initial_rates", ()))
         self.epoch, self.step = found.epoch, found.step
         self.metrics = dict(found.metrics)
         self.stopped = bool(training.get("stopped")) and training.get("epochs") == config.epochs
@@ -137,6 +139,12 @@ class TrainingState:
             _logger.warning(
                 "%s has other samples than this run: epoch %d starts at its first one", location, self.epoch + 1
             )
+
+    def _scale_rates(self, former: Sequence[float]) -> None:
+        """Apply a change of the optimizer's learning rate since the checkpoint, which has the former one."""
+        for rate, old, new in zip(_list_rates(self._optimizer), former, self._initial_rates, strict=False):
+            if old and old != new:
+                rate.set_data(Tensor((rate.asnumpy() * (new / old)).astype(np.float32)))
 
     def load_after_begin(self, found: Checkpoint) -> None:
         """Load what `on_train_begin` resets: callback state and random numbers."""
@@ -163,6 +171,7 @@ class TrainingState:
                 "position": self.position,
                 "loss_sum": self.loss_sum,
                 "stopped": self.stopped,
+                "initial_rates": self._initial_rates,
                 "callbacks": callbacks,
                 "trackers": self._trackers.read_states(),
             },
@@ -195,6 +204,13 @@ def describe_network(network: Any, factory: str | None, arguments: Mapping[str, 
     except (TypeError, ValueError) as error:
         raise UserError(f"network_arguments: must be JSON types ({error})") from None
     return NetworkSpec(factory, plain)
+
+
+def _list_rates(optimizer: Any) -> list[Any]:
+    """Return the optimizer's learning rates that are parameters: one, one for each group, or none with a schedule."""
+    rates = getattr(optimizer, "learning_rate", None)
+    listed = rates if isinstance(rates, (list, tuple)) else (rates,)
+    return [rate for rate in listed if isinstance(rate, mindspore.Parameter) and rate.size == 1]
 
 
 def _copy_parameters(network: Any, optimizer: Any, further: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:

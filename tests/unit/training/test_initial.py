@@ -202,3 +202,19 @@ def test_resumed_run_ignores_initial_weights(tmp_path: Path) -> None:
     run(network := Perceptron(), checkpoint_dir=tmp_path / "checkpoints", initial="nowhere")
 
     np.testing.assert_array_equal(network.first.weight.asnumpy(), expected)
+
+
+def test_resumed_run_has_its_own_learning_rate(tmp_path: Path) -> None:
+    def run(epochs: int, rate: float) -> list[float]:
+        random = np.random.default_rng(0)
+        data = random.random((32, 1, 8, 8), np.float32), np.zeros(32, np.int32)
+        network = Perceptron()
+        optimizer = nn.Adam(network.trainable_params(), rate)
+        config = TrainingConfig(epochs=epochs, checkpoint_dir=tmp_path / "checkpoints", verbose=False)
+        result = fit(network, data, loss=nn.CrossEntropyLoss(), optimizer=optimizer, config=config)
+        return [record["learning_rate"] for record in result.history]
+
+    run(1, 0.004)
+    assert run(2, 0.001) == pytest.approx([0.004, 0.001])
+    # The checkpoint's own rate, which a callback may have lowered, is kept with the same initial one.
+    assert run(3, 0.001) == pytest.approx([0.004, 0.001, 0.001])
