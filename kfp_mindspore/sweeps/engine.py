@@ -20,7 +20,8 @@ from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
-from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, SweepOptions
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, PBT, SweepOptions
+from kfp_mindspore.sweeps.population import Member, list_generations, plan_generation, promote
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 
@@ -83,6 +84,8 @@ def sweep(
     given = SweepOptions(objective=objective, **options)
     known = list(NETWORK_PARAMETERS) if template.get("network") else None
     parsed = space if isinstance(space, Space) else Space(space, known)
+    if list_generations(given) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:
+        raise UserError(f"sweep: {given.pruner} sets the parameter epochs", hint="Set interval and trials instead.")
     folder = Path(directory).absolute()
     description = {
         "template": dict(template),
@@ -161,6 +164,9 @@ class _Engine:
             self._study.enqueue_trial(space.defaults, skip_if_exists=True)
         self._running: list[_Running] = []
         self._failures = 0
+        self._generations = list_generations(options)
+        if self._generations:
+            self._trials = sum(generation.size for generation in self._generations)
         shared = description["template"].get("trainer_parameters") or {}
         self._first_seed = int(shared.get("seed", 0))
 
@@ -170,6 +176,8 @@ class _Engine:
             self._adopt()
             while self._running or self._count() < self._trials:
                 while len(self._running) < self._options.parallel and self._count() < self._trials:
+                    if not self._prepare_generation():
+                        break
                     self._begin(self._study.ask())
                 for running in list(self._running):
                     self._follow(running)
@@ -183,6 +191,44 @@ class _Engine:
         from optuna.trial import TrialState
 
         return sum(trial.state != TrialState.WAITING for trial in self._study.get_trials(deepcopy=False))
+
+    def _prepare_generation(self) -> bool:
+        """Plan the next generation when the former one has ended; return whether another trial may begin."""
+        from optuna.trial import TrialState
+
+        begun = self._count()
+        found = [index for index, generation in enumerate(self._generations) if generation.start == begun and index]
+        if not found:
+            return True
+        former, size = self._generations[found[0] - 1], self._generations[found[0]].size
+        trials = self._study.get_trials(deepcopy=False)
+        # More have been planned, also when an engine was killed while it planned them.
+        planned_before = len(trials) - begun
+        if planned_before == size:
+            return True
+        if self._running:
+            return False
+        members = [
+            Member(
+                trial.number,
+                trial.params,
+                trial.intermediate_values[max(trial.intermediate_values)]
+                if trial.state == TrialState.COMPLETE
+                else None,
+            )
+            for trial in trials[former.start : begun]
+        ]
+        if not any(member.value is not None for member in members):
+            raise ProcessFailedError(f"sweep: all trials of the generation before trial {begun} have failed")
+        seed = f"{self._options.seed} {begun}"
+        is_maximized = self._options.is_maximized
+        if self._options.pruner == PBT:
+            planned = plan_generation(members, self._space, is_maximized=is_maximized, seed=seed)
+        else:
+            planned = promote(members, size, self._space, is_maximized=is_maximized, seed=seed)
+        for parameters, source in planned[planned_before:]:
+            self._study.enqueue_trial(parameters, user_attrs={studies.SOURCE_ATTRIBUTE: source})
+        return True
 
     def _adopt(self) -> None:
         """Go on with an earlier engine's trials, and delete jobs that it has not deleted."""
@@ -207,12 +253,17 @@ class _Engine:
             self._jobs.end(self._name_job(trial.number, seed - 1))
         if self._options.seeds > 1:
             parameters["seed"] = self._first_seed + seed
+        source = trial.user_attrs.get(studies.SOURCE_ATTRIBUTE)
+        for generation in self._generations:
+            if trial.number >= generation.start:
+                parameters["epochs"] = generation.epochs
         slot = min(set(range(self._options.parallel)) - {running.slot for running in self._running}, default=0)
         job = TrialJob(
             number=trial.number,
             name=self._name_job(trial.number, seed),
             parameters=parameters,
             output=studies.name_output(self._description, self._folder, trial.number, seed),
+            source="" if source is None else studies.name_output(self._description, self._folder, source),
             slot=slot,
             slots=self._options.parallel,
         )
@@ -318,7 +369,7 @@ class _Engine:
                 f"sweep: the last {self._failures} trials failed before an epoch: {reason}",
                 hint="After a change, go on with the sweep, or start another one.",
             )
-        is_pruning = self._options.pruner != "none" and not self._options.objectives
+        is_pruning = self._options.pruner != "none" and not self._generations and not self._options.objectives
         if len(running.values) == 1 and state == TrialState.COMPLETE and is_pruning:
             warnings.warn(
                 f"pruner: {self._options.pruner} stops no trial: trial {running.trial.number} has reported one epoch",

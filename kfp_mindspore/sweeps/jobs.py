@@ -122,7 +122,8 @@ class ClientJobs:
             )
         if job.name in self.list_names():
             return
-        if job.source:
+        # A job that was interrupted goes on from its own.
+        if job.source and not Path(job.output, CHECKPOINTS_FOLDER).exists():
             copy_directory(Path(job.source, CHECKPOINTS_FOLDER), Path(job.output, CHECKPOINTS_FOLDER))
         parameters = {**self._shared, **job.parameters}
         template = dict(self._template)

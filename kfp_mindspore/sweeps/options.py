@@ -11,7 +11,8 @@ from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.options import check_options, option
 
 SAMPLERS = ("tpe", "random", "grid", "gp", "cmaes")
-PRUNERS = ("asha", "hyperband", "median", "none")
+PBT, HALVING = "pbt", "halving"
+PRUNERS = ("asha", "hyperband", "median", "none", HALVING, PBT)
 CHECKPOINT_BYTES = "checkpoint_bytes"
 MINIMIZED = ("loss", "eval_loss", CHECKPOINT_BYTES)
 
@@ -32,7 +33,11 @@ class SweepOptions:
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.
         pruner: Which trials are stopped early, by their values after each epoch: `asha`, `hyperband`, `median` or
-            `none`.
+            `none`. With `halving` all trials are paused at their checkpoints, and the best third goes on for three
+            times the epochs. `pbt` is population-based training: after each generation of trials losers go on from a
+            winner's checkpoint with perturbed parameters.
+        population: Members of a generation for `pbt`.
+        interval: Epochs of the first generation for `halving`, and of each for `pbt`.
         seed: The sampler's seed.
 
     Raises:
@@ -47,6 +52,8 @@ class SweepOptions:
     parallel: int = option(1, minimum=1)
     sampler: str = option("tpe", enum=list(SAMPLERS))
     pruner: str = option("asha", enum=list(PRUNERS))
+    population: int = option(4, minimum=2)
+    interval: int = option(1, minimum=1)
     seed: int = option(0, minimum=0)
 
     def __post_init__(self) -> None:
@@ -63,6 +70,10 @@ class SweepOptions:
                 )
         names = [name for name, _ in self._parse_objectives()]
         errors += [f"objectives: {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+        if self.pruner == PBT and self.trials % self.population:
+            errors.append(f"trials: must be a multiple of the population {self.population}, got {self.trials}")
+        if self.pruner in (PBT, HALVING) and (self.objectives or self.seeds > 1 or self.sampler == "grid"):
+            errors.append(f"pruner: {self.pruner} has one objective, one seed and no grid")
         if errors:
             raise ValidationError(errors, subject="sweep")
 

@@ -31,6 +31,8 @@ TRIALS_FOLDER = "trials"
 JOB_ATTRIBUTE, REASON_ATTRIBUTE, SECONDS_ATTRIBUTE = "job", "reason", "seconds"
 # All objectives of each seed, and the number of epochs where Optuna has no intermediate values.
 SEEDS_ATTRIBUTE, EPOCHS_ATTRIBUTE = "seeds", "epochs"
+# Population-based training: the trial whose checkpoint a trial goes on from.
+SOURCE_ATTRIBUTE = "source"
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 _NAME = "sweep"
 
@@ -291,5 +293,4 @@ def _build_pruner(options: SweepOptions) -> BasePruner:
         "asha": pruners.SuccessiveHalvingPruner,
         "hyperband": pruners.HyperbandPruner,
         "median": pruners.MedianPruner,
-        "none": pruners.NopPruner,
-    }[options.pruner]()
+    }.get(options.pruner, pruners.NopPruner)()

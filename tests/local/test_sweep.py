@@ -17,7 +17,7 @@ from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
 from kfp_mindspore.msjob.backends.gang import list_cores
-from kfp_mindspore.sweeps import SweepResult, read_sweep, resume_sweep, sweep
+from kfp_mindspore.sweeps import SweepResult, TrialResult, read_sweep, resume_sweep, sweep
 from tests.support.operators import wait_for
 
 SCRIPT = Path(__file__).parents[1] / "support" / "sweep_script.py"
@@ -290,3 +290,55 @@ def test_trials_share_cores(tmp_path: Path, client: MSJobClient, monkeypatch: py
         ",".join(map(str, cores[share : 2 * share])),
     }
     assert shares[0] != shares[1]
+
+
+@pytest.mark.slow
+def test_population_goes_on_from_winners_checkpoints(tmp_path: Path, client: MSJobClient) -> None:
+    script = SCRIPT.with_name("population_script.py")
+    space = {"rate": {"low": 0.1, "high": 4.0}}
+    options: dict[str, Any] = {"pruner": "pbt", "population": 4, "interval": 2, "parallel": 2, "sampler": "random"}
+    folder = tmp_path / "sweep"
+
+    def interrupt(trial: TrialResult) -> None:
+        if trial.number == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep({"script": str(script)}, space, "loss", directory=folder, trials=12, on_trial=interrupt, **options)
+    result = resume_sweep(folder)
+
+    assert [trial.state for trial in result.trials] == ["complete"] * 12
+    records = [read_records(Path(trial.output, "metrics.jsonl")) for trial in result.trials]
+    # Each generation has two epochs more, and goes on where the former has ended.
+    assert [[record["epoch"] for record in found] for found in records] == [
+        [1 + 2 * generation, 2 + 2 * generation] for generation in range(3) for _ in range(4)
+    ]
+    first = [found[-1]["loss"] for found in records[:4]]
+    loser = first.index(max(first))
+    winner = result.trials[first.index(min(first))]
+    changed = result.trials[4 + loser].parameters["rate"]
+    assert changed in (
+        pytest.approx(0.8 * winner.parameters["rate"]),
+        pytest.approx(1.25 * winner.parameters["rate"]),
+        4.0,
+    )
+    x = 2 * winner.parameters["rate"]
+    assert records[4 + loser][0]["loss"] == pytest.approx(abs(10 - x - changed))
+    kept = [number for number in range(4) if number != loser]
+    assert all(result.trials[4 + number].parameters == result.trials[number].parameters for number in kept)
+    assert client.list_jobs() == []
+
+
+@pytest.mark.slow
+def test_best_third_goes_on_from_its_checkpoint(tmp_path: Path, client: MSJobClient) -> None:
+    script = SCRIPT.with_name("population_script.py")
+    space = {"rate": {"low": 0.1, "high": 3.0}}
+    options: dict[str, Any] = {"pruner": "halving", "interval": 1, "parallel": 2, "sampler": "random", "trials": 5}
+    result = sweep({"script": str(script)}, space, "loss", directory=tmp_path / "sweep", **options)
+
+    assert [trial.state for trial in result.trials] == ["complete"] * 5
+    best = max(result.trials[:4], key=lambda trial: trial.parameters["rate"])
+    last = result.trials[4]
+    assert last.parameters == best.parameters
+    assert [record["epoch"] for record in read_records(Path(last.output, "metrics.jsonl"))] == [2, 3]
+    assert client.list_jobs() == []
