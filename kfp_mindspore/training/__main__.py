@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import training
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # TrainingConfig fields that have no JSON form, or an argument to themselves.
 _WITHOUT_FLAG = ("augment", "train_step", "network_factory", "network_arguments", "metrics")
+_SUGGESTION_PREFIX = "KUBEFLOW_TRAINER_OPT_"
 _LISTS = ("freeze", "initial_optional", "trackers")
 
 
@@ -65,14 +66,41 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train and return the exit code."""
-    options = build_parser().parse_args(argv)
-    import_mindspore()
+    parser = build_parser()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
+        # Behind the others: a search changes what its template has.
+        options = parser.parse_args([*words, *read_suggestions(vars(parser.parse_args(words)), os.environ)])
+        import_mindspore()
         _train(options)
     except KfpMindSporeError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def read_suggestions(known: Collection[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the options that an OptimizationJob of Kubeflow Trainer has chosen, as words of the command line.
+
+    Args:
+        known: Names of options.
+        environment: Variables such as KUBEFLOW_TRAINER_OPT_LEARNING_RATE.
+
+    Raises:
+        UserError: There is no such option.
+    """
+    booleans = {field.name for field in dataclasses.fields(TrainingConfig) if isinstance(field.default, bool)}
+    words = []
+    for variable in sorted(name for name in environment if name.startswith(_SUGGESTION_PREFIX)):
+        name, value = variable.removeprefix(_SUGGESTION_PREFIX).lower(), environment[variable]
+        if name not in known:
+            raise UserError(f"{variable}: the training has no option {name!r}{suggest(name, known)}")
+        flag = name.replace("_", "-")
+        if name in booleans:
+            words.append(f"--{flag}" if value.lower() == "true" else f"--no-{flag}")
+        else:
+            words.append(f"--{flag}={value}")
+    return words
 
 
 def _train(options: argparse.Namespace) -> FitResult:
