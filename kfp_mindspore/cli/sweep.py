@@ -298,7 +298,7 @@ def print_best(result: SweepResult, *, as_json: bool) -> None:
         return
     # Of several objectives no single trial is the best.
     for trial in result.front if len(result.directions) > 1 else [found]:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in trial.values.items())
-        spread = "" if trial.spread is None else f" ± {trial.spread:.2g}"
-        click.echo(f"best: trial {trial.number}, {values}{spread}, {sweeps.describe_parameters(trial.parameters)}")
+        spread = {} if trial.spread is None else {result.objective: f" ± {trial.spread:.2g}"}
+        values = ", ".join(f"{name} {value:.4g}{spread.get(name, '')}" for name, value in trial.values.items())
+        click.echo(f"best: trial {trial.number}, {values}, {sweeps.describe_parameters(trial.parameters)}")
         click.echo(f"checkpoint: {trial.output}/checkpoint")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import secrets
 import statistics
 import time
 import warnings
@@ -20,8 +22,8 @@ from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
-from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, PBT, SweepOptions
-from kfp_mindspore.sweeps.population import Member, list_generations, plan_generation, promote
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, SweepOptions
+from kfp_mindspore.sweeps.population import Member, list_generations, plan_generation
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 
@@ -92,6 +94,7 @@ def sweep(
         "space": list(parsed.to_dict().items()),
         "options": dataclasses.asdict(given),
         "output": output,
+        "name": _name_jobs(folder),
     }
     return _start(folder, description, given, parsed, jobs or _make_jobs(client, template), on_trial)
 
@@ -104,6 +107,12 @@ def resume_sweep(
     description = studies.read_description(folder)
     options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
     return _start(folder, description, options, space, _make_jobs(client, description["template"]), on_trial)
+
+
+def _name_jobs(folder: Path) -> str:
+    """Return the beginning of a sweep's job names: unlike that of a sweep in another directory of this name."""
+    slug = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
+    return f"{slug if slug[:1].isalpha() else f'sweep-{slug}'}"[:30].strip("-") + f"-{secrets.token_hex(3)}"
 
 
 def _make_jobs(client: MSJobClient | None, template: Mapping[str, Any]) -> TrialJobs:
@@ -131,6 +140,7 @@ def _start(
                     f"sweep {folder}: has another training or another space",
                     hint="Use another directory for a new sweep.",
                 )
+            description["name"] = found.get("name", folder.name.lower()[:40])
         engine = _Engine(folder, description, options, space, jobs, on_trial or (lambda trial: None))
         files.write_json(folder / studies.SWEEP_FILE, description)
         engine.run()
@@ -208,24 +218,13 @@ class _Engine:
             return True
         if self._running:
             return False
-        members = [
-            Member(
-                trial.number,
-                trial.params,
-                trial.intermediate_values[max(trial.intermediate_values)]
-                if trial.state == TrialState.COMPLETE
-                else None,
-            )
-            for trial in trials[former.start : begun]
-        ]
-        if not any(member.value is not None for member in members):
+        complete = [trial for trial in trials[former.start : begun] if trial.state == TrialState.COMPLETE]
+        if not complete:
             raise ProcessFailedError(f"sweep: all trials of the generation before trial {begun} have failed")
-        seed = f"{self._options.seed} {begun}"
-        is_maximized = self._options.is_maximized
-        if self._options.pruner == PBT:
-            planned = plan_generation(members, self._space, is_maximized=is_maximized, seed=seed)
-        else:
-            planned = promote(members, size, self._space, is_maximized=is_maximized, seed=seed)
+        last = {trial.number: trial.intermediate_values[max(trial.intermediate_values)] for trial in complete}
+        ranked = sorted(complete, key=lambda trial: last[trial.number], reverse=self._options.is_maximized)
+        members = [Member(trial.number, trial.params) for trial in ranked]
+        planned = plan_generation(members, former, size, self._space, self._options)
         for parameters, source in planned[planned_before:]:
             self._study.enqueue_trial(parameters, user_attrs={studies.SOURCE_ATTRIBUTE: source})
         return True
@@ -276,7 +275,7 @@ class _Engine:
         return running
 
     def _name_job(self, number: int, seed: int) -> str:
-        return f"{self._folder.name.lower()[:36]}-{number}" + (f"-seed{seed}" if seed else "")
+        return f"{self._description['name']}-{number}" + (f"-seed{seed}" if seed else "")
 
     def _follow(self, running: _Running) -> None:
         """Report a trial's new epochs, and end the trial when its job has ended or the pruner stops it."""

@@ -10,21 +10,8 @@ from typing import Any
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob.build import PodPatch, build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS, build_training_command
-from kfp_mindspore.msjob.names import (
-    CONTAINER_NAME,
-    FAILED,
-    REPLICA_INDEX_LABEL,
-    REPLICA_TYPE_LABEL,
-    SUCCEEDED,
-    WORKER,
-)
-from kfp_mindspore.settings import (
-    CHECKPOINT_VARIABLE,
-    DATASET_VARIABLE,
-    METRICS_FILE,
-    OUTPUT_VARIABLE,
-    get_image,
-)
+from kfp_mindspore.msjob.names import CONTAINER_NAME, FAILED, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, SUCCEEDED, WORKER
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE, get_image
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import Parameter, Space
 
@@ -81,10 +68,7 @@ def build_katib_experiment(
     trials = min(trials, given.trials)
     settings = [{"name": "random_state", "value": str(given.seed)}] if given.sampler != "grid" else []
     experiment = {
-        "objective": {
-            "type": "maximize" if given.is_maximized else "minimize",
-            "objectiveMetricName": objective,
-        },
+        "objective": {"type": "maximize" if given.is_maximized else "minimize", "objectiveMetricName": objective},
         "algorithm": {"algorithmName": ALGORITHMS[given.sampler], "algorithmSettings": settings},
         "maxTrialCount": trials,
         "parallelTrialCount": min(given.parallel, trials),
@@ -154,11 +138,7 @@ def _build_parameter(name: str, parameter: Parameter) -> dict[str, Any]:
     space = {key: str(value) for key, value in limits.items() if value is not None}
     if parameter.log:
         space["distribution"] = "logUniform"
-    return {
-        "name": name,
-        "parameterType": "int" if parameter.is_integer else "double",
-        "feasibleSpace": space,
-    }
+    return {"name": name, "parameterType": "int" if parameter.is_integer else "double", "feasibleSpace": space}
 
 
 def _build_condition(kind: str) -> str:

@@ -58,70 +58,41 @@ def _divide(size: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a generation that has ended.
+    """A member of a generation that has ended and not failed.
 
     Args:
         number: Its trial.
         parameters: The trial's parameters.
-        value: The objective after its last epoch; None if it has failed.
     """
 
     number: int
     parameters: Mapping[str, Any]
-    value: float | None
-
-
-def promote(
-    members: Sequence[Member], size: int, space: Space, *, is_maximized: bool, seed: str
-) -> list[tuple[dict[str, Any], int]]:
-    """Return the best members, which go on as they are; the others stay paused at their checkpoints.
-
-    Args:
-        members: The generation, at least one with a value.
-        size: How many go on. With fewer members that have not failed, the best one goes on with perturbed parameters
-            too.
-        space: The sweep's parameters.
-        is_maximized: Whether a greater value is better.
-        seed: Seed for the choices.
-    """
-    generator = random.Random(seed)
-    ranked = _rank(members, is_maximized)
-    promoted = [(dict(member.parameters), member.number) for member in ranked[:size]]
-    missing = range(size - len(promoted))
-    return [*promoted, *((perturb(ranked[0].parameters, space, generator), ranked[0].number) for _ in missing)]
 
 
 def plan_generation(
-    members: Sequence[Member], space: Space, *, is_maximized: bool, seed: str
+    ranked: Sequence[Member], former: Generation, size: int, space: Space, options: SweepOptions
 ) -> list[tuple[dict[str, Any], int]]:
     """Return parameters and the trial to go on from, for each member of the next generation.
 
-    The worst quarter, and members that failed, go on from one of the best quarter with perturbed parameters; the others
-    go on as they are.
+    The best members go on as they are: for `halving` as many as the generation has, for `pbt` all but the worst
+    quarter. The other places go on from one of the best quarter with perturbed parameters. The same arguments give the
+    same plan.
 
     Args:
-        members: The generation, at least one with a value.
+        ranked: Members of the former generation that have not failed, at least one, the best first.
+        former: The former generation.
+        size: Size of the next one.
         space: The sweep's parameters.
-        is_maximized: Whether a greater value is better.
-        seed: Seed for the choices; the same seed plans the same generation.
+        options: The sweep's options.
     """
-    generator = random.Random(seed)
-    ranked = _rank(members, is_maximized)
-    count = max(1, len(members) // _QUARTER)
-    kept = {member.number for member in ranked[: max(len(members) - count, 1)]}
-    planned = []
-    for member in members:
-        if member.number in kept:
-            planned.append((dict(member.parameters), member.number))
-            continue
-        winner = generator.choice(ranked[:count])
+    generator = random.Random(f"{options.seed} {former.start}")
+    quarter = max(1, former.size // _QUARTER)
+    kept = ranked[: max(size - quarter, 1) if options.pruner == PBT else size]
+    planned = [(dict(member.parameters), member.number) for member in kept]
+    while len(planned) < size:
+        winner = generator.choice(ranked[:quarter])
         planned.append((perturb(winner.parameters, space, generator), winner.number))
     return planned
-
-
-def _rank(members: Sequence[Member], is_maximized: bool) -> list[Member]:
-    valued = [member for member in members if member.value is not None]
-    return sorted(valued, key=lambda member: member.value or 0.0, reverse=is_maximized)
 
 
 def perturb(parameters: Mapping[str, Any], space: Space, generator: random.Random) -> dict[str, Any]:

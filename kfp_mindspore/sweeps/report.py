@@ -138,28 +138,16 @@ def _compute_coordinates(ranked: Sequence[TrialResult], space: Space, objective:
 
 
 def _compute_front(name: str, result: SweepResult) -> dict[str, Any]:
-    """Return a point a complete trial: the first objective above another one."""
+    """Return a point a complete trial: another objective and the first one; those of the front are marked."""
     front = {trial.number for trial in result.front}
     trials = [trial for trial in result.trials if name in trial.values]
     across = build_axis(*_get_ends([trial.values[name] for trial in trials]))
-    up = build_axis(*_get_ends([trial.values[result.objective] for trial in trials]))
-    return {
-        "name": name,
-        "low": f"{across.low:.4g}",
-        "high": f"{across.high:.4g}",
-        "bottom": f"{up.low:.4g}",
-        "top": f"{up.high:.4g}",
-        "points": [
-            {
-                "x": round(_MARGIN + (_WIDTH - 2 * _MARGIN) * (x - across.low) / (across.high - across.low), 1),
-                "y": round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (y - up.low) / (up.high - up.low), 1),
-                "is_best": trial.number in front,
-                "label": f"trial {trial.number}: {y:.4g}, {x:.4g}",
-            }
-            for trial in trials
-            for x, y in [(trial.values[name], trial.values[result.objective])]
-        ],
-    }
+    places = [(trial.values[name] - across.low) / (across.high - across.low) for trial in trials]
+    labels = [f"{trial.values[name]:.4g}" for trial in trials]
+    plot = _compute_plot(name, (f"{across.low:.4g}", f"{across.high:.4g}"), trials, places, labels)
+    for trial, point in zip(trials, plot["points"], strict=True):
+        point["is_best"] = trial.number in front
+    return plot
 
 
 def _get_ends(values: Sequence[float]) -> tuple[float, float]:
@@ -169,34 +157,32 @@ def _get_ends(values: Sequence[float]) -> tuple[float, float]:
 def _compute_slice(name: str, parameter: Parameter, trials: Sequence[TrialResult]) -> dict[str, Any]:
     """Return a point a trial: the parameter's value and the objective."""
     used = [trial for trial in trials if name in trial.parameters]
-    values = [trial.value or 0.0 for trial in used] or [0.0]
-    axis = build_axis(min(values), max(values))
-    low, high = _describe_ends(parameter)
+    places = [_place(parameter, trial.parameters[name]) for trial in used]
+    return _compute_plot(name, _describe_ends(parameter), used, places, [str(trial.parameters[name]) for trial in used])
+
+
+def _compute_plot(
+    name: str, ends: tuple[str, str], trials: Sequence[TrialResult], places: Sequence[float], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return a plot of the objective above places on a horizontal axis, 0 to 1."""
+    axis = build_axis(*_get_ends([trial.value or 0.0 for trial in trials]))
+
+    def to_y(value: float) -> float:
+        return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (value - axis.low) / (axis.high - axis.low), 1)
+
     return {
         "name": name,
-        "low": low,
-        "high": high,
-        "ticks": [
-            {
-                "at": round(
-                    _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (value - axis.low) / (axis.high - axis.low), 1
-                ),
-                "label": text,
-            }
-            for value, text in axis.ticks
-        ],
+        "low": ends[0],
+        "high": ends[1],
+        "ticks": [{"at": to_y(value), "label": text} for value, text in axis.ticks],
         "points": [
             {
-                "x": round(_MARGIN + (_WIDTH - 2 * _MARGIN) * _place(parameter, trial.parameters[name]), 1),
-                "y": round(
-                    _HEIGHT
-                    - _MARGIN
-                    - (_HEIGHT - 2 * _MARGIN) * ((trial.value or 0.0) - axis.low) / (axis.high - axis.low),
-                    1,
-                ),
-                "label": f"trial {trial.number}: {trial.parameters[name]}, {trial.value:.4g}",
+                "x": round(_MARGIN + (_WIDTH - 2 * _MARGIN) * place, 1),
+                "y": to_y(trial.value or 0.0),
+                "label": f"trial {trial.number}: {label}, {trial.value:.4g}",
+                "is_best": False,
             }
-            for trial in used
+            for trial, place, label in zip(trials, places, labels, strict=True)
         ],
     }
 

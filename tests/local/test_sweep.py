@@ -69,6 +69,19 @@ def test_defaults_are_first_trial(tmp_path: Path, client: MSJobClient) -> None:
 
 
 @pytest.mark.slow
+def test_sweeps_in_directories_of_one_name_have_their_own_jobs(tmp_path: Path, client: MSJobClient) -> None:
+    names = []
+    for parent in ("first", "second"):
+        # No name of a job.
+        directory = tmp_path / parent / "1. LeNet_5"
+        result = sweep(TEMPLATE, {"x": [0.5]}, "loss", directory=directory, sampler="grid", pruner="none", trials=1)
+        assert result.best.number == 0
+        names.append(json.loads((directory / "sweep.json").read_text())["name"])
+    assert all(name.startswith("sweep-1-lenet-5-") for name in names)
+    assert names[0] != names[1]
+
+
+@pytest.mark.slow
 def test_killed_engine_goes_on_where_it_was(tmp_path: Path, client: MSJobClient) -> None:
     directory = tmp_path / "sweep"
     space = tmp_path / "space.yaml"
@@ -313,19 +326,12 @@ def test_population_goes_on_from_winners_checkpoints(tmp_path: Path, client: MSJ
     assert [[record["epoch"] for record in found] for found in records] == [
         [1 + 2 * generation, 2 + 2 * generation] for generation in range(3) for _ in range(4)
     ]
-    first = [found[-1]["loss"] for found in records[:4]]
-    loser = first.index(max(first))
-    winner = result.trials[first.index(min(first))]
-    changed = result.trials[4 + loser].parameters["rate"]
-    assert changed in (
-        pytest.approx(0.8 * winner.parameters["rate"]),
-        pytest.approx(1.25 * winner.parameters["rate"]),
-        4.0,
-    )
-    x = 2 * winner.parameters["rate"]
-    assert records[4 + loser][0]["loss"] == pytest.approx(abs(10 - x - changed))
-    kept = [number for number in range(4) if number != loser]
-    assert all(result.trials[4 + number].parameters == result.trials[number].parameters for number in kept)
+    ranked = sorted(range(4), key=lambda number: records[number][-1]["loss"])
+    rates = [trial.parameters["rate"] for trial in result.trials]
+    assert rates[4:7] == [rates[number] for number in ranked[:3]]
+    winner = rates[ranked[0]]
+    assert rates[7] in (pytest.approx(0.8 * winner), pytest.approx(1.25 * winner), 4.0)
+    assert records[7][0]["loss"] == pytest.approx(abs(10 - 2 * winner - rates[7]))
     assert client.list_jobs() == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.sweeps import Space, SweepOptions
-from kfp_mindspore.sweeps.population import Member, list_generations, perturb, plan_generation, promote
+from kfp_mindspore.sweeps.population import Generation, Member, list_generations, perturb, plan_generation
 
 SPACE = Space(
     {
@@ -23,27 +23,30 @@ SPACE = Space(
 )
 
 
+PARAMETERS = {"learning_rate": 0.01, "batch_size": 32, "layers": 2, "optimizer": "SGD"}
+
+
 @pytest.mark.parametrize(
-    ("values", "is_maximized", "sources"),
+    ("pruner", "ranked", "size", "sources"),
     [
-        ([0.1, 0.9, 0.5, 0.7], True, [1, 1, 2, 3]),
-        ([0.1, 0.9, 0.5, 0.7], False, [0, 0, 2, 3]),
-        ([None, 0.9, None, 0.7], True, [1, 1, 1, 3]),
-        ([0.5, None], True, [0, 0]),
+        ("pbt", [1, 3, 2, 0], 4, [1, 3, 2, 1]),
+        # Members that failed are losers.
+        ("pbt", [1, 3], 4, [1, 3, 1, 1]),
+        ("pbt", [0], 2, [0, 0]),
+        ("halving", [1, 3, 2, 0], 2, [1, 3]),
+        ("halving", [3], 2, [3, 3]),
     ],
 )
-def test_losers_and_failed_members_go_on_from_winner(
-    values: list[float | None], is_maximized: bool, sources: list[int]
-) -> None:
-    parameters = {"learning_rate": 0.01, "batch_size": 32, "layers": 2, "optimizer": "SGD"}
-    members = [Member(number, parameters, value) for number, value in enumerate(values)]
+def test_losers_go_on_from_winner(pruner: str, ranked: list[int], size: int, sources: list[int]) -> None:
+    members = [Member(number, PARAMETERS) for number in ranked]
+    options = SweepOptions(objective="loss", pruner=pruner, trials=8)
 
-    planned = plan_generation(members, SPACE, is_maximized=is_maximized, seed="1")
+    planned = plan_generation(members, Generation(0, 4, 1), size, SPACE, options)
 
     assert [source for _, source in planned] == sources
-    for number, (chosen, source) in enumerate(planned):
-        assert (chosen == parameters) == (number == source)
-    assert planned == plan_generation(members, SPACE, is_maximized=is_maximized, seed="1")
+    kept = min(len(ranked), size if pruner == "halving" else max(size - 1, 1))
+    assert [parameters == PARAMETERS for parameters, _ in planned] == [place < kept for place in range(size)]
+    assert planned == plan_generation(members, Generation(0, 4, 1), size, SPACE, options)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +62,6 @@ def test_losers_and_failed_members_go_on_from_winner(
 def test_generations_fit_into_trials(options: dict[str, Any], expected: list[tuple[int, int, int]]) -> None:
     found = list_generations(SweepOptions(objective="loss", **options))
     assert [(item.start, item.size, item.epochs) for item in found] == expected
-
-
-def test_best_members_are_promoted() -> None:
-    parameters = {"learning_rate": 0.01, "layers": 2}
-    members = [Member(number, parameters, value) for number, value in enumerate([0.3, None, 0.1, 0.2])]
-
-    assert promote(members, 2, SPACE, is_maximized=False, seed="1") == [(parameters, 2), (parameters, 3)]
-    found = promote(members, 4, SPACE, is_maximized=False, seed="1")
-    assert [source for _, source in found] == [2, 3, 0, 2]
-    assert found[3][0] != parameters
 
 
 @given(st.integers(), st.floats(1e-4, 0.1), st.sampled_from([16, 32, 48]), st.integers(1, 4))
