@@ -96,7 +96,7 @@ def sweep(
         "output": output,
         "name": _name_jobs(folder),
     }
-    return _start(folder, description, given, parsed, jobs or _make_jobs(client, template), on_trial)
+    return _start(folder, description, given, parsed, jobs or _make_jobs(client, template, given), on_trial)
 
 
 def resume_sweep(
@@ -106,7 +106,7 @@ def resume_sweep(
     folder = Path(directory).absolute()
     description = studies.read_description(folder)
     options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
-    return _start(folder, description, options, space, _make_jobs(client, description["template"]), on_trial)
+    return _start(folder, description, options, space, _make_jobs(client, description["template"], options), on_trial)
 
 
 def _name_jobs(folder: Path) -> str:
@@ -115,8 +115,14 @@ def _name_jobs(folder: Path) -> str:
     return f"{slug if slug[:1].isalpha() else f'sweep-{slug}'}"[:30].strip("-") + f"-{secrets.token_hex(3)}"
 
 
-def _make_jobs(client: MSJobClient | None, template: Mapping[str, Any]) -> TrialJobs:
-    return ClientJobs(client or MSJobClient(), template)
+def _make_jobs(client: MSJobClient | None, template: Mapping[str, Any], options: SweepOptions) -> TrialJobs:
+    jobs = ClientJobs(client or MSJobClient(), template)
+    if list_generations(options) and not jobs.is_local:
+        raise UserError(
+            f"sweep: {options.pruner} copies checkpoints, which trials on a cluster have in their pods' volumes",
+            hint="The component sweep_msjob copies them in the artifact store.",
+        )
+    return jobs
 
 
 def _start(

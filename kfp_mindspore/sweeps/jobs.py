@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
 from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.msjob.backends.forks import THREADS_VARIABLE
 from kfp_mindspore.msjob.backends.gang import list_cores
@@ -95,6 +95,9 @@ class ClientJobs:
     Args:
         client: For the jobs.
         template: `MSJobClient.train` arguments that all trials share.
+
+    Attributes:
+        is_local: Whether the jobs run on this machine; only their checkpoints are copied.
     """
 
     poll_seconds = 0.5
@@ -103,23 +106,14 @@ class ClientJobs:
         self._client = client
         self._template = {key: value for key, value in template.items() if key != "trainer_parameters"}
         self._shared = template.get("trainer_parameters") or {}
-        self._is_local = isinstance(client.backend, LocalBackend)
+        self.is_local = isinstance(client.backend, LocalBackend)
 
     def list_names(self) -> Collection[str]:
         """Return the jobs' names."""
         return {job.name for job in self._client.list_jobs()}
 
     def start(self, job: TrialJob) -> None:
-        """Start a job.
-
-        Raises:
-            UserError: It has a source, and its pods run on a cluster.
-        """
-        if job.source and not self._is_local:
-            raise UserError(
-                "sweep: the checkpoints of trials on a cluster are in their pods' volumes, and cannot be copied",
-                hint="The component sweep_msjob copies them in the artifact store.",
-            )
+        """Start a job."""
         if job.name in self.list_names():
             return
         # A job that was interrupted goes on from its own.
@@ -127,7 +121,7 @@ class ClientJobs:
             copy_directory(Path(job.source, CHECKPOINTS_FOLDER), Path(job.output, CHECKPOINTS_FOLDER))
         parameters = {**self._shared, **job.parameters}
         template = dict(self._template)
-        if self._is_local and job.slots > 1 and not isinstance(given := template.get("env_vars") or {}, Sequence):
+        if self.is_local and job.slots > 1 and not isinstance(given := template.get("env_vars") or {}, Sequence):
             template["env_vars"] = {**share_cores(job, template.get("num_workers", 1)), **given}
         with contextlib.suppress(AlreadyExistsError):
             self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
@@ -142,7 +136,7 @@ class ClientJobs:
             error = self._client.explain_failure(found, lines=1)
             reason = ": ".join([error.message, *error.log])
         records: Sequence[Mapping[str, Any]] = ()
-        if self._is_local:
+        if self.is_local:
             file = Path(job.output, METRICS_FILE)
             records = read_records(file) if file.is_file() else ()
         elif isinstance(found.status, DetailedStatus):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.sweeps import Space, SweepOptions
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
+from kfp_mindspore.sweeps import Space, SweepOptions, sweep
 from kfp_mindspore.sweeps.population import Generation, Member, list_generations, perturb, plan_generation
 
 SPACE = Space(
@@ -82,3 +84,11 @@ def test_options_of_population_are_checked() -> None:
         SweepOptions(objective="loss", pruner="pbt", trials=6)
     with pytest.raises(ValidationError, match="pbt has one objective, one seed and no grid"):
         SweepOptions(objective="loss", pruner="pbt", trials=8, seeds=2)
+
+
+def test_generations_are_refused_on_cluster(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("{}")
+    client = MSJobClient(KubernetesBackend("default", kubeconfig=tmp_path / "config"))
+    with pytest.raises(UserError, match="sweep: pbt copies checkpoints"):
+        sweep({"script": "t.py"}, {"x": [1]}, "loss", directory=tmp_path / "s", client=client, pruner="pbt")
+    assert not (tmp_path / "s").exists()
