@@ -160,7 +160,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.environ["KFP_MINDSPORE_HOME"] = f"{directory}/home"
         trials = Trials(Path(directory), count, epochs)
-        singles = run_in_turn({"sweep": lambda: trials.sweep("none", 1), "job": trials.run_job}, max(rounds, 3))
+        singles = run_in_turn({"sweep": lambda: trials.sweep("none", 1), "job": trials.run_job}, rounds)
         log(f"one trial: {singles}")
         ways: dict[str, Callable[[], float]] = {
             "sweep, asha": functools.partial(trials.sweep, "asha"),

@@ -1,7 +1,5 @@
 """The trials of benchmarks/sweeps.py in kfp's ParallelFor, run by kfp.local in this environment."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
