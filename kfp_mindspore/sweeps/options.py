@@ -64,8 +64,9 @@ class SweepOptions:
             ("direction", *["objectives"] * len(self.objectives)), self._parse_objectives(), strict=True
         ):
             if direction not in ("minimize", "maximize") and (direction or name not in (*MINIMIZED, *METRICS)):
+                how = "minimize or maximize" if field == "direction" else f"{name}:minimize or {name}:maximize"
                 errors.append(
-                    f"{field}: must be minimize or maximize for {name!r}, which is no metric of this "
+                    f"{field}: must be {how} for {name!r}, which is no metric of this "
                     f"package{suggest(name, (*MINIMIZED, *METRICS))}"
                 )
         names = [name for name, _ in self._parse_objectives()]

@@ -54,6 +54,8 @@ def test_wrong_space_is_refused_by_name(space: dict[str, Any], message: str) -> 
     [
         ({"objective": "loss", "trials": 0}, "trials: must be an integer ≥ 1, got 0"),
         ({"objective": "loss", "pruner": "asah"}, "pruner: must be"),
+        ({"objective": "loss", "objectives": ["speed"]}, "objectives: must be speed:minimize or speed:maximize"),
+        ({"objective": "loss", "objectives": ["loss"]}, "objectives: 'loss' is there twice"),
         ({"objective": "acuracy"}, "direction: must be minimize or maximize for 'acuracy'"),
     ],
 )
