@@ -4,7 +4,7 @@
     network.ckpt      the network's parameters
     optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
     …                 further training state, such as weights kept by a callback
-    checkpoint.json   epoch, step, seed, network {factory, arguments}, preprocessing (the dataset declaration
+    checkpoint.json   epoch, step, seed, network {factory, arguments, cut}, preprocessing (the dataset declaration
                       that the network was trained on), metrics, training, files {name: {sha256, size}},
                       mindspore_version
 """
@@ -44,10 +44,17 @@ class NetworkSpec:
     Args:
         factory: `module:callable` that returns the network; empty when it cannot be imported.
         arguments: The callable's keyword arguments, JSON types only.
+        cut: Widths of a compressed network, see `mindir.widths.cut_network`; empty for those that the factory builds.
     """
 
     factory: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    cut: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the specification as JSON types."""
+        described = {"factory": self.factory, "arguments": dict(self.arguments)}
+        return {**described, "cut": dict(self.cut)} if self.cut else described
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ def write_checkpoint(
                 "epoch": epoch,
                 "step": step,
                 "seed": seed,
-                "network": {"factory": network.factory, "arguments": dict(network.arguments)},
+                "network": network.to_dict(),
                 "preprocessing": dict(preprocessing or {}),
                 "metrics": dict(metrics or {}),
                 "training": dict(training or {}),
@@ -238,7 +245,11 @@ def _parse_description(path: Path, raw: Any) -> Checkpoint:
             epoch=int(raw["epoch"]),
             step=int(raw["step"]),
             seed=int(raw["seed"]),
-            network=NetworkSpec(_resolve_factory(str(raw["network"]["factory"])), dict(raw["network"]["arguments"])),
+            network=NetworkSpec(
+                _resolve_factory(str(raw["network"]["factory"])),
+                dict(raw["network"]["arguments"]),
+                dict(raw["network"].get("cut", {})),
+            ),
             metrics={str(name): float(value) for name, value in raw["metrics"].items()},
             training=dict(raw.get("training", {})),
             files=parse_entries(raw["files"]),

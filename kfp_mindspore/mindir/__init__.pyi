@@ -4,3 +4,4 @@ from .metadata import inspect_mindir as inspect_mindir
 from .runner import GraphRunner as GraphRunner
 from .runner import ModelRunner as ModelRunner
 from .verify import verify_bundle as verify_bundle
+from .widths import load_network as load_network

@@ -188,6 +188,7 @@ def export_mindir(
 
 def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:
     from kfp_mindspore.mindir.network import build_network
+    from kfp_mindspore.mindir.widths import cut_network
 
     if network is not None and not isinstance(network, str):
         return network
@@ -197,7 +198,9 @@ def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, argument
             f"{checkpoint.path}: does not record how the network is built",
             hint="Name it: --network module:factory, or network=….",
         )
-    return build_network(factory, checkpoint.network.arguments if arguments is None else arguments)
+    cell = build_network(factory, checkpoint.network.arguments if arguments is None else arguments)
+    cut_network(cell, checkpoint.network.cut)
+    return cell
 
 
 def _order_inputs(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, join_names
+from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.mindir.encryption import read_model_key
 from kfp_mindspore.mindir.parameters import load_matching, read_parameters
+from kfp_mindspore.mindir.widths import get_spec
 from kfp_mindspore.stores.artifact_store import StoreError
 from kfp_mindspore.stores.config import open_source
 from kfp_mindspore.training.config import TrainingConfig
@@ -36,8 +38,12 @@ def load_initial(network: Any, config: TrainingConfig) -> None:
         except UserError as error:
             # A download's own path means nothing to the user.
             raise type(error)(error.message.replace(str(path), location), hint=error.hint) from error
+        is_cut = (path / DESCRIPTION).is_file() and bool(Checkpoint.read_description(path).network.cut)
+    hint = _HINT
+    if is_cut and get_spec(network) is None:
+        hint = f"It is compressed: build the network by kfp_mindspore.mindir.load_network({location!r})."
     optional = config.initial_optional if config.initial_strict else ("*",)
-    mismatch = load_matching(network, stored, location, optional=optional, hint=_HINT)
+    mismatch = load_matching(network, stored, location, optional=optional, hint=hint)
     if config.verbose:
         own = [*mismatch.missing, *mismatch.unfit]
         kept = f"; the network's own values of {join_names(own)}" if own else ""
