@@ -23,12 +23,12 @@ class Attention(nn.Cell):
 
     def construct(self, tokens: Tensor) -> Tensor:
         """Return the attended values."""
-        count, width = tokens.shape[1:]
+        count = tokens.shape[1]
         # (N, T, 3, heads, size) to (3, N, heads, T, size).
         parts = self.project(tokens).reshape(-1, count, 3, self.heads, self.size).transpose(2, 0, 3, 1, 4)
         query, key, value = parts[0], parts[1], parts[2]
         weights = ops.softmax(ops.matmul(query, key.swapaxes(-1, -2)) * self.size**-0.5, axis=-1)
-        return self.output(ops.matmul(weights, value).swapaxes(1, 2).reshape(-1, count, width))
+        return self.output(ops.matmul(weights, value).swapaxes(1, 2).reshape(-1, count, self.heads * self.size))
 
 
 class Block(nn.Cell):
