@@ -28,6 +28,7 @@ PACKAGES = {
     "mindir": "Export, verification and execution of MindIR models.",
     "msjob": "Training jobs on this machine and on Kubernetes.",
     "runs": "Pipeline runs on this machine and on Kubeflow Pipelines.",
+    "compression": "Smaller networks: channels cut, fine-tuned, and weights packed.",
     "sweeps": "Trials of one training with other parameters.",
     "training": "Code of a training process.",
     "transform": "Preprocessing and postprocessing.",
@@ -59,6 +60,7 @@ MOVED = {
 # Heading to module and dataclass of options.
 OPTIONS = {
     "Jobs": ("kfp_mindspore.msjob.build", "JobOptions"),
+    "Compression": ("kfp_mindspore.compression.options", "CompressionOptions"),
     "Sweeps": ("kfp_mindspore.sweeps.options", "SweepOptions"),
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
     "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),

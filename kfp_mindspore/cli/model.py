@@ -17,7 +17,8 @@ from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json, print_table
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.compression.options import CompressionOptions
+from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.mindir.options import ExportOptions
@@ -28,7 +29,7 @@ _LISTED = 20
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore model verify out/model --outputs")
 def model() -> None:
-    """Export, import, inspect and verify model bundles (MindIR), and predict with them."""
+    """Export, compress, import, inspect and verify model bundles (MindIR), and predict with them."""
 
 
 def _add_key_option(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -115,6 +116,53 @@ def export(
         click.echo(
             f"{bundle.path}: {state}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
         )
+
+
+@model.command(
+    epilog="Example: kfp-mindspore model compress out/checkpoint --dataset data/digits -o out/small --pruned 0.5",
+)
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.option("--dataset", required=True, type=click.Path(path_type=Path), help="Dataset directory of the training.")
+@click.option("--augment", help="module:function of the training's augmentation, for fine-tuning.")
+@dataclass_options(CompressionOptions)
+@add_json_option
+def compress(
+    checkpoint: Path, output: Path, dataset: Path, augment: str | None, options: CompressionOptions, as_json: bool
+) -> None:
+    """Cut channels and attention heads from the network in CHECKPOINT, and fine-tune it.
+
+    OUTPUT gets a checkpoint, which `model export` takes as any other, and a report. Exit code 3 if the metric loses
+    more than allowed in each round; the best round is written.
+    """
+    os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
+    from kfp_mindspore import compression
+    from kfp_mindspore.compression.result import Round
+
+    def print_round(found: Round) -> None:
+        state = "passed" if found.passed else "gate not met"
+        click.echo(f"{found.pruned:.1%} of the {options.target} cut: {found.value:.4f}, {state}")
+
+    function = None
+    if augment is not None:
+        from kfp_mindspore.mindir.network import import_callable
+
+        function = import_callable(augment, "augment")
+    result = compression.compress(
+        checkpoint, dataset, output, options, augment=function, on_round=None if as_json else print_round
+    )
+    if as_json:
+        print_json(result.to_dict())
+        return
+    before, after = result.before, result.after
+    click.echo(
+        f"{result.checkpoint}: {before.parameters:,} → {after.parameters:,} parameters, batch 32 "
+        f"{before.latency[32] / after.latency[32]:.1f} times as fast; {result.metric} {result.value_before:.4f} → "
+        f"{result.value:.4f} on {result.split}"
+    )
+    if result.left:
+        click.echo(f"left: {join_names([f'{left.layer} ({left.reason})' for left in result.left])}")
+    click.echo(f"report: {result.report}")
 
 
 @model.command(name="import", epilog="Example: kfp-mindspore model import net.mindir --example rows.json -o out/model")

@@ -1,0 +1,133 @@
+"""What a compression did."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.compression.groups import Left
+from kfp_mindspore.compression.options import CompressionOptions
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of cut and fine-tuning.
+
+    Args:
+        wanted: Part of the target that was to be cut.
+        pruned: Part that was cut.
+        value: The metric afterwards.
+        passed: Whether it lost no more than allowed.
+    """
+
+    wanted: float
+    pruned: float
+    value: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A network's sizes.
+
+    Args:
+        parameters: Trainable values.
+        flops: Multiplications and additions for one sample.
+        bytes: Stored weights, moving averages included.
+        latency: The exported graph's median seconds by batch size.
+    """
+
+    parameters: int
+    flops: int
+    bytes: int
+    latency: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A parameter before and after.
+
+    Args:
+        name: The parameter's name.
+        shape_before: Its shape.
+        shape: The cut one.
+        flops_before: Operations for one sample by this weight.
+        flops: The same after the cut.
+        bytes: Stored bytes after compression.
+    """
+
+    name: str
+    shape_before: tuple[int, ...]
+    shape: tuple[int, ...]
+    flops_before: int
+    flops: int
+    bytes: int = 0
+
+    @property
+    def parameters_before(self) -> int:
+        """Values before the cut."""
+        return math.prod(self.shape_before)
+
+    @property
+    def parameters(self) -> int:
+        """Values after the cut."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class CompressionResult:
+    """A compression's result.
+
+    Args:
+        directory: The output directory.
+        options: The options.
+        metric: The gate's metric.
+        split: The split that it was measured on.
+        value_before: The network's metric.
+        value: The compressed network's metric.
+        lost: How much worse it is; below 0 for better.
+        passed: Whether that is allowed.
+        before: The network's sizes.
+        after: The compressed network's sizes.
+        layers: The parameters.
+        left: Layers that could not be cut, with reasons.
+        rounds: The rounds.
+    """
+
+    directory: Path
+    options: CompressionOptions
+    metric: str
+    split: str
+    value_before: float
+    value: float
+    lost: float
+    passed: bool
+    before: Sizes
+    after: Sizes
+    layers: tuple[Layer, ...]
+    left: tuple[Left, ...]
+    rounds: tuple[Round, ...]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The compressed checkpoint's directory."""
+        return self.directory / "checkpoint"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.directory / "compression.html"
+
+    @property
+    def pruned(self) -> float:
+        """Part of the parameters that was cut."""
+        return 1 - self.after.parameters / self.before.parameters
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON types."""
+        described = dataclasses.asdict(self)
+        return {**described, "directory": str(self.directory), "pruned": self.pruned}

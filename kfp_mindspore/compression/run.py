@@ -1,0 +1,367 @@
+"""Compression of a checkpoint: rounds of cut and fine-tuning until the metric holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfp_mindspore import events, files
+from kfp_mindspore.compat.onednn import avoid_slow_convolutions
+from kfp_mindspore.compression.options import CompressionOptions
+from kfp_mindspore.compression.result import CompressionResult, Layer, Round, Sizes
+from kfp_mindspore.data.samples import Samples, read_samples
+from kfp_mindspore.errors import GateNotMetError, UserError, join_names
+from kfp_mindspore.evaluation import get_metric
+from kfp_mindspore.formats.checkpoint import NETWORK_FILE, Checkpoint, NetworkSpec, write_checkpoint
+from kfp_mindspore.formats.dataset import Dataset
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.compression.cutting import Cutter
+    from kfp_mindspore.compression.groups import Kept
+
+    Arrays = dict[str, NDArray[Any]]
+
+CHECKPOINT = "checkpoint"
+REPORT = "compression.html"
+DESCRIPTION = "compression.json"
+# Batches that scores with gradients are computed on.
+_SCORED_BATCHES = 16
+
+
+def compress(
+    checkpoint: Path | str,
+    dataset: Path | str,
+    output_dir: Path | str,
+    options: CompressionOptions | None = None,
+    *,
+    augment: Callable[[Any, np.random.Generator], Any] | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    **changes: Any,
+) -> CompressionResult:
+    """Cut channels and heads from a trained network, fine-tune it, and write a smaller checkpoint.
+
+    The first round cuts `pruned`. If the metric then loses too much, `min_pruned` is tried, and the parts between them
+    by bisection. Each round fine-tunes on the split `train`; the metric is measured on `validation`, or on `test`
+    without one. The cut is checked before: the smaller network computes what the network does with the cut channels at
+    zero. Layers for which that does not hold are left.
+
+    Args:
+        checkpoint: A checkpoint directory by `fit`, which records how its network is built.
+        dataset: The directory of the dataset that it was trained on.
+        output_dir: Directory to write: `checkpoint/`, `compression.html` (the report) and `compression.json`; replaced
+            when it exists.
+        options: The options; default all defaults.
+        augment: Function (batch inputs, numpy Generator) → inputs for fine-tuning, as in TrainingConfig.
+        on_round: Called with each round's result.
+        changes: Fields of `CompressionOptions` that differ from `options`: compress(…, pruned=0.6).
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: The checkpoint, the dataset and the options do not fit together, or nothing can be cut.
+        GateNotMetError: The metric loses more than `max_accuracy_lost` in each round; the best one is written.
+        MissingExtraError: MindSpore is not installed.
+    """
+    options = dataclasses.replace(options or CompressionOptions(), **changes)
+    data = Dataset.open(dataset)
+    metric = get_metric(options.metric, data.task)
+    from kfp_mindspore.mindir.environment import import_mindspore
+    from kfp_mindspore.mindir.parameters import open_checkpoint
+
+    avoid_slow_convolutions()
+    mindspore = import_mindspore()
+    found = open_checkpoint(checkpoint)
+    with events.span("compression"), tempfile.TemporaryDirectory(prefix="kfp-mindspore-compress-") as scratch:
+        work = _Work(found, data, options, augment, Path(scratch))
+        rounds: list[tuple[Round, Kept, Arrays]] = []
+        wanted: float | None = options.pruned
+        while wanted is not None:
+            rounds.append(work.run_round(wanted))
+            if on_round is not None:
+                on_round(rounds[-1][0])
+            wanted = get_next_part([entry for entry, _, _ in rounds], options)
+        passed = [entry for entry in rounds if entry[0].passed]
+        sign = 1 if metric.higher_is_better else -1
+        best = max(passed, key=lambda entry: entry[0].pruned, default=None) or max(
+            rounds, key=lambda entry: sign * entry[0].value
+        )
+        result = work.describe(best, [entry for entry, _, _ in rounds], Path(output_dir))
+        work.write(best, result, mindspore.__version__)
+    if not result.passed:
+        raise GateNotMetError(
+            f"{result.metric} lost {result.lost:.4g} with {best[0].pruned:.1%} of the {options.target} cut, allowed is "
+            f"{options.max_accuracy_lost:g}; the best of {len(rounds)} rounds is kept in {result.checkpoint}",
+            hint="Lower --min-pruned, raise --epochs or --max-accuracy-lost, or try another --method.",
+        )
+    return result
+
+
+def get_next_part(rounds: Sequence[Round], options: CompressionOptions) -> float | None:
+    """Return the part to cut in the next round, or None when there is no better one.
+
+    Args:
+        rounds: The rounds so far, at least one.
+        options: The options.
+    """
+    last = rounds[-1]
+    if len(rounds) == options.rounds or (last.wanted == options.pruned and last.passed):
+        return None
+    if len(rounds) == 1:
+        return options.min_pruned if options.min_pruned < options.pruned else None
+    if not rounds[1].passed:
+        return None
+    low = max(entry.wanted for entry in rounds if entry.passed)
+    high = min(entry.wanted for entry in rounds if not entry.passed)
+    return (low + high) / 2
+
+
+class _Work:
+    """A checkpoint's network with its data, and what the rounds share."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, dataset: Dataset, options: CompressionOptions, augment: Any, scratch: Path
+    ) -> None:
+        from kfp_mindspore.compression.cutting import find_groups
+        from kfp_mindspore.compression.measure import evaluate_network, measure_latency
+        from kfp_mindspore.compression.scores import compute_scores
+        from kfp_mindspore.mindir.parameters import get_source, load_matching, read_parameters
+        from kfp_mindspore.mindir.widths import build_described
+        from kfp_mindspore.training import set_seed
+        from kfp_mindspore.training.losses import build_task_loss
+
+        set_seed(options.seed)
+        self.checkpoint, self.dataset, self.options, self._augment, self._scratch = (
+            *(checkpoint, dataset, options, augment, scratch),
+        )
+        network = build_described(checkpoint)
+        load_matching(network, read_parameters(checkpoint.path), get_source(checkpoint))
+        self._loss = build_task_loss(dataset.task, dataset.labels)
+        if self._loss is None:
+            raise UserError(f"{dataset.path}: task {dataset.task}: compression has no loss to fine-tune with")
+        self._train = self._read("train")
+        self._split = next((name for name in ("validation", "test") if dataset.splits.get(name)), "")
+        if not self._split:
+            raise UserError(f"{dataset.path}: has no split validation or test to measure the metric on")
+        self._held_out = self._read(self._split)
+        self._order = _order_inputs(network, self._train)
+        self.cutter: Cutter = find_groups(
+            lambda: build_described(checkpoint),
+            {parameter.name: parameter.asnumpy().copy() for parameter in network.get_parameters()},
+            self._select(self._train),
+            checkpoint.network.cut,
+        )
+        groups = self.cutter.groups
+        if options.pruned and not groups.groups:
+            reasons = join_names([f"{left.layer} ({left.reason})" for left in groups.left])
+            raise UserError(f"{checkpoint.path}: no layer can be cut: {reasons or 'no layer with weights'}")
+        self._evaluate = evaluate_network
+        self._measure = measure_latency
+        self.value = self._compute_metric(network)
+        self.scores: dict[str, Any] = {}
+        if options.pruned:
+            batches = self._list_batches()
+            self.scores = compute_scores(
+                options.method, self.cutter, self._loss, batches, len(self._order), options.seed
+            )
+
+    def run_round(self, wanted: float) -> tuple[Round, Kept, Arrays]:
+        """Cut, fine-tune and evaluate."""
+        from kfp_mindspore.compression.cutting import set_parameters
+
+        kept, pruned = self._select_kept(wanted)
+        network = self.cutter.cut(kept)
+        self._fine_tune(network)
+        values = {parameter.name: parameter.asnumpy().copy() for parameter in network.get_parameters()}
+        # Compiled for training: a fresh one is evaluated.
+        network = self.cutter.cut(kept)
+        set_parameters(network, values)
+        value = self._compute_metric(network)
+        lost = self._get_lost(value)
+        return Round(wanted, pruned, value, lost <= self.options.max_accuracy_lost + 1e-9), kept, values
+
+    def describe(self, best: tuple[Round, Kept, Arrays], rounds: Sequence[Round], output: Path) -> CompressionResult:
+        """Return the result of the best round."""
+        from kfp_mindspore.compression.cutting import set_parameters
+
+        chosen, kept, values = best
+        network = self.cutter.cut(kept)
+        set_parameters(network, values)
+        groups = self.cutter.groups
+        whole = self.cutter.cut(groups.whole)
+        latency_before, latency = self._measure([whole, network], self._select(self._train))
+        return CompressionResult(
+            directory=output,
+            options=self.options,
+            metric=get_metric(self.options.metric, self.dataset.task).name,
+            split=self._split,
+            value_before=self.value,
+            value=chosen.value,
+            lost=self._get_lost(chosen.value),
+            passed=chosen.passed,
+            before=self._get_sizes(groups.whole, latency_before, 4),
+            after=self._get_sizes(kept, latency, 4),
+            layers=tuple(self._list_layers(kept)),
+            left=groups.left,
+            rounds=tuple(rounds),
+        )
+
+    def write(self, best: tuple[Round, Kept, Arrays], result: CompressionResult, version: str) -> None:
+        """Write checkpoint, report and description."""
+        import mindspore
+
+        from kfp_mindspore.compression.report import render_report
+
+        chosen, kept, values = best
+        former, spec = self.checkpoint, self.checkpoint.network
+        cut = {name: found for name, found in self.cutter.describe(kept).items() if found}
+        with files.replace_directory(result.directory) as directory:
+            with write_checkpoint(
+                directory / CHECKPOINT,
+                epoch=former.epoch,
+                step=former.step,
+                seed=former.seed,
+                network=NetworkSpec(spec.factory, spec.arguments, cut),
+                metrics={result.metric: chosen.value},
+                training={"compression": dataclasses.asdict(self.options)},
+                mindspore_version=version,
+                preprocessing=former.preprocessing,
+            ) as target:
+                saved = [{"name": name, "data": mindspore.Tensor(value)} for name, value in values.items()]
+                mindspore.save_checkpoint(saved, str(target / NETWORK_FILE))
+            files.write_json(directory / DESCRIPTION, result.to_dict())
+            files.write_text(directory / REPORT, render_report(result))
+
+    def _read(self, split: str) -> Samples:
+        samples = read_samples(self.dataset, split, preprocessing=self.checkpoint.preprocessing or None)
+        if samples.target is None:
+            raise UserError(f"{self.dataset.path}: has no target to fine-tune with")
+        return samples
+
+    def _select(self, samples: Samples) -> Arrays:
+        return {name: samples.inputs[name] for name in self._order}
+
+    def _compute_metric(self, network: Any) -> float:
+        held_out = self._held_out
+        return self._evaluate(network, self._select(held_out), held_out, self.dataset, self.options.metric)
+
+    def _get_lost(self, value: float) -> float:
+        metric = get_metric(self.options.metric, self.dataset.task)
+        return (self.value - value) * (1 if metric.higher_is_better else -1)
+
+    def _list_batches(self) -> list[tuple[NDArray[Any], ...]]:
+        samples, size = self._train, self.options.batch_size
+        assert samples.target is not None
+        arrays = (*self._select(samples).values(), samples.target)
+        order = np.random.default_rng(self.options.seed).permutation(len(samples))[: size * _SCORED_BATCHES]
+        return [
+            tuple(array[rows] for array in arrays)
+            for rows in (order[start : start + size] for start in range(0, len(order), size))
+            if len(rows) == min(size, len(order))
+        ]
+
+    def _select_kept(self, wanted: float) -> tuple[Kept, float]:
+        """Return the units that stay when at least a part of the target goes, and the part that goes."""
+        from kfp_mindspore.compression.groups import select_units
+
+        groups = self.cutter.groups
+        if not wanted:
+            return groups.whole, 0.0
+
+        def compute(kept: Kept) -> float:
+            if self.options.target == "latency":
+                networks = [self.cutter.cut(units) for units in (groups.whole, kept)]
+                before, after = self._measure(networks, self._select(self._train))
+                return 1 - after[32] / before[32]
+            count = groups.count_flops if self.options.target == "flops" else groups.count_parameters
+            return 1 - count(kept) / count(groups.whole)
+
+        kept = select_units(groups, self.scores, 1.0)
+        pruned = compute(kept)
+        if pruned < wanted:
+            reasons = join_names([f"{left.layer} ({left.reason})" for left in groups.left])
+            raise UserError(
+                f"pruned: {wanted:.1%} of the {self.options.target} cannot be cut, at most {pruned:.1%}; left are "
+                f"{reasons or 'no layers'}",
+                hint="Each layer keeps at least a tenth of its channels.",
+            )
+        low, high = 0.0, 1.0
+        for _ in range(5 if self.options.target == "latency" else 12):
+            part = (low + high) / 2
+            tried = select_units(groups, self.scores, part)
+            reached = compute(tried)
+            if reached >= wanted:
+                high, kept, pruned = part, tried, reached
+            else:
+                low = part
+        return kept, pruned
+
+    def _fine_tune(self, network: Any) -> None:
+        from mindspore import nn
+
+        from kfp_mindspore.compression.distillation import build_distillation
+        from kfp_mindspore.training import Schedule, TrainingConfig, fit
+
+        options, samples = self.options, self._train
+        step = None
+        if options.distillation:
+            is_logits = self.dataset.task in ("classification", "language_model")
+            teacher = self.cutter.cut(self.cutter.groups.whole)
+            step = build_distillation(teacher, options.distillation, options.temperature, is_logits=is_logits)
+        inputs = self._select(samples)
+        columns: list[Any] = [inputs if len(inputs) > 1 else next(iter(inputs.values())), samples.target]
+        if samples.weight is not None:
+            columns.append(samples.weight)
+        fit(
+            network,
+            tuple(columns),
+            loss=self._loss,
+            optimizer=nn.AdamWeightDecay(network.trainable_params(), options.learning_rate, weight_decay=1e-4),
+            config=TrainingConfig(
+                epochs=options.epochs,
+                batch_size=min(options.batch_size, len(samples)),
+                seed=options.seed,
+                schedule=Schedule(name="cosine", end=0.01, warmup_epochs=options.epochs / 10),
+                train_step=step,
+                augment=self._augment,
+                export_check="off",
+                trackers=(),
+                output_dir=self._scratch / "fit",
+                checkpoint_dir=tempfile.mkdtemp(dir=self._scratch),
+                checkpoint_epochs=options.epochs,
+                verbose=False,
+            ),
+        )
+
+    def _get_sizes(self, kept: Kept, latency: Mapping[int, float], width: int) -> Sizes:
+        groups = self.cutter.groups
+        values = sum(int(np.prod(shape)) for shape in groups.get_shapes(kept).values())
+        return Sizes(groups.count_parameters(kept), groups.count_flops(kept), values * width, dict(latency))
+
+    def _list_layers(self, kept: Kept) -> list[Layer]:
+        groups = self.cutter.groups
+        after, flops = groups.get_shapes(kept), groups.count_layer_flops(kept)
+        whole = groups.count_layer_flops(groups.whole)
+        return [
+            Layer(
+                *(name, tuple(shape), tuple(after[name]), whole.get(name, 0), flops.get(name, 0)),
+                bytes=4 * int(np.prod(after[name])),
+            )
+            for name, shape in groups.shapes.items()
+        ]
+
+
+def _order_inputs(network: Any, samples: Samples) -> list[str]:
+    """Return the samples' input names in the order of `construct`'s parameters."""
+    names = list(inspect.signature(network.construct).parameters)
+    if len(samples.inputs) > 1 and set(samples.inputs) <= set(names):
+        return [name for name in names if name in samples.inputs]
+    return list(samples.inputs)

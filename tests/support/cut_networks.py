@@ -1,0 +1,119 @@
+"""Networks whose layers share channels in different ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import nn, ops
+
+
+def build_convolution(inputs: int, outputs: int, group: int = 1, *, has_bias: bool = False) -> nn.Conv2d:
+    """Return a 3 × 3 convolution that keeps height and width."""
+    return nn.Conv2d(inputs, outputs, 3, group=group, has_bias=has_bias)
+
+
+class Plain(nn.Cell):  # type: ignore[misc]
+    """Two convolutions with BatchNorm, flattened into a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.SequentialCell(
+            *(build_convolution(1, 6), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2, 2)),
+            *(build_convolution(6, 8, has_bias=True), nn.ReLU(), nn.Flatten()),
+            *(nn.Dense(8 * 16, 10), nn.ReLU(), nn.Dense(10, 3)),
+        )
+
+    def construct(self, image: Any) -> Any:
+        return self.layers(image)
+
+
+class Residual(nn.Cell):  # type: ignore[misc]
+    """A residual block between two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = build_convolution(1, 6), nn.BatchNorm2d(6)
+        self.first, self.second = build_convolution(6, 5), build_convolution(5, 6)
+        self.head = nn.Dense(6, 3)
+
+    def construct(self, image: Any) -> Any:
+        values = ops.relu(self.norm(self.stem(image)))
+        values = values + self.second(ops.relu(self.first(values)))
+        return self.head(values.mean((2, 3)))
+
+
+class Depthwise(nn.Cell):  # type: ignore[misc]
+    """A depthwise and a pointwise convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.depthwise = build_convolution(1, 6), build_convolution(6, 6, 6)
+        self.pointwise = nn.Conv2d(6, 7, 1)
+        self.head = nn.Dense(7, 3)
+
+    def construct(self, image: Any) -> Any:
+        return self.head(ops.relu(self.pointwise(ops.relu(self.depthwise(self.stem(image))))).mean((2, 3)))
+
+
+class Concatenated(nn.Cell):  # type: ignore[misc]
+    """Two branches joined along the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = build_convolution(1, 4), build_convolution(1, 5)
+        self.norm, self.mix, self.head = nn.BatchNorm2d(9), build_convolution(9, 6), nn.Dense(6, 3)
+
+    def construct(self, image: Any) -> Any:
+        values = self.norm(ops.cat((self.left(image), self.right(image)), 1))
+        return self.head(self.mix(ops.relu(values)).mean((2, 3)))
+
+
+class Gated(nn.Cell):  # type: ignore[misc]
+    """Channels that are multiplied by a gate of their mean, as in squeeze and excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down, self.up = build_convolution(1, 6), nn.Dense(6, 4), nn.Dense(4, 6)
+        self.head = nn.Dense(6, 3)
+
+    def construct(self, image: Any) -> Any:
+        values = ops.relu(self.stem(image))
+        gate = ops.sigmoid(self.up(ops.relu(self.down(values.mean((2, 3))))))
+        return self.head((values * gate.reshape(gate.shape[0], gate.shape[1], 1, 1)).mean((2, 3)))
+
+
+class Shared(nn.Cell):  # type: ignore[misc]
+    """A dense layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten, self.first = nn.Flatten(), nn.Dense(64, 6)
+        self.twice, self.head = nn.Dense(6, 6), nn.Dense(6, 3)
+
+    def construct(self, image: Any) -> Any:
+        values = ops.relu(self.first(self.flatten(image)))
+        return self.head(ops.relu(self.twice(ops.relu(self.twice(values)))))
+
+
+class Sorted(nn.Cell):  # type: ignore[misc]
+    """Channels that an operator without a rule mixes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.middle, self.head = build_convolution(1, 6), build_convolution(6, 5), nn.Dense(5, 3)
+
+    def construct(self, image: Any) -> Any:
+        values = ops.cumsum(self.stem(image), 1)
+        return self.head(ops.relu(self.middle(values)).mean((2, 3)))
+
+
+class Hardwired(nn.Cell):  # type: ignore[misc]
+    """A width in the code of `construct`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.middle, self.head = build_convolution(1, 6), build_convolution(6, 5), nn.Dense(5 * 64, 3)
+
+    def construct(self, image: Any) -> Any:
+        values = ops.relu(self.stem(image)).reshape(-1, 6, 8, 8)
+        return self.head(ops.relu(self.middle(values)).reshape(values.shape[0], -1))
