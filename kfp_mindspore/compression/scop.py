@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kfp_mindspore.compression.cutting import Cutter
-    from kfp_mindspore.compression.scores import Scores
 
 _EPOCHS, _LEARNING_RATE = 4, 0.1
 # Values of an input up to which its covariance is computed; larger ones have independent knock-offs.
@@ -58,7 +57,7 @@ class MixedLayer(nn.Cell):  # type: ignore[misc]
 
 def score_scop(
     cutter: Cutter, loss: Any, batches: Sequence[tuple[NDArray[Any], ...]], inputs: int, seed: int
-) -> Scores:
+) -> dict[str, NDArray[np.float64]]:
     """Return each unit's trained part of real features, 0 to 1.
 
     Args:
