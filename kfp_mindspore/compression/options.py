@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.formats.packed import SEARCHED_BITS
 from kfp_mindspore.options import check_options, option
 
 METHODS = ("l1", "bn", "taylor", "scop", "random")
 TARGETS = ("parameters", "flops", "latency")
-# Bits of a packed weight by form.
-WEIGHTS = {"float32": 32, "float16": 16, "int8": 8, "slb4": 4, "slb2": 2, "slb1": 1}
+WEIGHTS = ("float32", "float16", "int8", *SEARCHED_BITS)
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class CompressionOptions:
             layer; `taylor`: weight · gradient; `scop`: real features against knock-off ones; `random`: a control.
         pruned: Part that is cut in the first round, 0 to below 1. 0 cuts nothing, to pack weights only.
         min_pruned: Least part that later rounds may go back to when the first one loses too much.
-        target: What the parts are of: `parameters`, `flops` (multiplications and additions for a sample) or `latency`
-            (measured at batch 32).
+        target: What the parts are of. `parameters`; `flops`, multiplications and additions for a sample; or `latency`,
+            measured at batch 32.
         max_accuracy_lost: Most that the metric may worsen, in its units.
         metric: Metric of the gate; default the task's.
         rounds: Most rounds of cut and fine-tuning.
@@ -32,7 +32,7 @@ class CompressionOptions:
         learning_rate: Peak learning rate of fine-tuning (AdamW, cosine schedule).
         distillation: Weight of the loss between the cut network's outputs and the whole one's, 0 to 1.
         temperature: Divisor of both networks' logits in it.
-        weights: Form of stored weights: `float32`, `float16`, `int8` with a scale a channel, or searched low-bit
+        weights: Form of stored weights. `float32`, `float16`, `int8` with a scale a channel, or searched low-bit
             weights of 4, 2 or 1 bits (`slb4`, `slb2`, `slb1`).
         seed: Seed for fine-tuning and random scores.
 

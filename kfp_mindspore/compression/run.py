@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from kfp_mindspore.errors import GateNotMetError, UserError, join_names
 from kfp_mindspore.evaluation import get_metric
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, Checkpoint, NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.packed import PACKED_FILE, SEARCHED_BITS, count_bytes, pack, widen, write_packed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +46,7 @@ def compress(
     *,
     augment: Callable[[Any, np.random.Generator], Any] | None = None,
     on_round: Callable[[Round], None] | None = None,
+    strict: bool = True,
     **changes: Any,
 ) -> CompressionResult:
     """Cut channels and heads from a trained network, fine-tune it, and write a smaller checkpoint.
@@ -61,6 +64,7 @@ def compress(
         options: The options; default all defaults.
         augment: Function (batch inputs, numpy Generator) → inputs for fine-tuning, as in TrainingConfig.
         on_round: Called with each round's result.
+        strict: Whether to raise GateNotMetError; otherwise the result has `passed` False.
         changes: Fields of `CompressionOptions` that differ from `options`: compress(…, pruned=0.6).
 
     Returns:
@@ -82,24 +86,24 @@ def compress(
     found = open_checkpoint(checkpoint)
     with events.span("compression"), tempfile.TemporaryDirectory(prefix="kfp-mindspore-compress-") as scratch:
         work = _Work(found, data, options, augment, Path(scratch))
-        rounds: list[tuple[Round, Kept, Arrays]] = []
+        attempts: list[_Attempt] = []
         wanted: float | None = options.pruned
         while wanted is not None:
-            rounds.append(work.run_round(wanted))
+            attempts.append(work.run_round(wanted))
             if on_round is not None:
-                on_round(rounds[-1][0])
-            wanted = get_next_part([entry for entry, _, _ in rounds], options)
-        passed = [entry for entry in rounds if entry[0].passed]
+                on_round(attempts[-1].round)
+            wanted = get_next_part([attempt.round for attempt in attempts], options)
+        passed = [attempt for attempt in attempts if attempt.round.passed]
         sign = 1 if metric.higher_is_better else -1
-        best = max(passed, key=lambda entry: entry[0].pruned, default=None) or max(
-            rounds, key=lambda entry: sign * entry[0].value
+        best = max(passed, key=lambda attempt: attempt.round.pruned, default=None) or max(
+            attempts, key=lambda attempt: sign * attempt.round.value
         )
-        result = work.describe(best, [entry for entry, _, _ in rounds], Path(output_dir))
+        result = work.describe(best, [attempt.round for attempt in attempts], Path(output_dir))
         work.write(best, result, mindspore.__version__)
-    if not result.passed:
+    if strict and not result.passed:
         raise GateNotMetError(
-            f"{result.metric} lost {result.lost:.4g} with {best[0].pruned:.1%} of the {options.target} cut, allowed is "
-            f"{options.max_accuracy_lost:g}; the best of {len(rounds)} rounds is kept in {result.checkpoint}",
+            f"{result.metric} lost {result.lost:.4g} with {best.round.pruned:.1%} of the {options.target} cut, allowed "
+            f"is {options.max_accuracy_lost:g}; the best of {len(attempts)} rounds is kept in {result.checkpoint}",
             hint="Lower --min-pruned, raise --epochs or --max-accuracy-lost, or try another --method.",
         )
     return result
@@ -155,7 +159,7 @@ class _Work:
         self._order = _order_inputs(network, self._train)
         self.cutter: Cutter = find_groups(
             lambda: build_described(checkpoint),
-            {parameter.name: parameter.asnumpy().copy() for parameter in network.get_parameters()},
+            _read_values(network),
             self._select(self._train),
             checkpoint.network.cut,
         )
@@ -173,28 +177,31 @@ class _Work:
                 options.method, self.cutter, self._loss, batches, len(self._order), options.seed
             )
 
-    def run_round(self, wanted: float) -> tuple[Round, Kept, Arrays]:
+    def run_round(self, wanted: float) -> _Attempt:
         """Cut, fine-tune and evaluate."""
         from kfp_mindspore.compression.cutting import set_parameters
 
         kept, pruned = self._select_kept(wanted)
         network = self.cutter.cut(kept)
-        self._fine_tune(network)
-        values = {parameter.name: parameter.asnumpy().copy() for parameter in network.get_parameters()}
-        # Compiled for training: a fresh one is evaluated.
+        if pruned:
+            self._fine_tune(network)
+        values = _read_values(network)
+        searched: dict[str, Any] = {}
+        if self.options.weights in SEARCHED_BITS:
+            values, searched = self._search_weights(kept, values)
+        form = self.options.weights
+        packed = {name: pack(value, form, searched.get(name)) for name, value in values.items()}
+        # Compiled for training: a fresh one is evaluated, with the weights as they are stored.
         network = self.cutter.cut(kept)
-        set_parameters(network, values)
+        set_parameters(network, {name: widen(parts, values[name].shape) for name, parts in packed.items()})
         value = self._compute_metric(network)
         lost = self._get_lost(value)
-        return Round(wanted, pruned, value, lost <= self.options.max_accuracy_lost + 1e-9), kept, values
+        return _Attempt(Round(wanted, pruned, value, lost <= self.options.max_accuracy_lost + 1e-9), kept, packed)
 
-    def describe(self, best: tuple[Round, Kept, Arrays], rounds: Sequence[Round], output: Path) -> CompressionResult:
+    def describe(self, best: _Attempt, rounds: Sequence[Round], output: Path) -> CompressionResult:
         """Return the result of the best round."""
-        from kfp_mindspore.compression.cutting import set_parameters
-
-        chosen, kept, values = best
+        chosen, kept = best.round, best.kept
         network = self.cutter.cut(kept)
-        set_parameters(network, values)
         groups = self.cutter.groups
         whole = self.cutter.cut(groups.whole)
         latency_before, latency = self._measure([whole, network], self._select(self._train))
@@ -207,22 +214,21 @@ class _Work:
             value=chosen.value,
             lost=self._get_lost(chosen.value),
             passed=chosen.passed,
-            before=self._get_sizes(groups.whole, latency_before, 4),
-            after=self._get_sizes(kept, latency, 4),
-            layers=tuple(self._list_layers(kept)),
+            before=self._get_sizes(groups.whole, latency_before),
+            after=self._get_sizes(kept, latency, best.packed),
+            layers=tuple(self._list_layers(best)),
             left=groups.left,
             rounds=tuple(rounds),
         )
 
-    def write(self, best: tuple[Round, Kept, Arrays], result: CompressionResult, version: str) -> None:
+    def write(self, best: _Attempt, result: CompressionResult, version: str) -> None:
         """Write checkpoint, report and description."""
         import mindspore
 
         from kfp_mindspore.compression.report import render_report
 
-        chosen, kept, values = best
         former, spec = self.checkpoint, self.checkpoint.network
-        cut = {name: found for name, found in self.cutter.describe(kept).items() if found}
+        cut = {name: found for name, found in self.cutter.describe(best.kept).items() if found}
         with files.replace_directory(result.directory) as directory:
             with write_checkpoint(
                 directory / CHECKPOINT,
@@ -230,13 +236,18 @@ class _Work:
                 step=former.step,
                 seed=former.seed,
                 network=NetworkSpec(spec.factory, spec.arguments, cut),
-                metrics={result.metric: chosen.value},
+                metrics={result.metric: result.value},
                 training={"compression": dataclasses.asdict(self.options)},
                 mindspore_version=version,
                 preprocessing=former.preprocessing,
             ) as target:
-                saved = [{"name": name, "data": mindspore.Tensor(value)} for name, value in values.items()]
-                mindspore.save_checkpoint(saved, str(target / NETWORK_FILE))
+                if self.options.weights == "float32":
+                    saved = [
+                        {"name": name, "data": mindspore.Tensor(parts["values"])} for name, parts in best.packed.items()
+                    ]
+                    mindspore.save_checkpoint(saved, str(target / NETWORK_FILE))
+                else:
+                    write_packed(target / PACKED_FILE, best.packed, self.cutter.groups.get_shapes(best.kept))
             files.write_json(directory / DESCRIPTION, result.to_dict())
             files.write_text(directory / REPORT, render_report(result))
 
@@ -304,7 +315,23 @@ class _Work:
                 low = part
         return kept, pruned
 
-    def _fine_tune(self, network: Any) -> None:
+    def _search_weights(self, kept: Kept, values: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        """Return the parameters after a search of low-bit weights, and the searched codes with their scales."""
+        from kfp_mindspore.compression.cutting import set_parameters
+        from kfp_mindspore.compression.lowbit import Cooling, search_weights
+
+        network = self.cutter.cut(kept)
+        set_parameters(network, values)
+        # Wrapped layers have other names for their parameters.
+        own = {parameter.name: parameter for parameter in network.get_parameters()}
+        layers, temperature = search_weights(network, SEARCHED_BITS[self.options.weights])
+        if not layers:
+            raise UserError(f"weights: {self.options.weights} needs three or more nn.Dense and nn.Conv2d layers")
+        self._fine_tune(network, callbacks=[Cooling(temperature, self.options.epochs)])
+        trained = {name: parameter.asnumpy().copy() for name, parameter in own.items()}
+        return trained, {name: layer.read() for name, layer in layers.items()}
+
+    def _fine_tune(self, network: Any, callbacks: Sequence[Any] = ()) -> None:
         from mindspore import nn
 
         from kfp_mindspore.compression.distillation import build_distillation
@@ -324,6 +351,7 @@ class _Work:
             network,
             tuple(columns),
             loss=self._loss,
+            callbacks=list(callbacks),
             optimizer=nn.AdamWeightDecay(network.trainable_params(), options.learning_rate, weight_decay=1e-4),
             config=TrainingConfig(
                 epochs=options.epochs,
@@ -341,22 +369,39 @@ class _Work:
             ),
         )
 
-    def _get_sizes(self, kept: Kept, latency: Mapping[int, float], width: int) -> Sizes:
+    def _get_sizes(self, kept: Kept, latency: Mapping[int, float], packed: Mapping[str, Any] | None = None) -> Sizes:
         groups = self.cutter.groups
-        values = sum(int(np.prod(shape)) for shape in groups.get_shapes(kept).values())
-        return Sizes(groups.count_parameters(kept), groups.count_flops(kept), values * width, dict(latency))
+        stored = (
+            sum(value.nbytes for value in self.cutter.values.values())
+            if packed is None
+            else sum(map(count_bytes, packed.values()))
+        )
+        return Sizes(groups.count_parameters(kept), groups.count_flops(kept), stored, dict(latency))
 
-    def _list_layers(self, kept: Kept) -> list[Layer]:
+    def _list_layers(self, best: _Attempt) -> list[Layer]:
         groups = self.cutter.groups
-        after, flops = groups.get_shapes(kept), groups.count_layer_flops(kept)
+        after, flops = groups.get_shapes(best.kept), groups.count_layer_flops(best.kept)
         whole = groups.count_layer_flops(groups.whole)
         return [
             Layer(
                 *(name, tuple(shape), tuple(after[name]), whole.get(name, 0), flops.get(name, 0)),
-                bytes=4 * int(np.prod(after[name])),
+                bytes=count_bytes(best.packed[name]),
             )
             for name, shape in groups.shapes.items()
         ]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A round with the units that it kept and its parameters, packed as they are stored."""
+
+    round: Round
+    kept: Kept
+    packed: Mapping[str, Mapping[str, Any]]
+
+
+def _read_values(network: Any) -> Arrays:
+    return {parameter.name: parameter.asnumpy().copy() for parameter in network.get_parameters()}
 
 
 def _order_inputs(network: Any, samples: Samples) -> list[str]:

@@ -1,7 +1,7 @@
 """The checkpoint directory: written atomically, listed newest first, checked by digests.
 
 <root>/<epochs done, 5 digits>-<steps done>/    or a directory with any other name for a final one
-    network.ckpt      the network's parameters
+    network.ckpt      the network's parameters, or network.packed.npz (`formats.packed`) in a compressed checkpoint
     optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
     …                 further training state, such as weights kept by a callback
     checkpoint.json   epoch, step, seed, network {factory, arguments, cut}, preprocessing (the dataset declaration
@@ -24,6 +24,7 @@ from typing import Any
 from kfp_mindspore import files
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields, parse_entries
+from kfp_mindspore.formats.packed import PACKED_FILE
 
 DESCRIPTION = "checkpoint.json"
 NETWORK_FILE = "network.ckpt"
@@ -88,8 +89,8 @@ class Checkpoint:
 
     @property
     def network_file(self) -> Path:
-        """The network's parameters, for `mindspore.load_checkpoint`."""
-        return self.path / NETWORK_FILE
+        """The network's parameters, for `mindspore.load_checkpoint`; packed ones are read by `formats.packed`."""
+        return self.path / (PACKED_FILE if PACKED_FILE in self.files else NETWORK_FILE)
 
     @property
     def optimizer_file(self) -> Path:

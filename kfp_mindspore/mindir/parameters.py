@@ -18,6 +18,7 @@ from kfp_mindspore.compat.protobuf import load_standalone
 from kfp_mindspore.errors import NotFoundError, UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, HINT, Checkpoint, NetworkSpec
+from kfp_mindspore.formats.packed import PACKED_FILE, read_packed
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.mindir.metadata import read_weights
 from kfp_mindspore.mindir.options import parse_renames
@@ -185,8 +186,12 @@ def read_checkpoint(checkpoint: Checkpoint, scratch: Path, strategy: Path | str 
     """
     if is_sharded(checkpoint.path):
         return _read_file(merge_shards(checkpoint.path, scratch, strategy))
+    if (source := get_source(checkpoint)).name == PACKED_FILE:
+        from mindspore import Tensor
+
+        return {name: Tensor(value) for name, value in read_packed(source).items()}
     stored: dict[str, Any] = {}
-    for file in find_files(get_source(checkpoint)):
+    for file in find_files(source):
         stored |= _read_file(file)
     return stored
 

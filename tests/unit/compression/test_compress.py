@@ -102,6 +102,22 @@ def test_methods_and_targets(method: str, target: str, checkpoint: Path, dataset
         assert result.after.flops <= 0.8 * result.before.flops
 
 
+@pytest.mark.parametrize(("weights", "least"), [("int8", 3.0), ("slb4", 4.5), ("slb1", 8.0)])
+def test_packed_weights_are_smaller_and_export(
+    weights: str, least: float, checkpoint: Path, dataset: Path, tmp_path: Path
+) -> None:
+    result = compress(checkpoint, dataset, tmp_path / "packed", OPTIONS, pruned=0, min_pruned=0, weights=weights)
+
+    assert result.before.bytes > least * result.after.bytes
+    assert not (result.checkpoint / "network.ckpt").exists()
+    export_mindir(result.checkpoint, tmp_path / "model", dataset_dir=dataset)
+    exported = evaluate_bundle(tmp_path / "model", dataset, split="validation")
+    assert exported.value == pytest.approx(result.value, abs=1e-6)
+    assert exported.value > 0.9
+    levels = {len(np.unique(row)) for row in load_network(result.checkpoint).layers[4].weight.asnumpy()}
+    assert max(levels) <= {"int8": 255, "slb4": 16, "slb1": 2}[weights]
+
+
 def test_unmet_gate_keeps_best_round(
     checkpoint: Path, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
