@@ -12,6 +12,7 @@ from .evaluation.evaluate_function.component import evaluate_function as evaluat
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
 from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
+from .training.compress_model.component import compress_model as compress_model
 from .training.export_mindir.component import export_mindir as export_mindir
 from .training.stop_msjobs.component import stop_msjobs as stop_msjobs
 from .training.train_msjob.component import train_msjob as train_msjob

@@ -33,6 +33,24 @@ def test_retraining_deploys_better_model(local_home: Path, lifecycle: Lifecycle)
         client.delete("retrained")
 
 
+def test_compressed_model_replaces_whole_one_by_canary(local_home: Path, lifecycle: Lifecycle) -> None:
+    client = InferenceClient(LocalServingBackend(local_home))
+    client.deploy(Service("small", lifecycle.bundle))
+    arguments = {"epochs": 3, "max_accuracy_lost": 1.0, "margin": -1.0, "service_name": "small"}
+    try:
+        result = run_local("compress_and_deploy", arguments, home=local_home, keep=True)
+        assert (result.state, client.get("small").version) == ("succeeded", 2)
+        assert result.steps["compress-model"].outputs["pruned"] >= 0.5
+        whole, small = (
+            Path(artifact["uri"], "model.mindir").stat().st_size
+            for name in ("export-mindir", "export-mindir-2")
+            for _, artifact in result.steps[name].list_artifacts("system.Model")
+        )
+        assert small < 0.75 * whole
+    finally:
+        client.delete("small")
+
+
 def test_batch_prediction_covers_each_sample_once(local_home: Path, lifecycle: Lifecycle) -> None:
     arguments = {"model": str(lifecycle.bundle), "data": str(lifecycle.dataset), "shards": ["1/2", "2/2"]}
     result = run_local("batch_predict", arguments, home=local_home)

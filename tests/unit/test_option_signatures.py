@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
-from kfp_mindspore.components import deploy_kserve, export_mindir, load_dataset, notify, train_msjob
+from kfp_mindspore.components import compress_model, deploy_kserve, export_mindir, load_dataset, notify, train_msjob
+from kfp_mindspore.compression import CompressionOptions
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import (
     set_restart_policy,
@@ -58,6 +59,7 @@ SIGNATURES = [
         },
     ),
     Signature(DeploymentOptions, deploy_kserve, COMPONENT),
+    Signature(CompressionOptions, compress_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),
     Signature(
         JobOptions,

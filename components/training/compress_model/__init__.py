@@ -1,0 +1,5 @@
+"""The component `compress_model`."""
+
+from .component import compress_model
+
+__all__ = ["compress_model"]
