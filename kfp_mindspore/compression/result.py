@@ -38,7 +38,7 @@ class Sizes:
         parameters: Trainable values.
         flops: Multiplications and additions for one sample.
         bytes: Stored weights, moving averages included.
-        latency: The exported graph's median seconds by batch size.
+        latency: The exported graph's least seconds by batch size.
     """
 
     parameters: int
