@@ -29,12 +29,21 @@ _UNARY = frozenset(
 )
 _BINARY = frozenset(
     {"Add", "AddExt", "AddScalar", "Sub", "SubExt", "SubScalar", "Mul", "Muls", "Div", "RealDiv", "Pow", "BiasAdd"}
-    | {"Maximum", "Minimum", "Select", "Where", "MaskedFill", "PReLU"}
+    | {"Maximum", "Minimum", "Select", "Where", "MaskedFill", "PReLU", "Equal", "NotEqual", "Less", "LessEqual"}
+    | {"Greater", "GreaterEqual", "LogicalAnd", "LogicalOr"}
 )
-_REDUCTIONS = frozenset({"ReduceMean", "MeanExt", "ReduceSum", "SumExt", "ReduceMax", "ReduceMin", "AdaptiveAvgPool2D"})
+_REDUCTIONS = frozenset({"ReduceMean", "MeanExt", "ReduceSum", "SumExt", "ReduceMax", "ReduceMin", "ArgMaxWithValue"})
 _POOLS = frozenset(
     {"MaxPool", "AvgPool", "AvgPool2D", "MaxPool3D", "AvgPool3D", "MaxPoolWithMask", "MaxPoolWithIndices"}
-    | {"AdaptiveAvgPool2DExt", "AdaptiveMaxPool2D", "Pad", "PadV3", "ResizeBilinearV2", "ResizeNearestNeighbor"}
+    | {
+        "AdaptiveAvgPool2D",
+        "AdaptiveAvgPool2DExt",
+        "AdaptiveMaxPool2D",
+        "Pad",
+        "PadV3",
+        "ResizeBilinearV2",
+        "ResizeNearestNeighbor",
+    }
 )
 _SHAPES = frozenset({"Reshape", "Flatten", "FlattenExt", "ExpandDims", "Squeeze", "View"})
 _PRODUCTS = {"MatMul": 2, "BatchMatMul": 2, "Dense": 0, "MatMulExt": 0, "BatchMatMulExt": 0}
@@ -260,19 +269,18 @@ class _Tracer:
                     self._channels.freeze(vector, "a constant tensor")
         return result
 
-    def _reduce(self, call: _Call) -> Labels:
-        labels, shape = self._get_labels(call.inputs[0]), call.shape
-        axes = call.inputs[1] if len(call.inputs) > 1 else (2, 3)
-        if call.name == "AdaptiveAvgPool2D":
-            pooled: Labels = self._pool(call)
-            return pooled
+    def _reduce(self, call: _Call) -> Any:
+        labels = self._get_labels(call.inputs[0])
+        axes = call.inputs[1]
         axes = (axes,) if isinstance(axes, int) else axes or tuple(range(labels.ndim))
         reduced = labels
         for axis in sorted((axis % labels.ndim for axis in axes), reverse=True):
             if varies(labels, axis):
                 raise _UnknownFormError("reduces channels")
             reduced = np.take(reduced, 0, axis)
-        return np.broadcast_to(reduced.reshape(shape), shape)
+        if isinstance(call.shapes, list):
+            return [reduced.reshape(shape) for shape in call.shapes]
+        return reduced.reshape(call.shape)
 
     def _pool(self, call: _Call) -> Any:
         labels = self._get_labels(call.inputs[0])

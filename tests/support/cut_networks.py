@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mindspore
 from mindspore import nn, ops
 
 
@@ -117,3 +118,19 @@ class Hardwired(nn.Cell):  # type: ignore[misc]
     def construct(self, image: Any) -> Any:
         values = ops.relu(self.stem(image)).reshape(-1, 6, 8, 8)
         return self.head(ops.relu(self.middle(values)).reshape(values.shape[0], -1))
+
+
+class Tokens(nn.Cell):  # type: ignore[misc]
+    """Embeddings, a masked convolution over neighbours, mean and maximum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 6)
+        self.neighbours = nn.Conv1d(6, 8, 3, has_bias=True)
+        self.head = nn.Dense(16, 3)
+
+    def construct(self, ids: Any) -> Any:
+        mask = (ids != 0).astype(mindspore.float32)[:, :, None]
+        values = ops.relu(self.neighbours((self.embedding(ids) * mask).swapaxes(1, 2)).swapaxes(1, 2)) * mask
+        mean = values.sum(axis=1) / ops.clamp(mask.sum(axis=1), 1.0)
+        return self.head(ops.cat((mean, values.max(axis=1)), axis=1))

@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(600)]
 NETWORKS: Mapping[str, Callable[[], Any]] = {
     **{
         name: getattr(cut_networks, name)
-        for name in (*("Plain", "Residual", "Depthwise", "Concatenated", "Gated", "Shared", "Sorted", "Hardwired"),)
+        for name in (
+            *("Plain", "Residual", "Depthwise", "Concatenated", "Gated", "Shared", "Sorted", "Hardwired", "Tokens"),
+        )
     },
     "ViT": lambda: Network(16, 3, width=16, depth=1, heads=4),
 }
@@ -36,6 +38,7 @@ EXPECTED: Mapping[str, tuple[dict[str, int], dict[str, str]]] = {
     "Gated": ({"stem": 6, "down": 4}, {"head": OUTPUT}),
     "Shared": ({"first": 6}, {"head": OUTPUT}),
     "Sorted": ({"middle": 5}, {"stem": "operator CumSum in the network", "head": OUTPUT}),
+    "Tokens": ({"embedding": 6, "neighbours": 8}, {"head": OUTPUT}),
     "Hardwired": ({"middle": 5}, {"stem": "the layer's code needs this width", "head": OUTPUT}),
     "ViT": (
         {"embed.0": 8, "embed.2": 16, "embed.4": 16, "encoder.0.attention.1.project": 4, "encoder.0.dense.1": 32},
@@ -55,6 +58,8 @@ def find(name: str) -> Cutter:
         values[parameter.name] = (
             np.abs(parameter.asnumpy() + noise) if "moving" in parameter.name else (parameter.asnumpy() + noise)
         )
+    if name == "Tokens":
+        return find_groups(NETWORKS[name], values, {"ids": generator.integers(0, 20, (2, 9)).astype(np.int32)})
     size = 16 if name == "ViT" else 8
     return find_groups(NETWORKS[name], values, {"image": generator.normal(size=(2, 1, size, size)).astype(np.float32)})
 
