@@ -25,7 +25,13 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPONENTS = sorted(path.parent for path in (ROOT / "components").glob("*/*/component.py"))
 # What the documentation names for single components, by step module, and modules that run on this machine only.
-OPTIONAL = {"export": {"mlflow", "tensorboard"}, "build": {"images"}, "register": {"registry"}, "deploy": {"registry"}}
+OPTIONAL = {
+    "export": {"mlflow", "tensorboard"},
+    "compress": {"mlflow", "tensorboard"},
+    "build": {"images"},
+    "register": {"registry"},
+    "deploy": {"registry"},
+}
 # The second one names its extra when the library is missing.
 EXEMPT = {"kfp_mindspore.inference.backends.local", "kfp_mindspore.transform.subwords"}
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
