@@ -1,4 +1,4 @@
-"""The launcher for a step's MSJob: submit or adopt, print the log, wait."""
+"""The launcher for a step's MSJobs: submit or adopt, print the log, wait."""
 
 from __future__ import annotations
 
@@ -6,23 +6,172 @@ import contextlib
 import hashlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_image
 from kfp_mindspore.steps.handover.job_name import make_job_name
-from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, StepPod, read_step_pod
+from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, read_step_pod
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
+    from kfp_mindspore.msjob.waiting import Waiting
 
 # The step that submitted a job, and the digest over the spec that it submitted: a step retry adopts the job.
 STEP_ANNOTATION = "training.kubeflow.org/step"
 SPEC_ANNOTATION = "training.kubeflow.org/spec-digest"
 # More than the lines in a failed job's error.
 _KEPT_LINES = 100
+
+
+class StepJobs:
+    """A step's access to its MSJobs.
+
+    On a cluster a job has a lease that this process renews, and belongs to the step pod's Workflow. When the run is
+    terminated, the jobs are deleted; when the step's pod is deleted, as when its node is drained, they are left to the
+    step's retry and to their leases.
+
+    Args:
+        root: The step's output root, which identifies it, see `make_job_name`.
+        namespace: Job namespace.
+    """
+
+    def __init__(self, root: str, namespace: str) -> None:
+        from kfp_mindspore.msjob import MSJobClient
+        from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
+
+        self.client: MSJobClient = MSJobClient(namespace=namespace)
+        self.has_lease = get_backend_name() == KUBERNETES
+        backend = self.client.backend
+        self._step = read_step_pod(backend.cluster) if isinstance(backend, KubernetesBackend) else None
+        self._root = root
+        self._namespace = namespace
+
+    def build(
+        self,
+        name: str,
+        command: Sequence[str],
+        options: JobOptions,
+        *,
+        pod: PodPatch | None = None,
+        has_step_image: bool = False,
+    ) -> MSJob:
+        """Return a job that belongs to this step and its run; the arguments are `launch_job`'s."""
+        from kfp_mindspore.msjob import build_msjob
+
+        step = self._step
+        step_image = step.image if step is not None else ""
+        image = (step_image if has_step_image else "") or get_image(options.image) or step_image
+        job = build_msjob(name, command=command, namespace=self._namespace, options=options, pod=pod, image=image)
+        spec = json.dumps(job.to_dict()["spec"], sort_keys=True)
+        annotations = {STEP_ANNOTATION: _digest(self._root), SPEC_ANNOTATION: _digest(spec)}
+        job.metadata["annotations"] = {**job.metadata.get("annotations", {}), **annotations}
+        if step is not None and step.run_id:
+            job.metadata["labels"] = {**job.metadata.get("labels", {}), RUN_LABEL: step.run_id}
+        # An owner in another namespace counts as deleted: the garbage collector would delete the job.
+        if step is not None and step.workflow is not None and step.namespace == job.namespace:
+            job.metadata["ownerReferences"] = [dict(step.workflow)]
+        return job
+
+    def submit(self, job: MSJob, *, is_named: bool = False, keeps_finished: bool = False) -> MSJob:
+        """Return the job that an earlier attempt at this step has submitted, else replace it or submit the job.
+
+        Args:
+            job: The job.
+            is_named: Whether the user has named it: another step's job is then left alone.
+            keeps_finished: Whether an earlier attempt's job is also adopted when it has failed.
+        """
+        from kfp_mindspore.msjob.lease import format_lease
+        from kfp_mindspore.msjob.names import FAILED, LEASE_ANNOTATION, SUCCEEDED
+
+        try:
+            present: MSJob | None = self.client.get_job(job.name)
+        except NotFoundError:
+            present = None
+        if present is not None:
+            is_own = not is_named or _get_annotation(present, STEP_ANNOTATION) == _get_annotation(job, STEP_ANNOTATION)
+            is_same = is_own and _get_annotation(present, SPEC_ANNOTATION) == _get_annotation(job, SPEC_ANNOTATION)
+            has_succeeded = present.status is not None and present.status.has(SUCCEEDED)
+            is_finished = has_succeeded or (present.status is not None and present.status.has(FAILED))
+            is_deleted = bool(present.metadata.get("deletionTimestamp"))
+            # A local step is not retried: a finished job belongs to an earlier run in the same directory.
+            is_kept = keeps_finished or not is_finished or (has_succeeded and self.has_lease)
+            if is_same and not is_deleted and is_kept:
+                print(f"Adopting job {job.name} of an earlier attempt of this step", flush=True)
+                return present
+            if is_own or is_finished or is_deleted:
+                with contextlib.suppress(NotFoundError):
+                    self.client.delete_job(job.name)
+        if self.has_lease:
+            job.metadata["annotations"][LEASE_ANNOTATION] = format_lease()
+        return self.client.backend.create(job)
+
+    def cancel(self, jobs: Iterable[MSJob], error: BaseException) -> None:
+        """Request deletion for unfinished jobs when this process ends before them, unless a step retry adopts them.
+
+        Args:
+            jobs: The jobs.
+            error: What ends this process.
+        """
+        # Kubeflow Pipelines closes stdout when it terminates a step.
+        is_terminated = isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError))
+        if self.has_lease and (not is_terminated or (self._step is not None and self._step.is_deleted())):
+            return
+        for job in jobs:
+            with contextlib.suppress(KfpMindSporeError):
+                self.client.backend.cancel(job)
+
+
+class JobWatch:
+    """Keeps a submitted job's lease and limits its start, within a block that waits for the job.
+
+    Args:
+        jobs: The step's jobs.
+        job: The job.
+        start_seconds: The options' `start_timeout_seconds`.
+        on_line: Called with each sentence about the job.
+
+    Attributes:
+        limit: The limit for its start, which has the reason if the job was deleted.
+    """
+
+    def __init__(
+        self, jobs: StepJobs, job: MSJob, start_seconds: float | None, on_line: Callable[[str], object]
+    ) -> None:
+        from kfp_mindspore.msjob.start_limit import StartLimit
+
+        self._jobs, self._job, self._on_line = jobs, job, on_line
+        self._stack = contextlib.ExitStack()
+        self.limit = StartLimit(jobs.client, job.name, job.namespace, start_seconds)
+
+    def __enter__(self) -> JobWatch:
+        from kfp_mindspore.msjob.lease import LeaseRenewal
+        from kfp_mindspore.msjob.missing_operator import report_missing_operator
+        from kfp_mindspore.msjob.waiting import NO_OPERATOR, Waiting
+
+        client, name, namespace = self._jobs.client, self._job.name, self._job.namespace
+        self._stack.enter_context(self.limit)
+        if self._jobs.has_lease:
+            self._stack.enter_context(LeaseRenewal(client.backend, name, namespace, on_error=self._on_line))
+            self._stack.enter_context(
+                report_missing_operator(
+                    client, name, namespace, lambda text: self.report_waiting(Waiting(NO_OPERATOR, text))
+                )
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def report_waiting(self, waiting: Waiting) -> None:
+        """Report why the job's pods do not run, and start the limit for this reason."""
+        self._on_line(f"Waiting: {waiting.message}")
+        self.limit.start(waiting)
 
 
 def launch_job(
@@ -36,10 +185,6 @@ def launch_job(
     pod: PodPatch | None = None,
 ) -> str:
     """Submit a job, print its log and wait until it has succeeded; a retry of the step adopts the job.
-
-    On a cluster the job has a lease that this process renews, and belongs to the step pod's Workflow. When the run is
-    terminated, the job is deleted; when the step's pod is deleted, as when its node is drained, the job is left to the
-    step's retry and to its lease.
 
     Args:
         root: The step's output root, which identifies it, see `make_job_name`.
@@ -58,120 +203,45 @@ def launch_job(
         AlreadyExistsError: A job with this name, which another step or user has submitted, is running.
         ProcessFailedError: The job failed; its last lines have been printed or are in the message.
     """
-    from kfp_mindspore.msjob import MSJobClient, build_msjob
-    from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
-
-    client = MSJobClient(namespace=namespace)
-    step = read_step_pod(client.backend.cluster) if isinstance(client.backend, KubernetesBackend) else None
-    step_image = step.image if step is not None else ""
-    image = (step_image if has_step_image else "") or get_image(options.image) or step_image
-    job = build_msjob(
-        name or make_job_name(root), command=command, namespace=namespace, options=options, pod=pod, image=image
-    )
-    _set_owner(job, root, step)
+    jobs = StepJobs(root, namespace)
+    job = jobs.build(name or make_job_name(root), command, options, pod=pod, has_step_image=has_step_image)
     try:
-        _run(client, job, step, is_named=bool(name), start_seconds=options.start_timeout_seconds)
+        _run(jobs, job, is_named=bool(name), start_seconds=options.start_timeout_seconds)
     finally:
         if options.delete_after_done:
-            _delete_finished(client, job)
+            _delete_finished(jobs.client, job)
     return job.name
 
 
-def _set_owner(job: MSJob, root: str, step: StepPod | None) -> None:
-    """Record the step and run that a job belongs to."""
-    spec = json.dumps(job.to_dict()["spec"], sort_keys=True)
-    annotations = {STEP_ANNOTATION: _digest(root), SPEC_ANNOTATION: _digest(spec)}
-    job.metadata["annotations"] = {**job.metadata.get("annotations", {}), **annotations}
-    if step is not None and step.run_id:
-        job.metadata["labels"] = {**job.metadata.get("labels", {}), RUN_LABEL: step.run_id}
-    # An owner in another namespace counts as deleted: the garbage collector would delete the job.
-    if step is not None and step.workflow is not None and step.namespace == job.namespace:
-        job.metadata["ownerReferences"] = [dict(step.workflow)]
-
-
-def _run(client: MSJobClient, job: MSJob, step: StepPod | None, *, is_named: bool, start_seconds: float | None) -> None:
+def _run(jobs: StepJobs, job: MSJob, *, is_named: bool, start_seconds: float | None) -> None:
     from kfp_mindspore.local.interrupts import Interrupts
     from kfp_mindspore.msjob.failure import JobFailedError
     from kfp_mindspore.msjob.follow import follow_job
-    from kfp_mindspore.msjob.lease import LeaseRenewal
-    from kfp_mindspore.msjob.missing_operator import report_missing_operator
-    from kfp_mindspore.msjob.start_limit import StartLimit
-    from kfp_mindspore.msjob.waiting import NO_OPERATOR, Waiting
 
-    has_lease = get_backend_name() == KUBERNETES
     printed: deque[str] = deque(maxlen=_KEPT_LINES)
-    start_limit = StartLimit(client, job.name, job.namespace, start_seconds)
 
     def print_line(line: str) -> None:
         printed.append(line)
         print(line, flush=True)
 
-    def report_waiting(waiting: Waiting) -> None:
-        print_line(f"Waiting: {waiting.message}")
-        start_limit.start(waiting)
-
-    def report_missing(text: str) -> None:
-        report_waiting(Waiting(NO_OPERATOR, text))
-
+    watch = JobWatch(jobs, job, start_seconds, print_line)
     with Interrupts() as interrupts:
         with interrupts.held():
-            submitted = _submit(client, job, is_named=is_named, has_lease=has_lease)
+            submitted = jobs.submit(job, is_named=is_named)
         try:
             interrupts.raise_pending()
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(start_limit)
-                if has_lease:
-                    stack.enter_context(LeaseRenewal(client.backend, job.name, job.namespace, on_error=print_line))
-                    stack.enter_context(report_missing_operator(client, job.name, job.namespace, report_missing))
-                follow_job(
-                    client,
-                    job.name,
-                    job.namespace,
-                    on_log=print_line,
-                    on_waiting=report_waiting,
-                )
+            with watch:
+                follow_job(jobs.client, job.name, job.namespace, on_log=print_line, on_waiting=watch.report_waiting)
         except JobFailedError as error:
-            if start_limit.error:
-                raise ProcessFailedError(start_limit.error) from None
+            if watch.limit.error:
+                raise ProcessFailedError(watch.limit.error) from None
             if set(printed).issuperset(error.log):
                 # The step's log ends with these lines; another worker's lines are not in it.
                 raise ProcessFailedError(error.message) from None
             raise
         except BaseException as error:
-            # After other errors on a cluster a retry adopts the job, or its lease ends. Kubeflow Pipelines closes
-            # stdout when it terminates a step.
-            is_terminated = isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError))
-            if not has_lease or (is_terminated and not (step is not None and step.is_deleted())):
-                with contextlib.suppress(KfpMindSporeError):
-                    client.backend.cancel(submitted)
+            jobs.cancel([submitted], error)
             raise
-
-
-def _submit(client: MSJobClient, job: MSJob, *, is_named: bool, has_lease: bool) -> MSJob:
-    """Return the job that an earlier attempt at this step has submitted, else replace it or submit the job."""
-    from kfp_mindspore.msjob.lease import format_lease
-    from kfp_mindspore.msjob.names import FAILED, LEASE_ANNOTATION, SUCCEEDED
-
-    try:
-        present: MSJob | None = client.get_job(job.name)
-    except NotFoundError:
-        present = None
-    if present is not None:
-        is_own = not is_named or _get_annotation(present, STEP_ANNOTATION) == _get_annotation(job, STEP_ANNOTATION)
-        is_same = is_own and _get_annotation(present, SPEC_ANNOTATION) == _get_annotation(job, SPEC_ANNOTATION)
-        has_succeeded = present.status is not None and present.status.has(SUCCEEDED)
-        is_finished = has_succeeded or (present.status is not None and present.status.has(FAILED))
-        is_deleted = bool(present.metadata.get("deletionTimestamp"))
-        # A local step is not retried: a finished job belongs to an earlier run in the same directory.
-        if is_same and not is_deleted and (not is_finished or (has_succeeded and has_lease)):
-            print(f"Adopting job {job.name} of an earlier attempt of this step", flush=True)
-            return present
-        if is_own or is_finished or is_deleted:
-            with contextlib.suppress(NotFoundError):
-                client.delete_job(job.name)
-    if has_lease:
-        job.metadata["annotations"][LEASE_ANNOTATION] = format_lease()
-    return client.backend.create(job)
 
 
 def _delete_finished(client: MSJobClient, job: MSJob) -> None:
