@@ -151,6 +151,20 @@ def replace_path(path: Path) -> Iterator[Path]:
         _replace(temporary / path.name, path)
 
 
+def copy_directory(source: Path, target: Path, *, without: str = "") -> None:
+    """Copy a directory, which appears once it is complete and replaces an existing one; a missing one is no error.
+
+    Args:
+        source: The directory.
+        target: Its copy.
+        without: Name of a file or folder that is left out.
+    """
+    if source.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replace_path(target) as path:
+            shutil.copytree(source, path, ignore=shutil.ignore_patterns(without) if without else None)
+
+
 @contextlib.contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling directory that becomes `path` when the block succeeds.

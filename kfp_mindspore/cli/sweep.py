@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
@@ -260,18 +259,18 @@ def read_space(space: str) -> dict[str, Any]:
     Raises:
         UserError: There is no such file or class, it is no YAML, or no mapping.
     """
+    from kfp_mindspore import sweeps
+
     path = Path(space)
     if ":" in space and not path.exists():
         return read_declaration(import_callable(space, "space"))
     if not path.is_file():
         raise UserError(f"{path}: no such file", hint="--space is a YAML file, or module:Class of a dataclass.")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is no YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: must map parameters to values, got {type(found).__name__}")
-    return found
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is no text in UTF-8") from error
+    return sweeps.parse_space(text, str(path))
 
 
 def print_trial(trial: TrialResult) -> None:

@@ -7,6 +7,7 @@ from .report import describe_trial as describe_trial
 from .report import render_report as render_report
 from .space import Parameter as Parameter
 from .space import Space as Space
+from .space import parse_space as parse_space
 from .study import SweepResult as SweepResult
 from .study import TrialResult as TrialResult
 from .study import read_sweep as read_sweep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +117,7 @@ class ClientJobs:
             return
         # A job that was interrupted goes on from its own.
         if job.source and not Path(job.output, CHECKPOINTS_FOLDER).exists():
-            copy_directory(Path(job.source, CHECKPOINTS_FOLDER), Path(job.output, CHECKPOINTS_FOLDER))
+            files.copy_directory(Path(job.source, CHECKPOINTS_FOLDER), Path(job.output, CHECKPOINTS_FOLDER))
         parameters = {**self._shared, **job.parameters}
         template = dict(self._template)
         if self.is_local and job.slots > 1 and not isinstance(given := template.get("env_vars") or {}, Sequence):
@@ -172,15 +171,6 @@ def share_cores(job: TrialJob, workers: int) -> dict[str, str]:
     if own and workers == 1:
         variables[CORES_VARIABLE] = ",".join(map(str, own))
     return variables
-
-
-def copy_directory(source: Path, target: Path) -> None:
-    """Copy a directory, which appears once it is complete and replaces an existing one; a missing one is no error."""
-    if not source.is_dir():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with files.replace_path(target) as path:
-        shutil.copytree(source, path)
 
 
 def to_records(progress: TrainingProgress | None) -> list[dict[str, Any]]:

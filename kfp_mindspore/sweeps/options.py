@@ -22,8 +22,7 @@ class SweepOptions:
     """Sweep options, checked when they are built.
 
     Args:
-        objective: Metric that the best trial has the best value of, as in metrics.jsonl: a validation metric, `loss` or
-            `eval_loss`.
+        objective: Metric that the best trial has the best value of: a validation metric, `loss` or `eval_loss`.
         direction: `minimize` or `maximize`; by default the metric's own, for a metric that this package knows.
         objectives: Further metrics to improve, as `name` or `name:minimize`; the best trials are those that no other
             one surpasses in all. `checkpoint_bytes` is the final checkpoint's size. No trial is stopped early then.
@@ -32,8 +31,8 @@ class SweepOptions:
         trials: Trials in all, including what an interrupted sweep has run.
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.
-        pruner: Which trials are stopped early, by their values after each epoch: `asha`, `hyperband`, `median` or
-            `none`. With `halving` all trials are paused at their checkpoints, and the best third goes on for three
+        pruner: Which trials are stopped early, by their epochs: `asha`, `hyperband`, `median` or `none`.
+            With `halving` all trials are paused at their checkpoints, and the best third goes on for three
             times the epochs. `pbt` is population-based training: after each generation of trials losers go on from a
             winner's checkpoint with perturbed parameters.
         population: Members of a generation for `pbt`.

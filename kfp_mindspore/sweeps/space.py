@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from kfp_mindspore.errors import UserError, ValidationError, suggest
 from kfp_mindspore.options import check_options, get_module, option, resolve_type
@@ -229,3 +232,31 @@ def read_declaration(declaration: Any) -> dict[str, Any]:
             hint="Declare it as Annotated[float, Parameter(1e-4, 0.1, log=True)] or Literal['Adam', 'SGD'].",
         )
     return found
+
+
+def parse_space(text: str, source: str) -> dict[str, Any]:
+    """Parse a space that is written as YAML or JSON.
+
+    Args:
+        text: The text. `1e-4`, a text in YAML 1.1, is a number.
+        source: Where it comes from, for messages.
+
+    Raises:
+        UserError: It is no YAML, or no mapping.
+    """
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{source}: is no YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{source}: must map parameters to values, got {type(found).__name__}")
+    return {str(name): _parse_numbers(value) for name, value in found.items()}
+
+
+def _parse_numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_parse_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _parse_numbers(item) for key, item in value.items()}
+    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
+    return float(value) if is_number else value

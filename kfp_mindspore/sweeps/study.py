@@ -8,6 +8,7 @@ trials/<n>/          a trial's metrics.jsonl, `checkpoint` and `checkpoints`
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,7 @@ class TrialResult:
         output: Its output directory or URI; with several seeds, the first one's.
         values: All objectives of a complete trial, by name; means over its seeds.
         spread: Standard deviation of the objective over the seeds; None for one seed.
+        job: Its job's name; with several seeds, the first one's.
     """
 
     number: int
@@ -64,6 +66,7 @@ class TrialResult:
     output: str
     values: Mapping[str, float] = field(default_factory=dict)
     spread: float | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ def read_sweep(directory: Path | str) -> SweepResult:
             output=name_output(description, directory, trial.number),
             values=dict(zip(options.directions, trial.values or (), strict=False)),
             spread=_compute_spread(trial.user_attrs.get(SEEDS_ATTRIBUTE, ())),
+            job=re.sub(r"-seed\d+$", "", trial.user_attrs.get(JOB_ATTRIBUTE, "")),
         )
         for trial in study.get_trials(deepcopy=False)
     ]
