@@ -8,6 +8,7 @@ from .training.digits_lifecycle.pipeline import digits_lifecycle as digits_lifec
 from .training.language_model.pipeline import language_model as language_model
 from .training.retrain_and_promote.pipeline import retrain_and_promote as retrain_and_promote
 from .training.scheduled_retraining.pipeline import scheduled_retraining as scheduled_retraining
+from .training.sweep_and_deploy.pipeline import sweep_and_deploy as sweep_and_deploy
 from .training.tabular.pipeline import tabular as tabular
 from .training.vit.pipeline import vit as vit
 from .training.wide_deep.pipeline import wide_deep as wide_deep

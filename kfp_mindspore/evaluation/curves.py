@@ -22,9 +22,14 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the epochs' records in metrics.jsonl; lines that are none, such as an unfinished one, are left out."""
+    """Return the epochs' records in metrics.jsonl, see `parse_records`."""
+    return parse_records(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def parse_records(text: str) -> list[dict[str, Any]]:
+    """Return the epochs' records in a metrics.jsonl's text; lines that are none, as an unfinished one, are left out."""
     records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in text.splitlines():
         try:
             record = json.loads(line)
         except ValueError:

@@ -14,7 +14,7 @@ from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
-DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "train")
+DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "sweeps", "train")
 KNOWN_EXTRAS = (
     *DEFAULT_EXTRAS,
     "gcs",

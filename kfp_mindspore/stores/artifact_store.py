@@ -173,6 +173,26 @@ class ArtifactStore:
             system, target = self.open(uri)
             system.put_file(str(path), target)
 
+    def copy(self, source: str, target: str, *, without: str = "") -> None:
+        """Copy the files below a URI in their store, without a download; a missing one is no error.
+
+        Args:
+            source: URI.
+            target: URI in the same store.
+            without: Name of a folder that is left out.
+
+        Raises:
+            StoreError: The store cannot be reached or denies the request.
+        """
+        names = [name for name in self.list_files(source) if not (without and name.startswith(f"{without}/"))]
+        with _explain_errors("copied", source):
+            system, root = self.open(source)
+            _, folder = self.open(target)
+            if names:
+                system.copy(
+                    [posixpath.join(root, name) for name in names], [posixpath.join(folder, name) for name in names]
+                )
+
     def delete(self, uri: str) -> None:
         """Delete an object; a missing one is no error.
 

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
-from kfp_mindspore.components import compress_model, deploy_kserve, export_mindir, load_dataset, notify, train_msjob
+from kfp_mindspore.components import (
+    compress_model,
+    deploy_kserve,
+    export_mindir,
+    load_dataset,
+    notify,
+    sweep_msjob,
+    train_msjob,
+)
 from kfp_mindspore.compression import CompressionOptions
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import (
@@ -32,10 +40,22 @@ from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import option
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
+from kfp_mindspore.sweeps import SweepOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
 _OF_SETTERS = "a setter sets it"
+_WITHOUT_JOB_OPTIONS = {
+    **dict.fromkeys(
+        (
+            *("success_policy", "start_timeout_seconds", "ttl_seconds_after_finished", "clean_pod_policy"),
+            *("resources", "empty_dirs", "labels", "annotations", "pod_labels", "pod_annotations"),
+            *("image_pull_secrets", "service_account", "security_context", "delete_after_done"),
+        ),
+        _OF_SETTERS,
+    ),
+    "working_dir": "the image has it",
+}
 SIGNATURES = [
     Signature(DatasetOptions, load_dataset, COMPONENT),
     Signature(
@@ -61,22 +81,11 @@ SIGNATURES = [
     Signature(DeploymentOptions, deploy_kserve, COMPONENT),
     Signature(CompressionOptions, compress_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),
-    Signature(
-        JobOptions,
-        train_msjob,
-        COMPONENT,
-        without={
-            **dict.fromkeys(
-                (
-                    *("success_policy", "start_timeout_seconds", "ttl_seconds_after_finished", "clean_pod_policy"),
-                    *("resources", "empty_dirs", "labels", "annotations", "pod_labels", "pod_annotations"),
-                    *("image_pull_secrets", "service_account", "security_context", "delete_after_done"),
-                ),
-                _OF_SETTERS,
-            ),
-            "working_dir": "the image has it",
-        },
+    *(
+        Signature(JobOptions, component, COMPONENT, without=_WITHOUT_JOB_OPTIONS)
+        for component in (train_msjob, sweep_msjob)
     ),
+    Signature(SweepOptions, sweep_msjob, COMPONENT),
     Signature(
         JobOptions,
         set_run_policy,

@@ -17,7 +17,11 @@ ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
 # KFP's own mount path and placeholder for the workspace.
 WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "/kfp-workspace", "{{$.workspace_path}}"
 _CLAIM_PATTERN = re.compile(rf"claim:(?P<claim>{SUBDOMAIN})(/(?P<path>[^/$][^$]*))?")
-_LAUNCHERS = ("kfp_mindspore.steps.launch.train", "kfp_mindspore.steps.launch.function")
+_LAUNCHERS = (
+    "kfp_mindspore.steps.launch.train",
+    "kfp_mindspore.steps.launch.sweep",
+    "kfp_mindspore.steps.launch.function",
+)
 _DECORATOR_OPTIONS = re.compile(r"^\w+ = launch_function\(\w+, (?P<options>'.*')\)$", re.MULTILINE)
 
 

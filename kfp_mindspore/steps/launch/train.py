@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, ValidationError
-from kfp_mindspore.evaluation.curves import read_records, render_curves
-from kfp_mindspore.files import resolve_location, write_text
+from kfp_mindspore.evaluation.curves import parse_records, read_records, render_curves
+from kfp_mindspore.files import copy_directory, resolve_location, write_text
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.options import from_literals, to_text
@@ -97,6 +98,21 @@ class LocalTrainingFiles:
         if dataset_dir:
             self.directories[DATASET_VARIABLE] = str(Path(dataset_dir).absolute())
 
+    def read_epochs(self) -> list[dict[str, Any]]:
+        """Return the epochs in metrics.jsonl."""
+        file = self._output / METRICS_FILE
+        return read_records(file) if file.is_file() else []
+
+    def copy(self, target: str, folder: str = "", *, without: str = "") -> None:
+        """Copy the output, or a folder in it, to a directory; a missing one is no error.
+
+        Args:
+            target: The directory, which is replaced.
+            folder: The folder.
+            without: Name of a folder that is left out.
+        """
+        copy_directory(self._output / folder, Path(target), without=without)
+
     def collect(self) -> Path | None:
         """Delete temporary checkpoints and return the output directory."""
         if self._own is not None:
@@ -130,6 +146,28 @@ class ArtifactTrainingFiles:
             CHECKPOINT_VARIABLE: storage.checkpoint_dir,
             **({DATASET_VARIABLE: storage.inputs[dataset_uri]} if dataset_uri else {}),
         }
+
+    def read_epochs(self) -> list[dict[str, Any]]:
+        """Return the epochs in metrics.jsonl.
+
+        Raises:
+            StoreError: The store cannot be reached or denies the request.
+        """
+        content = self._storage.artifacts.read_bytes(join_uri(self._uri, METRICS_FILE))
+        return parse_records((content or b"").decode(errors="replace"))
+
+    def copy(self, target: str, folder: str = "", *, without: str = "") -> None:
+        """Copy the output, or a folder in it, in the store; a missing one is no error.
+
+        Args:
+            target: URI.
+            folder: The folder.
+            without: Name of a folder that is left out.
+
+        Raises:
+            StoreError: The store cannot be reached or denies the request.
+        """
+        self._storage.artifacts.copy(join_uri(self._uri, folder) if folder else self._uri, target, without=without)
 
     def collect(self) -> Path | None:
         """Download metrics.jsonl and the final checkpoint's description.
@@ -186,6 +224,13 @@ def train_model(
         pod=read_task_config(task_config),
         **arguments,
     )
+    describe_model(model, metrics, result)
+    write_text(Path(curves.path), render_curves(f"Job {result.job_name}", {result.job_name: result.history}))
+    return result
+
+
+def describe_model(model: dsl.Model, metrics: dsl.Metrics, result: TrainingResult) -> None:
+    """Describe a training job in its model's metadata and log its metrics."""
     model.metadata.update(
         framework="mindspore",
         job=result.job_name,
@@ -204,8 +249,6 @@ def train_model(
         )
     for name, value in result.metrics.items():
         metrics.log_metric(name, value)
-    write_text(Path(curves.path), render_curves(f"Job {result.job_name}", {result.job_name: result.history}))
-    return result
 
 
 def run_training(
@@ -253,7 +296,7 @@ def run_training(
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
     given = merge_task_options(from_literals(JobOptions, **options))
     parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
-    files = _open_files(
+    files = open_files(
         given.storage,
         root=root,
         output_dir=output_dir,
@@ -274,25 +317,43 @@ def run_training(
             namespace=namespace,
             pod=(pod or PodPatch()).merge(files.patch),
         )
+    return read_result(
+        files,
+        TrainingResult(
+            job_name=name,
+            namespace=namespace,
+            workers=given.workers,
+            command=tuple(parts),
+            hyperparameters=parse_numbers(hyperparameters or {}),
+        ),
+    )
+
+
+def read_result(files: LocalTrainingFiles | ArtifactTrainingFiles, result: TrainingResult) -> TrainingResult:
+    """Return a succeeded job's result with what is in its output.
+
+    Args:
+        files: The job's files.
+        result: The result without metrics and checkpoint.
+
+    Raises:
+        ProcessFailedError: The output directory is empty.
+    """
     collected = files.collect()
     if collected is None:
         raise ProcessFailedError(
-            f"job {name}: succeeded, but its output directory is empty",
+            f"job {result.job_name}: succeeded, but its output directory is empty",
             hint=f"The command must write its output to the directory in {OUTPUT_VARIABLE}.",
         )
-    return TrainingResult(
-        job_name=name,
-        namespace=namespace,
-        workers=given.workers,
-        command=tuple(parts),
-        hyperparameters=parse_numbers(hyperparameters or {}),
+    return dataclasses.replace(
+        result,
         metrics=_read_metrics(collected),
         history=_read_epochs(collected),
         checkpoint=files.read_checkpoint(collected),
     )
 
 
-def _open_files(
+def open_files(
     storage: str,
     *,
     root: str,
@@ -304,6 +365,7 @@ def _open_files(
     command: Sequence[str],
     patch: PodPatch | None,
 ) -> LocalTrainingFiles | ArtifactTrainingFiles:
+    """Return a training job's files on this machine or in its pods; the arguments are `run_training`'s."""
     parse_storage(storage)
     if get_backend_name() != KUBERNETES:
         return LocalTrainingFiles(output_dir, dataset_dir, checkpoint_dir, command)

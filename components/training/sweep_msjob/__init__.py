@@ -1,0 +1,5 @@
+"""The component `sweep_msjob`."""
+
+from .component import sweep_msjob
+
+__all__ = ["sweep_msjob"]
