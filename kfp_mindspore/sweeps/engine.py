@@ -338,9 +338,9 @@ class _Engine:
         """Return an objective of the best epoch, or of the last one that has reported it."""
         if name == self._options.objective:
             return running.values[epoch]
-        if name == CHECKPOINT_BYTES:
-            found = [file for file in Path(running.job.output, "checkpoint").rglob("*") if file.is_file()]
-            return float(sum(file.stat().st_size for file in found)) if found else None
+        found = [file for file in Path(running.job.output, "checkpoint").rglob("*") if file.is_file()]
+        if name == CHECKPOINT_BYTES and found:
+            return float(sum(file.stat().st_size for file in found))
         records = [running.records.get(epoch, {}), *reversed(running.records.values())]
         return next(
             (value for record in records if (value := self._options.read_value(record, name)) is not None), None

@@ -24,7 +24,7 @@ class SweepOptions:
     Args:
         objective: Metric that the best trial has the best value of: a validation metric, `loss` or `eval_loss`.
         direction: `minimize` or `maximize`; by default the metric's own, for a metric that this package knows.
-        objectives: Further metrics to improve, as `name` or `name:minimize`; the best trials are those that no other
+        objectives: Further metrics to improve, as `name` or `name:minimize`. The best trials are those that no other
             one surpasses in all. `checkpoint_bytes` is the final checkpoint's size. No trial is stopped early then.
         seeds: Trainings of each trial, whose parameter `seed` differs; the objective is their mean. Trials are stopped
             early in the first training only.

@@ -17,13 +17,14 @@ def main() -> None:
     parser.add_argument("--y", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=0.2)
     options = parser.parse_args()
     if options.kind == "fails":
         sys.exit("no such kind")
     output = Path(os.environ["KFP_MINDSPORE_OUTPUT_DIR"])
     output.mkdir(parents=True, exist_ok=True)
     for epoch in range(1, options.epochs + 1):
-        time.sleep(0.2)
+        time.sleep(options.seconds)
         loss = float("nan") if options.kind == "nan" else (options.x - 0.3) ** 2 + 1 / epoch + (options.kind == "b")
         loss += options.seed / 1000
         record = {"epoch": epoch, "step": epoch, "pid": os.getpid(), "loss": loss, "latency": 1 - options.x}

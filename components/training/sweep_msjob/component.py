@@ -31,6 +31,8 @@ def sweep_msjob(
     args: list[str] = [],
     hyperparameters: dict = {},
     direction: str = "",
+    objectives: list[str] = [],
+    seeds: int = 1,
     trials: int = 20,
     parallel: int = 1,
     sampler: str = "tpe",
@@ -71,6 +73,8 @@ def sweep_msjob(
         args: Command arguments; integers are written without a decimal point.
         hyperparameters: Further arguments by name that all trials share; values can be pipeline parameters.
         direction: `minimize` or `maximize`; by default the metric's own, for a metric that this package knows.
+        objectives: Further metrics to improve, as `name` or `name:minimize`; the model is the best by `objective`.
+        seeds: Trainings of each trial, whose parameter `seed` differs; the objective is their mean.
         trials: Trials in all, including what an interrupted sweep has run.
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kfp import dsl
 
 _SWEEP_FOLDER = "sweep"
+# The engine's jobs start with 36 characters of its directory's name: the digest, of 12, is one of them.
+_TASK_LENGTH = 23
 
 
 class Outputs(NamedTuple):
@@ -127,7 +129,11 @@ def sweep_models(
     shared = dict(hyperparameters or {})
     pod = read_task_config(task_config)
     namespace = namespace or get_namespace() or "default"
-    template = {"command": parts, "hyperparameters": shared, "dataset": dataset.path if dataset else ""}
+    template = {
+        "command": parts,
+        "trainer_parameters": parse_numbers(shared),
+        "dataset": dataset.path if dataset else "",
+    }
     identity = [template, parameters.to_dict(), dataclasses.asdict(chosen)]
 
     def open_output(output: str) -> TrainingFiles:
@@ -189,7 +195,7 @@ def _open_place(model: dsl.Model, storage: str, identity: Sequence[Any]) -> Iter
     """Yield a sweep's place: on this machine one that a resumed run finds, on a cluster one that a step retry finds."""
     if get_backend_name() != KUBERNETES:
         checkpoints = StepCheckpoints(Path(model.path).absolute().parent / _SWEEP_FOLDER, identity)
-        directory = checkpoints.path / make_job_name(str(checkpoints.path))
+        directory = checkpoints.path / _name_sweep(str(checkpoints.path))
         yield _Place(str(directory), directory)
         checkpoints.delete()
         return
@@ -197,7 +203,13 @@ def _open_place(model: dsl.Model, storage: str, identity: Sequence[Any]) -> Iter
     store = open_storage(storage, root=root, inputs={}, outputs={"model/": model.uri}).artifacts
     uri = join_uri(root, _SWEEP_FOLDER)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as temporary:
-        directory = Path(temporary, make_job_name(root))
+        directory = Path(temporary, _name_sweep(root))
         study = StoredStudy(store, uri, directory)
         study.load()
         yield _Place(root, directory, join_uri(uri, TRIALS_FOLDER), study, store)
+
+
+def _name_sweep(root: str) -> str:
+    """Return the name of a step's sweep, short enough for its jobs' names."""
+    task, _, digest = make_job_name(root).rpartition("-")
+    return f"{task[:_TASK_LENGTH].strip('-')}-{digest}"

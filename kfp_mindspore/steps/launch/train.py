@@ -38,7 +38,7 @@ from kfp_mindspore.stores.artifact_store import StoreError, join_uri
 if TYPE_CHECKING:
     from kfp import dsl
 
-_CHECKPOINT_FOLDER = "checkpoint"
+CHECKPOINT_FOLDER = "checkpoint"
 _OUTPUT = "model/"
 
 
@@ -103,6 +103,10 @@ class LocalTrainingFiles:
         file = self._output / METRICS_FILE
         return read_records(file) if file.is_file() else []
 
+    def get_size(self, folder: str) -> int:
+        """Return a folder's size in bytes; 0 for a missing one."""
+        return sum(file.stat().st_size for file in (self._output / folder).rglob("*") if file.is_file())
+
     def copy(self, target: str, folder: str = "", *, without: str = "") -> None:
         """Copy the output, or a folder in it, to a directory; a missing one is no error.
 
@@ -121,7 +125,7 @@ class LocalTrainingFiles:
 
     def read_checkpoint(self, directory: Path) -> Checkpoint | None:
         """Return the final checkpoint."""
-        final = directory / _CHECKPOINT_FOLDER
+        final = directory / CHECKPOINT_FOLDER
         return Checkpoint.open(final, verify=False) if (final / DESCRIPTION).is_file() else None
 
 
@@ -156,6 +160,14 @@ class ArtifactTrainingFiles:
         content = self._storage.artifacts.read_bytes(join_uri(self._uri, METRICS_FILE))
         return parse_records((content or b"").decode(errors="replace"))
 
+    def get_size(self, folder: str) -> int:
+        """Return a folder's size in bytes; 0 for a missing one.
+
+        Raises:
+            StoreError: The store cannot be reached or denies the request.
+        """
+        return sum(self._storage.artifacts.list_files(join_uri(self._uri, folder)).values())
+
     def copy(self, target: str, folder: str = "", *, without: str = "") -> None:
         """Copy the output, or a folder in it, in the store; a missing one is no error.
 
@@ -180,7 +192,7 @@ class ArtifactTrainingFiles:
         try:
             if not store.list_files(self._uri):
                 return None
-            for name in (METRICS_FILE, f"{_CHECKPOINT_FOLDER}/{DESCRIPTION}"):
+            for name in (METRICS_FILE, f"{CHECKPOINT_FOLDER}/{DESCRIPTION}"):
                 content = store.read_bytes(join_uri(self._uri, name))
                 if content is not None:
                     file = directory / name
@@ -192,7 +204,7 @@ class ArtifactTrainingFiles:
 
     def read_checkpoint(self, directory: Path) -> Checkpoint | None:
         """Return the final checkpoint; its path has only the description."""
-        final = directory / _CHECKPOINT_FOLDER
+        final = directory / CHECKPOINT_FOLDER
         return Checkpoint.read_description(final) if final.is_dir() else None
 
 

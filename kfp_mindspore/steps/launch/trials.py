@@ -17,9 +17,10 @@ from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.waiting import Waiting
 from kfp_mindspore.retries import wait_with_jitter
 from kfp_mindspore.steps.launch.job import JobWatch, StepJobs
-from kfp_mindspore.steps.launch.train import ArtifactTrainingFiles, LocalTrainingFiles
+from kfp_mindspore.steps.launch.train import CHECKPOINT_FOLDER, ArtifactTrainingFiles, LocalTrainingFiles
 from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError, join_uri
-from kfp_mindspore.sweeps.jobs import CHECKPOINTS_FOLDER, JobState, TrialJob
+from kfp_mindspore.sweeps.jobs import CHECKPOINTS_FOLDER, JobState, TrialJob, share_cores
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES
 from kfp_mindspore.sweeps.study import JOURNAL_FILE, SWEEP_FILE
 
 _STUDY_FILES = (SWEEP_FILE, JOURNAL_FILE)
@@ -127,10 +128,14 @@ class StepTrials:
         files = self._open_files(job.output)
         if job.source and job.name not in self.list_names():
             self._open_files(job.source).copy(f"{job.output}/{CHECKPOINTS_FOLDER}", CHECKPOINTS_FOLDER)
+        options = self._options.merge({"env": files.directories})
+        if not self._jobs.has_lease and job.slots > 1:
+            shared = share_cores(job, options.workers)
+            options = options.merge({"env": {name: shared[name] for name in shared if name not in options.env}})
         built = self._jobs.build(
             job.name,
             [*files.wrapper, *self._build_command(job)],
-            self._options.merge({"env": files.directories}),
+            options,
             pod=self._pod.merge(files.patch),
         )
         with self._interrupts.held():
@@ -158,9 +163,11 @@ class StepTrials:
         if waiting is not None and waiting != running.waiting:
             running.watch.report_waiting(waiting)
         running.waiting = waiting
+        has_succeeded = found.status is not None and found.status.has(SUCCEEDED)
         try:
             # After the job's state: an ended job's last epoch is uploaded.
             records = running.files.read_epochs()
+            size = running.files.get_size(CHECKPOINT_FOLDER) if has_succeeded else 0
         except StoreError as error:
             if not error.retryable:
                 raise KfpMindSporeError(f"job {job.name}: {error}") from error
@@ -170,8 +177,10 @@ class StepTrials:
             failure = self._jobs.client.explain_failure(found, lines=_LAST_LINES)
             print("\n".join([f"{failure.message}:", *failure.log]), flush=True)
             return JobState("failed", records, ": ".join([failure.message, *failure.log[-1:]]))
-        has_succeeded = found.status is not None and found.status.has(SUCCEEDED)
-        return JobState("succeeded" if has_succeeded else "running", records)
+        if not has_succeeded:
+            return JobState("running", records)
+        sized = [{**record, CHECKPOINT_BYTES: size} if size else record for record in records[-1:]]
+        return JobState("succeeded", [*records[:-1], *sized])
 
     def end(self, name: str) -> None:
         """Delete a job."""
