@@ -298,20 +298,23 @@ class _Engine:
         new = {epoch: value for epoch, value in values.items() if value is not None and epoch not in running.values}
         # Optuna has intermediate values, and prunes, with one objective only.
         is_reported = not running.seed and not self._options.objectives
-        for epoch, value in new.items():
+        is_pruned = False
+        for epoch, value in sorted(new.items()):
             running.values[epoch] = value
             if not math.isfinite(value):
                 self._finish(running, f"{self._options.objective} is {value} in epoch {epoch}")
                 return
             if is_reported:
                 running.trial.report(value, epoch)
+                # After each: pruners compare trials at the same epoch, however many were read at once.
+                is_pruned = running.trial.should_prune() or is_pruned
         if new and self._options.objectives:
             running.trial.set_user_attr(studies.EPOCHS_ATTRIBUTE, len(running.values))
         if state.phase == "failed":
             self._finish(running, state.reason)
         elif state.phase == "succeeded":
             self._complete(running, state)
-        elif new and is_reported and running.trial.should_prune():
+        elif is_pruned:
             self._finish(running, "", is_pruned=True)
 
     def _complete(self, running: _Running, state: JobState) -> None:

@@ -32,6 +32,7 @@ from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.http_server import Server
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
+from tests.support.pod_processes import PodProcesses
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = Resource("argoproj.io", "v1alpha1", "workflows", "Workflow")
@@ -485,3 +486,71 @@ def test_refused_data_are_one_message(make_run: Callable[[], Run], jobs: Jobs, s
     log = step.log.read_text()
     assert "Traceback" not in log
     assert f"Secret {jobs.namespace}/mlpipeline-minio-artifact with the credentials of s3://{BUCKET}/ does not" in log
+
+
+SWEEP_SPACE = "x: [1.3, 2.3, 10.0, 0.3]"
+
+
+def start_sweep(run: Run, start_step: Callable[..., Step], **arguments: Any) -> Step:
+    return start_step(
+        run,
+        "training/sweep_msjob",
+        command=["python", str(ROOT / "tests/support/sweep_script.py")],
+        hyperparameters={"seconds": 1.5},
+        space=SWEEP_SPACE,
+        objective="loss",
+        sampler="grid",
+        trials=4,
+        namespace=run.jobs.namespace,
+        **arguments,
+    )
+
+
+def test_killed_launcher_goes_on_with_its_sweep(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step], tmp_path: Path
+) -> None:
+    run = make_run()
+    with PodProcesses(run.jobs, tmp_path / "pods") as pods:
+        step = start_sweep(run, start_step)
+        wait_for(lambda: b"trial 0 complete" in step.log.read_bytes(), lambda: step.log.read_text())
+        name = run.wait_job(lambda job: job["metadata"]["name"].endswith("-1"))["metadata"]["name"]
+        step.send(signal.SIGKILL)
+        step.wait()
+        step.start()
+        assert step.wait() == 0, step.log.read_text()
+        starts, codes = dict(pods.starts), dict(pods.codes)
+    log = step.log.read_text()
+    assert f"Adopting job {name} of an earlier attempt" in log
+    prefix = name.removesuffix("-1")
+    assert starts == {f"{prefix}-{number}": 1 for number in range(4)}, "no trial is lost or run twice"
+    assert {number: codes[f"{prefix}-{number}"] for number in range(4)} == {0: 0, 1: 0, 2: 143, 3: 0}
+    assert run.list_jobs() == []
+    output = json.loads((step.root / "output_metadata.json").read_text())
+    metadata = output["artifacts"]["model"]["artifacts"][0]["metadata"]
+    assert (metadata["trial"], metadata["job"]) == (3, f"{prefix}-3")
+    assert output["parameterValues"]["best_parameters"] == {"x": 0.3}
+    table = (run.directory / "s3" / BUCKET / step.key / "trial_table").read_text()
+    assert [re.split(r" ?\| ?", line)[1:3] for line in table.splitlines()[2:]] == [
+        ["3", "complete"],
+        ["0", "complete"],
+        ["1", "complete"],
+        ["2", "pruned"],
+    ]
+    trials = [f"{step.key}/sweep/trials/{number}/metrics.jsonl" for number in range(4)]
+    for key in trials:
+        records = [json.loads(line) for line in run.store.get(key).splitlines()]
+        assert len({record["pid"] for record in records}) == 1
+    assert run.store.get(f"{step.key}/model/metrics.jsonl") == run.store.get(trials[3])
+
+
+def test_terminated_sweep_deletes_its_jobs(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step], tmp_path: Path
+) -> None:
+    run = make_run()
+    with PodProcesses(run.jobs, tmp_path / "pods"):
+        step = start_sweep(run, start_step, parallel=2)
+        wait_for(lambda: len(run.list_jobs()) == 2, lambda: step.log.read_text())
+        step.send(signal.SIGTERM)
+        assert step.wait() != 0
+        run.wait_no_job(SECONDS)
+        assert f"{step.key}/sweep/journal.log" in run.store.list(step.key)

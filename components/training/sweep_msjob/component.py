@@ -37,6 +37,8 @@ def sweep_msjob(
     parallel: int = 1,
     sampler: str = "tpe",
     pruner: str = "asha",
+    population: int = 4,
+    interval: int = 1,
     seed: int = 0,
     workers: int = 1,
     image: str = "",
@@ -79,6 +81,8 @@ def sweep_msjob(
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.
         pruner: Which trials are stopped early, by their epochs: `asha`, `hyperband`, `median` or `none`.
+        population: Members of a generation for `pbt`.
+        interval: Epochs of the first generation for `halving`, and of each for `pbt`.
         seed: The sampler's seed.
         workers: Worker count, of each trial.
         image: The workers' image; default $KFP_MINDSPORE_IMAGE, else the step's image.

@@ -126,7 +126,8 @@ class StepTrials:
     def start(self, job: TrialJob) -> None:
         """Submit a job, or adopt an earlier launcher's."""
         files = self._open_files(job.output)
-        if job.source and job.name not in self.list_names():
+        # A job that was interrupted goes on from its own.
+        if job.source and not files.get_size(CHECKPOINTS_FOLDER):
             self._open_files(job.source).copy(f"{job.output}/{CHECKPOINTS_FOLDER}", CHECKPOINTS_FOLDER)
         options = self._options.merge({"env": files.directories})
         if not self._jobs.has_lease and job.slots > 1:
