@@ -15,6 +15,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train import Callback
 
 from kfp_mindspore.formats.packed import build_levels
+from kfp_mindspore.mindir.widths import replace_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,11 +105,7 @@ def search_weights(network: Any, bits: int) -> tuple[dict[str, SearchedLayer], A
     temperature = Parameter(Tensor([_FIRST], mindspore.float32), name="temperature", requires_grad=False)
     layers = {}
     for path in found[1:-1]:
-        parent, _, own = path.rpartition(".")
         name = cells[path].weight.name
         layers[name] = SearchedLayer(cells[path], bits, temperature)
-        if own.isdigit():
-            cells[parent][int(own)] = layers[name]
-        else:
-            setattr(cells[parent], own, layers[name])
+        replace_layer(network, path, layers[name])
     return layers, temperature

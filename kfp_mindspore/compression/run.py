@@ -322,7 +322,6 @@ class _Work:
 
         network = self.cutter.cut(kept)
         set_parameters(network, values)
-        # Wrapped layers have other names for their parameters.
         own = {parameter.name: parameter for parameter in network.get_parameters()}
         layers, temperature = search_weights(network, SEARCHED_BITS[self.options.weights])
         if not layers:

@@ -15,6 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops, value_and_grad
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.mindir.widths import replace_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,12 +111,8 @@ def mix_layers(network: Any, cutter: Cutter) -> dict[str, Any]:
             shape = cutter.groups.shapes[parameter]
             if attribute != "weight" or axis or len(shape) not in (2, 4):
                 continue
-            parent, _, own = path.rpartition(".")
             mixed = MixedLayer(cells[path], factors[name], group.slots[parameter, axis], 1 if len(shape) == 4 else -1)
-            if own.isdigit():
-                cells[parent][int(own)] = mixed
-            else:
-                setattr(cells[parent], own, mixed)
+            replace_layer(network, path, mixed)
     return factors
 
 

@@ -107,6 +107,27 @@ def cut_network(network: nn.Cell, cut: Mapping[str, Any]) -> None:
             _update_attributes(cell, own)
 
 
+def replace_layer(network: nn.Cell, path: str, layer: nn.Cell) -> None:
+    """Replace a layer; all parameters keep the names that they have in their cells.
+
+    MindSpore 2.9 prefixes them by the nearest attribute only, so that equal blocks would have equal names.
+
+    Args:
+        network: The network.
+        path: The layer's path.
+        layer: The new layer.
+    """
+    names = [(parameter, parameter.name) for parameter in layer.get_parameters()]
+    parent, _, own = path.rpartition(".")
+    holder: Any = dict(network.cells_and_names())[parent]
+    if own.isdigit():
+        holder[int(own)] = layer
+    else:
+        setattr(holder, own, layer)
+    for parameter, name in names:
+        parameter.name = name
+
+
 def resize_parameter(parameter: Any, shape: Sequence[int]) -> None:
     """Cut a parameter in place to a smaller shape; its values are its first ones along each axis."""
     import mindspore

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.compression.cutting import Cutter, drop_one, find_groups, set_parameters
 from kfp_mindspore.compression.groups import select_units
+from kfp_mindspore.compression.lowbit import search_weights
+from kfp_mindspore.compression.scop import mix_layers
 from kfp_mindspore.training import set_seed
 from kfp_mindspore.workloads.vit.network import Network
 from tests.support import cut_networks
@@ -101,6 +103,26 @@ def test_width_behind_layer_norm_is_cut_with_its_attribute() -> None:
     assert not cutter.groups.groups["embed.4"].is_exact
     assert (cut.width, cut.encoder[0].attention[1].heads, cut.positions.shape[-1]) == (15, 3, 15)
     assert np.isfinite(cutter.compute(cut)[0]).all()
+
+
+def test_searched_and_mixed_layers_of_equal_blocks_have_names_of_their_own() -> None:
+    cutter = find("ViT")
+    build = lambda: Network(16, 3, width=16, depth=2, heads=4)  # noqa: E731
+    searched = build()
+    names = {parameter.name for parameter in searched.get_parameters()}
+
+    layers, _ = search_weights(searched, 4)
+
+    found = [parameter.name for parameter in searched.get_parameters()]
+    assert len(found) == len(set(found))
+    assert names <= set(found)
+    assert "encoder.1.attention.1.project.weight" in layers
+    mixed = cutter.cut(cutter.groups.whole)
+    factors = mix_layers(mixed, cutter)
+    assert {parameter.name for parameter in mixed.get_parameters()} == {
+        *cutter.values,
+        *(factor.name for factor in factors.values()),
+    }
 
 
 def test_flops_follow_widths() -> None:
