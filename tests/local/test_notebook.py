@@ -55,6 +55,10 @@ EXPECTED: dict[str, tuple[int, list[str]]] = {
             "version 3 serves first",
         ],
     ),
+    "06_sweep_compress_deploy": (
+        1,
+        ["trial 5 ", "before: 42,794 parameters", "after: ", "accuracy 0.9", "360 predictions, accuracy 0.9"],
+    ),
 }
 
 EXPECTED_WITH_REGISTRY = {"03_notebook_to_image_to_msjob": ["built in", "/team/digits-notebook@sha256:"]}
