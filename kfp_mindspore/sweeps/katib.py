@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.kube.names import list_service_name_errors
 from kfp_mindspore.msjob.build import PodPatch, build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS, build_training_command
 from kfp_mindspore.msjob.names import CONTAINER_NAME, FAILED, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, SUCCEEDED, WORKER
@@ -20,7 +21,7 @@ ALGORITHMS = {"tpe": "tpe", "random": "random", "grid": "grid", "gp": "bayesiano
 METRICS_DIRECTORY = "/var/log/katib"
 _NAME = "trialName"
 # Katib accepts 40 characters of a name, and its expression has no anchor at the end.
-_NAME_PATTERN = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_LONGEST_NAME = 40
 # A value is replaced inside a shell's quotes inside JSON text.
 _UNSAFE = set("'\"\\")
 
@@ -106,9 +107,7 @@ def build_katib_experiment(
 
 
 def _list_errors(name: str, space: Space, options: SweepOptions, image: str) -> list[str]:
-    errors = []
-    if not _NAME_PATTERN.fullmatch(name):
-        errors.append(f"name: must be at most 40 of a-z, 0-9 and -, beginning with a letter, got {name!r}")
+    errors = list_service_name_errors("name", name, _LONGEST_NAME)
     if not image:
         errors.append("image: is required, the trials' image")
     if options.seeds > 1:

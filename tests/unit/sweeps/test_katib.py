@@ -47,7 +47,7 @@ def test_experiment_has_space_and_quoted_command() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "LeNet"}, "name: must be at most 40 of a-z, 0-9 and -"),
+        ({"name": "LeNet"}, "name: must be at most 40 lower-case letters"),
         ({"name": "a" * 41}, "name: must be at most 40"),
         ({"image": ""}, "image: is required"),
         ({"space": {"x": [True, False]}}, "x.choices: Katib has numbers and texts only, got True"),
