@@ -245,7 +245,9 @@ class _Tracer:
         operands = [value for value in call.inputs if isinstance(value, np.ndarray) and value.ndim <= len(shape)]
         weights = [value for value in call.inputs if isinstance(value, Weight) and math.prod(value.shape) > 1]
         if not operands:
-            return self._get_labels(weights[0]) if len(weights) == 1 and weights[0].shape == shape else None  # type: ignore[return-value]
+            if len(weights) != 1 or weights[0].shape != shape:
+                raise _UnknownFormError
+            return self._get_labels(weights[0])
         operands.sort(key=lambda labels: -labels.size)
         result = np.broadcast_to(operands[0], shape)
         for other in operands[1:]:
