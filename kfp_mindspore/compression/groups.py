@@ -1,4 +1,4 @@
-"""Groups of channels that can be cut, and the sizes of a network without some of them."""
+"""Channel groups that can be cut, and network sizes after a cut."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def score_taylor(cutter: Cutter, loss: Any, batches: Sequence[tuple[NDArray[Any]
 
 
 def _list_weights(group: Group, values: Arrays) -> list[Slot]:
-    """Return the weights that compute a group's units; those of normalizations are no part of the layer."""
+    """Return the weights that compute a group's units, without normalization weights."""
     return [slot for slot in group.produced if slot[0] in values]
 
 

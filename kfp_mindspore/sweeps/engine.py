@@ -110,7 +110,7 @@ def resume_sweep(
 
 
 def _name_jobs(folder: Path) -> str:
-    """Return the beginning of a sweep's job names: unlike that of a sweep in another directory of this name."""
+    """Return a prefix for a sweep's job names that no other directory with this name gets."""
     slug = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     return f"{slug if slug[:1].isalpha() else f'sweep-{slug}'}"[:30].strip("-") + f"-{secrets.token_hex(3)}"
 

@@ -138,7 +138,7 @@ def _compute_coordinates(ranked: Sequence[TrialResult], space: Space, objective:
 
 
 def _compute_front(name: str, result: SweepResult) -> dict[str, Any]:
-    """Return a point a complete trial: another objective and the first one; those of the front are marked."""
+    """Return each complete trial as a point, a further objective against the first, and mark the Pareto front."""
     front = {trial.number for trial in result.front}
     trials = [trial for trial in result.trials if name in trial.values]
     across = build_axis(*_get_ends([trial.values[name] for trial in trials]))

@@ -62,7 +62,7 @@ class PodProcesses:
         try:
             while not self._stopped.wait(0.2):
                 self._sync()
-        except BaseException as error:  # noqa: BLE001  raised at the block's end
+        except BaseException as error:  # noqa: BLE001 - raised at the block's end
             self._error = error
 
     def _sync(self) -> None:

@@ -38,14 +38,14 @@ def list_missing_packages(
 
     Args:
         exists: Returns whether a program or a file exists; default on this machine.
-        packages: Package by a program or file in it; default those of nodes.
+        packages: Package by a program or file in it; default the packages that nodes need.
     """
     exists = exists or _exists
     return [package for thing, package in packages.items() if not exists(thing)]
 
 
 def install_packages(packages: Mapping[str, str] = PACKAGES) -> None:
-    """Install packages with apt, by default those of nodes.
+    """Install packages with apt, by default what nodes need.
 
     Raises:
         UnavailableError: Not root, no apt, or apt failed.
