@@ -1,0 +1,1 @@
+"""Language models: import, generation, fine-tuning, evaluation."""

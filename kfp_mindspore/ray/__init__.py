@@ -1,0 +1,1 @@
+"""MindSpore on Ray: Train, Tune, Data, Serve, and RayJobs."""
