@@ -158,7 +158,7 @@ class InferenceService:
         """Compute a request's outputs; they have the inputs' form, FP16 is always raw."""
         telemetry, started = self._state.telemetry, time.monotonic()
         try:
-            model = self._state.repository.get_model(request.model_name, request.model_version)
+            model = self._state.repository.get_graph_model(request.model_name, request.model_version)
         except RequestError as error:
             telemetry.start("grpc", request.model_name).fail(error)
             raise
@@ -232,7 +232,7 @@ class InferenceService:
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         """Return a model's configuration in Triton's form."""
-        return triton.encode_config(self._state.repository.get_model(request.name, request.version))
+        return triton.encode_config(self._state.repository.get_graph_model(request.name, request.version))
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
         """Return a model's statistics, or all models' if the request names none."""

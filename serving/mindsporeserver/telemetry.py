@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from mindsporeserver.models.batcher import Ticket
-    from mindsporeserver.models.model import MindSporeModel
+    from mindsporeserver.models.served_model import ServedModel
     from mindsporeserver.observability.logs import RequestLog
     from mindsporeserver.observability.metrics import ServerMetrics
     from mindsporeserver.observability.tracing import Tracing
@@ -31,11 +31,11 @@ class Telemetry:
         self.metrics = metrics
         self.tracing = tracing
 
-    def start(self, protocol: str, model: MindSporeModel | str) -> RequestRecord:
+    def start(self, protocol: str, model: ServedModel | str) -> RequestRecord:
         """Return a new request's record.
 
         Args:
-            protocol: v1, v2, v2-binary or grpc.
+            protocol: v1, v2, v2-binary, grpc or openai.
             model: The model, or an unserved model's name.
         """
         if not isinstance(model, str):
@@ -53,7 +53,7 @@ class RequestRecord:
 
     __slots__ = ("_model", "_protocol", "_span", "_telemetry", "request_id", "started", "ticket")
 
-    def __init__(self, telemetry: Telemetry, protocol: str, model: MindSporeModel | str, span: Span | None) -> None:
+    def __init__(self, telemetry: Telemetry, protocol: str, model: ServedModel | str, span: Span | None) -> None:
         self._telemetry = telemetry
         self._protocol = protocol
         self._model = model

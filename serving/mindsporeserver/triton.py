@@ -17,6 +17,7 @@ from mindsporeserver.protocols.tensors import shorten
 
 if TYPE_CHECKING:
     from mindsporeserver.models.model import MindSporeModel
+    from mindsporeserver.models.served_model import ServedModel
 
 BACKEND = "mindspore"
 _PACKAGE = "inference"
@@ -126,7 +127,7 @@ def encode_index(entries: list[dict[str, str]], *, only_ready: bool) -> Any:
     return messages["RepositoryIndexResponse"](models=models)
 
 
-def encode_statistics(models: list[MindSporeModel]) -> Any:
+def encode_statistics(models: list[ServedModel]) -> Any:
     """Return a ModelStatisticsResponse: process totals since the model was first loaded, over all its versions."""
     entries = []
     for model in models:

@@ -23,8 +23,9 @@ from kfp_mindspore.transform.load import load_transform
 from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError, RequestError
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
+from mindsporeserver.models.served_model import ServedModel
 from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
-from mindsporeserver.observability.metrics import ModelMetrics, ServerMetrics
+from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.protocols.rows import RowReader
 from mindsporeserver.protocols.tensors import InputReader, describe
 
@@ -63,28 +64,7 @@ class ModelSettings:
     key: bytes | None = field(default=None, repr=False)
 
 
-class _RequestCounter:
-    """Requests in progress, each counted by a `with` block."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def __enter__(self) -> None:
-        self._count += 1
-        self._idle.clear()
-
-    def __exit__(self, *error: object) -> None:
-        self._count -= 1
-        if not self._count:
-            self._idle.set()
-
-    async def wait_idle(self) -> None:
-        await self._idle.wait()
-
-
-class MindSporeModel:
+class MindSporeModel(ServedModel):
     """Serves one bundle. It is loaded once: another bundle under the same name is another object.
 
     Args:
@@ -111,19 +91,15 @@ class MindSporeModel:
         metrics: ServerMetrics | None = None,
         transforms: TransformExecutor | None = None,
     ) -> None:
-        self.name = name
-        self.ready = False
-        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
-        self.version = version
+        bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
+        super().__init__(name, bundle, version, (metrics or ServerMetrics()).for_model(name))
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
-        self.metrics: ModelMetrics = (metrics or ServerMetrics()).for_model(name)
         self._executor = executor or InferenceExecutor()
         self._transforms = transforms or TransformExecutor(os.cpu_count() or 1)
         self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)
         self._batcher = Batcher(self._graph, self._executor, self.settings.limits, self.metrics)
         self._transform: BoundTransform | None = None
         self._transforming = 0
-        self._requests = _RequestCounter()
         self._identity: tuple[int, ...] = ()
         self.readers: Mapping[str, InputReader] = {}
         self.rows: RowReader | None = None
@@ -164,7 +140,7 @@ class MindSporeModel:
     async def close(self) -> None:
         """Return when admitted requests are answered, and release the graph."""
         self.ready = False
-        await self._requests.wait_idle()
+        await self.requests.wait_idle()
         # MindSpore crashes when a graph is freed while another thread computes.
         self._executor.call(self._graph.release)
 
@@ -181,7 +157,7 @@ class MindSporeModel:
         if not self.ready:
             raise NotReadyError(self.name)
         self._batcher.admit()
-        return self._requests
+        return self.requests
 
     def expire(self) -> None:
         """Refuse queued requests whose deadline has passed."""

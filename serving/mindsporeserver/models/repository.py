@@ -11,8 +11,9 @@ from pathlib import Path
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
-from mindsporeserver.errors import NotReadyError, UnknownModelError, shorten_text
+from mindsporeserver.errors import NotReadyError, UnknownModelError, UnsupportedError, shorten_text
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel
+from mindsporeserver.models.served_model import ServedModel
 from mindsporeserver.observability.metrics import ServerMetrics
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ DEFAULT_VERSION = "1"
 # Retries for a load whose bundle was replaced in the meantime.
 _ATTEMPTS = 5
 
-Opener = Callable[[str, ModelBundle, str], MindSporeModel]
+Opener = Callable[[str, ModelBundle, str], ServedModel]
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,12 @@ class Repository:
 
     def __init__(self, sources: Sources, opener: Opener, metrics: ServerMetrics) -> None:
         self.sources = sources
-        self.models: dict[str, MindSporeModel] = {}
+        self.models: dict[str, ServedModel] = {}
         self.routes: dict[str, tuple[str, MindSporeModel]] = {}
         self.loaded = False
         self._opener = opener
         self._metrics = metrics
-        self._versions: dict[str, dict[str, MindSporeModel]] = {}
+        self._versions: dict[str, dict[str, ServedModel]] = {}
         self._failures: dict[str, str] = {}
         self._unloaded: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -178,7 +179,7 @@ class Repository:
                 entries.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
         return entries
 
-    def get_model(self, name: str, version: str = "") -> MindSporeModel:
+    def get_model(self, name: str, version: str = "") -> ServedModel:
         """Return a model.
 
         Raises:
@@ -190,6 +191,19 @@ class Repository:
             raise NotReadyError(name)
         if model is None:
             raise UnknownModelError(name, version if name in self.models else "")
+        return model
+
+    def get_graph_model(self, name: str, version: str = "") -> MindSporeModel:
+        """Return a model that is served by V1, V2 and gRPC.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+            NotReadyError: It is still being loaded at startup.
+            UnsupportedError: It is a language model.
+        """
+        model = self.get_model(name, version)
+        if not isinstance(model, MindSporeModel):
+            raise UnsupportedError(f"model {name} is a language model: send POST /openai/v1/chat/completions")
         return model
 
     def list_versions(self, name: str) -> list[str]:
@@ -210,7 +224,7 @@ class Repository:
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
         try:
-            models: dict[str, MindSporeModel] = await AsyncRetrying(
+            models: dict[str, ServedModel] = await AsyncRetrying(
                 reraise=True, retry=retry_if_exception_type(BundleReplacedError), stop=stop_after_attempt(_ATTEMPTS)
             )(self._open, name)
         except KfpMindSporeError as error:
@@ -223,14 +237,14 @@ class Repository:
         self._failures.pop(name, None)
         self._replace(name, models)
 
-    async def _open(self, name: str) -> dict[str, MindSporeModel]:
+    async def _open(self, name: str) -> dict[str, ServedModel]:
         try:
             bundles = await asyncio.to_thread(self._read, name)
         except OSError as error:
             # An OSError's message has the server's path.
             raise KfpMindSporeError(f"model {name!r}: cannot be read: {error.strerror}") from error
         served = self._versions.get(name, {})
-        models: dict[str, MindSporeModel] = {}
+        models: dict[str, ServedModel] = {}
         try:
             for version, bundle in bundles.items():
                 current = served.get(version)
@@ -253,7 +267,7 @@ class Repository:
             version: ModelBundle.open(path, verify=False) for version, path in self.sources.list_bundles(name).items()
         }
 
-    def _replace(self, name: str, models: dict[str, MindSporeModel]) -> None:
+    def _replace(self, name: str, models: dict[str, ServedModel]) -> None:
         """Route requests to these versions from now on, and close all other models."""
         for model in self._versions.get(name, {}).values():
             if model not in models.values():
@@ -266,12 +280,15 @@ class Repository:
         self._versions[name] = models
         latest = next(reversed(models.values()))
         self.models[name] = latest
-        self.routes[f"/v1/models/{name}:predict"] = ("v1", latest)
-        self.routes[f"/v2/models/{name}/infer"] = ("v2", latest)
+        if isinstance(latest, MindSporeModel):
+            self.routes[f"/v1/models/{name}:predict"] = ("v1", latest)
+            self.routes[f"/v2/models/{name}/infer"] = ("v2", latest)
         for version, model in models.items():
+            if not isinstance(model, MindSporeModel):
+                continue
             self.routes[f"/v2/models/{name}/versions/{version}/infer"] = ("v2", model)
 
-    def _close(self, model: MindSporeModel) -> None:
+    def _close(self, model: ServedModel) -> None:
         task = asyncio.get_running_loop().create_task(model.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

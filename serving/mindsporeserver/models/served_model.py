@@ -1,0 +1,71 @@
+"""The common base of served models: graphs and language models."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from typing import Any
+
+from kfp_mindspore.formats.bundle import ModelBundle
+from mindsporeserver.observability.metrics import ModelMetrics
+
+
+class RequestCounter:
+    """Requests in progress, each counted by a `with` block."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *error: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return when no request is in progress."""
+        await self._idle.wait()
+
+
+class ServedModel(abc.ABC):
+    """Serves one bundle. It is loaded once: another bundle under the same name is another object.
+
+    Args:
+        name: Name in the URL or in requests.
+        bundle: An opened bundle.
+        version: Version in the URL.
+        metrics: The model's metrics.
+    """
+
+    def __init__(self, name: str, bundle: ModelBundle, version: str, metrics: ModelMetrics) -> None:
+        self.name = name
+        self.bundle = bundle
+        self.version = version
+        self.metrics = metrics
+        self.ready = False
+        self.requests = RequestCounter()
+
+    @abc.abstractmethod
+    async def open(self) -> None:
+        """Load and warm the model without blocking the event loop.
+
+        Raises:
+            UserError: The bundle is damaged or cannot be loaded.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Return when admitted requests are answered, and release the model."""
+
+    @abc.abstractmethod
+    def expire(self) -> None:
+        """Refuse queued requests whose deadline has passed."""
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return the model's V2 metadata."""
