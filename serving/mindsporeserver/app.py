@@ -1,4 +1,4 @@
-"""ASGI application: V1, V2, model repository, health and metrics."""
+"""ASGI application: V1, V2, OpenAI, model repository, health and metrics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ from mindsporeserver.errors import (
     UnsupportedError,
 )
 from mindsporeserver.events import RequestEvent, is_event
+from mindsporeserver.language.errors import LanguageError, describe_error
+from mindsporeserver.language.model import LanguageModel
+from mindsporeserver.language.routes import LanguageRoutes
 from mindsporeserver.protocols import v1, v2
-from mindsporeserver.state import ServerState, read_deadline
+from mindsporeserver.state import ServerState, get_version, read_deadline
 
 if TYPE_CHECKING:
     from mindsporeserver.models.model import MindSporeModel
+    from mindsporeserver.models.served_model import ServedModel
     from mindsporeserver.telemetry import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -94,6 +98,7 @@ class Application:
         self._limits = limits
         self._access = access or Access()
         self.bodies = BodyReader(limits)
+        self._language = LanguageRoutes(state, self.bodies, limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -116,32 +121,37 @@ class Application:
             allowed += methods
         if allowed:
             headers = [_JSON, (b"allow", ", ".join(allowed).encode())]
-            await self._refuse(405, "Method Not Allowed", headers, scope, receiver, send)
+            await self._refuse(405, {"error": "Method Not Allowed"}, headers, scope, receiver, send)
         else:
-            await self._refuse(404, "Not Found", [_JSON], scope, receiver, send)
+            await self._refuse(404, {"error": "Not Found"}, [_JSON], scope, receiver, send)
 
     async def _respond(self, handle: _Handler, needs: Needs, request: _Request) -> None:
         try:
             self._access.check(needs, _get_header(request.scope, b"authorization"))
             reply = await handle(self, request)
-        except RequestError as error:
-            status, message = error.status, error.message
-        except KfpMindSporeError as error:
+        except RequestError as refused:
+            error = refused
+        except KfpMindSporeError as failure:
             # The model cannot be loaded: 503, as in kserve for a model that is not ready.
-            status, message = (404 if isinstance(error, NotFoundError) else 503), error.message
+            error = RequestError(failure.message)
+            error.status = 404 if isinstance(failure, NotFoundError) else 503
         except asyncio.CancelledError:
             # The shutdown's grace period is over.
-            status, message = 503, ShuttingDownError().message
-        except Exception as error:
+            error = ShuttingDownError()
+        except Exception as crash:
             logger.exception("%s failed", request.scope["path"])
-            status, message = 500, InternalError(error).message
+            error = InternalError(crash)
         else:
             if reply is not None:
                 body = reply.value if isinstance(reply.value, bytes) else orjson.dumps(reply.value)
                 await self._send(request.send, 200, body, list(reply.headers))
             return
-        headers = [_JSON, *_REFUSAL_HEADERS.get(status, ())]
-        await self._refuse(status, message, headers, request.scope, request.receive, request.send)
+        headers = [_JSON, *_REFUSAL_HEADERS.get(error.status, ())]
+        if isinstance(error, LanguageError) and error.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % error.retry_after))
+        is_language = request.groups.get("route") is not None
+        value = describe_error(error) if is_language else {"error": error.message}
+        await self._refuse(error.status, value, headers, request.scope, request.receive, request.send)
 
     async def _infer(self, protocol: str, model: MindSporeModel, scope: Scope, receive: Receiver, send: Send) -> None:
         headers = {name: value for name, value in scope["headers"] if name in _READ}
@@ -191,7 +201,7 @@ class Application:
         if isinstance(error, ClientGoneError):
             return
         reply = [_JSON, *reply[: request_id is not None], *_REFUSAL_HEADERS.get(error.status, ())]
-        await self._refuse(error.status, error.message, reply, scope, receive, send)
+        await self._refuse(error.status, {"error": error.message}, reply, scope, receive, send)
 
     async def _answer_v1(
         self,
@@ -248,14 +258,14 @@ class Application:
         await send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _refuse(
-        self, status: int, message: str, headers: Headers, scope: Scope, receive: Receiver, send: Send
+        self, status: int, value: Any, headers: Headers, scope: Scope, receive: Receiver, send: Send
     ) -> None:
         """Refuse a request whose body may still be arriving.
 
         The response is written first and completed once the remaining body has been discarded: a connection closed with
         unread data is reset, and a client that sends everything before it reads would lose the response.
         """
-        body = orjson.dumps({"error": message})
+        body = orjson.dumps(value)
         if receive.is_complete:
             await self._send(send, status, body, headers)
             return
@@ -273,7 +283,7 @@ class Application:
         groups = request.groups
         protocol, name = ("v1", groups["v1"]) if groups.get("v1") else ("v2", groups["v2"])
         try:
-            model = self._state.repository.get_model(name, groups.get("version", ""))
+            model = self._state.repository.get_graph_model(name, groups.get("version", ""))
             if not model.ready:
                 raise NotReadyError(name)
         except RequestError as error:
@@ -284,7 +294,7 @@ class Application:
                     record.request_id = value.decode("latin-1")
                     headers.append((key, value))
             record.fail(error)
-            await self._refuse(error.status, error.message, headers, *request[:3])
+            await self._refuse(error.status, {"error": error.message}, headers, *request[:3])
         else:
             await self._infer(protocol, model, *request[:3])
 
@@ -311,11 +321,32 @@ class Application:
     async def _list_models(self, _: _Request) -> Reply:
         return Reply({"models": list(self._state.repository.models)})
 
+    async def _list_v1_models(self, _: _Request) -> Reply:
+        # Two protocols have this path: kserve's clients read `models`, OpenAI's `data`.
+        value: dict[str, Any] = {"models": list(self._state.repository.models)}
+        if language := self._language.list_models():
+            value |= {"object": "list", "data": language}
+        return Reply(value)
+
+    async def _list_language_models(self, _: _Request) -> Reply:
+        return Reply({"object": "list", "data": self._language.list_models()})
+
+    async def _get_language_model(self, request: _Request) -> Reply:
+        return Reply(self._language.get_model(request.groups["name"]).describe_model())
+
+    async def _generate(self, request: _Request) -> Reply | None:
+        value = await self._language.respond(request.groups["route"], request.scope, request.receive, request.send)
+        return None if value is None else Reply(value)
+
+    async def _get_version(self, _: _Request) -> Reply:
+        return Reply({"version": get_version()})
+
     async def _get_model_ready(self, request: _Request) -> Reply:
         model = self._get_model(request)
         if not model.ready:
             raise NotReadyError(model.name)
-        return Reply({"name": model.name, "ready": True})
+        described = model.describe_model() if isinstance(model, LanguageModel) else {}
+        return Reply({"name": model.name, "ready": True, **described})
 
     async def _get_model_metadata(self, request: _Request) -> Reply:
         return Reply(self._state.describe_model(request.groups["name"], request.groups.get("version", "")))
@@ -345,7 +376,7 @@ class Application:
         await self._state.unload(request.groups["name"])
         return Reply({"name": request.groups["name"], "unload": True})
 
-    def _get_model(self, request: _Request) -> MindSporeModel:
+    def _get_model(self, request: _Request) -> ServedModel:
         return self._state.repository.get_model(request.groups["name"], request.groups.get("version", ""))
 
     async def _read_object(self, receive: Receiver) -> dict[str, Any]:
@@ -363,6 +394,7 @@ def _get_header(scope: Scope, name: bytes) -> bytes | None:
 
 _Handler = Callable[[Application, _Request], Awaitable[Reply | None]]
 _NAME = r"(?P<name>[^/]+)"
+_GENERATION = r"completions|chat/completions|embeddings"
 _VERSION = r"(/versions/(?P<version>[^/]+))?"
 # Server health, model health and metrics need no token: probes and Prometheus have none.
 _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = tuple(
@@ -373,7 +405,13 @@ _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = 
         (("POST",), rf"/v1/models/{_NAME}:explain", Application._explain, Needs.TOKEN),
         (("GET",), r"/", Application._get_root, Needs.NOTHING),
         (("GET",), r"/metrics", Application._get_metrics, Needs.MANAGEMENT),
-        (("GET",), r"/v1/models", Application._list_models, Needs.TOKEN),
+        (("GET",), r"/v1/models", Application._list_v1_models, Needs.TOKEN),
+        (("GET",), r"/openai/v1/models", Application._list_language_models, Needs.TOKEN),
+        (("GET",), rf"/openai/(?P<route>v1/models)/{_NAME}", Application._get_language_model, Needs.TOKEN),
+        (("POST",), rf"(/openai)?/v1/(?P<route>{_GENERATION})", Application._generate, Needs.TOKEN),
+        (("POST",), r"(/openai/v1|/v1)?/(?P<route>tokenize|detokenize)", Application._generate, Needs.TOKEN),
+        (("GET",), r"/health", Application._get_ready, Needs.NOTHING),
+        (("GET",), r"/version", Application._get_version, Needs.NOTHING),
         (("GET",), rf"/v1/models/{_NAME}", Application._get_model_ready, Needs.NOTHING),
         (("GET",), r"/v2", Application._get_server, Needs.TOKEN),
         (("GET",), r"/v2/health/live", Application._get_live, Needs.NOTHING),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -12,10 +13,13 @@ from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
+from mindsporeserver.language.metrics import LanguageFamilies
+from mindsporeserver.language.model import LanguageModel, LanguageSettings, is_language_bundle, load_runner
 from mindsporeserver.models.batcher import Limits
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.model import MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
+from mindsporeserver.models.served_model import ServedModel
 from mindsporeserver.models.storage import resolve_model
 from mindsporeserver.models.transform_executor import TransformExecutor
 from mindsporeserver.observability.logs import RequestLog
@@ -27,6 +31,8 @@ from mindsporeserver.state import ServerState
 from mindsporeserver.telemetry import Telemetry
 from mindsporeserver.tls import check_certificates
 from mindsporeserver.workers import WorkerLink
+
+logger = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 1e-4
 # Where URIs are downloaded to, below the directory for temporary files.
@@ -44,9 +50,11 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         UserError: A flag, a model or a port cannot be used.
     """
     sources = _list_sources(options)
-    if options.model_repository is not None or len(sources.models) > 1:
-        # The instruction set is chosen once a process, and the first model may have no convolutions.
-        avoid_slow_convolutions()
+    is_shared = options.model_repository is not None or len(sources.models) > 1
+    # The instruction set is chosen once a process, and the first model may have no convolutions. Language models have
+    # none, and lose 15 to 27 % by the limit.
+    if is_shared and not _has_only_language_models(sources) and avoid_slow_convolutions():
+        logger.info("oneDNN is limited to AVX2 for convolutions, which slows language models down")
     server_options = _build_options(options, link)
     settings = ModelSettings(
         max_batch=options.max_batch,
@@ -58,11 +66,27 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     # The event loop and the graph thread switch for every batch: with Python's 5 ms the graph waited for the loop
     # longer than it computed.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    metrics, graphs = ServerMetrics(), InferenceExecutor()
+    language = LanguageSettings(
+        max_model_len=options.max_model_len or 0,
+        max_num_seqs=options.max_num_seqs,
+        max_queue_tokens=options.max_queue_tokens or 0,
+        prefix_cache_bytes=options.prefix_cache_mib << 20,
+    )
+    metrics, graphs, families = ServerMetrics(), InferenceExecutor(), LanguageFamilies()
     # As many transforms at once as there are cores: each may decode hundreds of megabytes.
     code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
 
-    def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
+    def open_model(name: str, bundle: ModelBundle, version: str) -> ServedModel:
+        if is_language_bundle(bundle):
+            return LanguageModel(
+                *(name, bundle),
+                version=version,
+                settings=language,
+                executor=graphs,
+                metrics=metrics,
+                families=families,
+                load_runner=load_runner,
+            )
         return MindSporeModel(
             name, bundle, version=version, settings=settings, executor=graphs, metrics=metrics, transforms=code
         )
@@ -75,6 +99,11 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     repository = Repository(sources, open_model, metrics)
     telemetry = Telemetry(RequestLog(options.log_requests), metrics, tracing)
     Server(ServerState(repository, graphs, metrics, telemetry, is_fixed=link is not None), server_options, link).serve()
+
+
+def _has_only_language_models(sources: Sources) -> bool:
+    bundles = [path for name in sources.list_names() for path in sources.list_bundles(name).values()]
+    return all(is_language_bundle(ModelBundle.open(path, verify=False)) for path in bundles)
 
 
 def _list_sources(options: ServerFlags) -> Sources:

@@ -46,8 +46,12 @@ _REFUSED = {
 _PORT = {"minimum": 1, "maximum": 65535}
 _SECONDS = {"minimum": 0, "exclusiveMaximum": math.inf}
 _PATHS = ("model_repository", "model_key_file", "token_file")
-# Flags with two spellings; kserve has the first with dashes.
-_DASHED = ("event_loop", "timeout_keep_alive", "token_file", "management_port")
+# Flags with two spellings; kserve has the first two with dashes.
+_DASHED = (
+    *("event_loop", "timeout_keep_alive", "token_file", "management_port"),
+    # vLLM's spelling.
+    *("max_model_len", "max_num_seqs", "max_queue_tokens", "prefix_cache_mib"),
+)
 _METAVARS = {
     **dict.fromkeys(("grpc_max_send_message_length", "grpc_max_receive_message_length"), "BYTES"),
     "model_dir": "[NAME=]PATH",
@@ -90,6 +94,11 @@ class ServerFlags:
         max_request_bytes: Maximum size of a request; larger ones get 413.
         request_timeout: Seconds before a queued request gets 503; 0 for no limit.
         transform_timeout: Timeout in seconds of a transform's preprocess or postprocess; then 500. 0 for no limit.
+        max_model_len: Most tokens of a language model's prompt and answer. [the model's own limit, at most 2048]
+        max_num_seqs: Answers that a language model computes together.
+        max_queue_tokens: Most tokens, prompts and answers, that waiting requests to a language model may need; further
+            requests get 429. [16 times max_num_seqs times max_model_len]
+        prefix_cache_mib: Memory for the beginnings of a language model's prompts, in MiB; 0 disables the cache.
         nonfinite: Handling of NaN and infinite inputs.
         reload_interval: Poll interval of the models' files in seconds; 0 disables reloading.
         allow_model_code: Run a transform.py of a model directory.
@@ -132,6 +141,10 @@ class ServerFlags:
     max_request_bytes: int = option(32 << 20, minimum=1)
     request_timeout: float = option(60.0, **_SECONDS)
     transform_timeout: float = option(60.0, **_SECONDS)
+    max_model_len: int | None = option(None, minimum=16)
+    max_num_seqs: int = option(8, minimum=1, maximum=16)
+    max_queue_tokens: int | None = option(None, minimum=1)
+    prefix_cache_mib: int = option(256, minimum=0)
     nonfinite: str = option("reject", enum=("reject", "allow"))
     reload_interval: float = option(1.0, **_SECONDS)
     allow_model_code: bool = False

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONT
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 CREATED_VARIABLE = "PROMETHEUS_DISABLE_CREATED_SERIES"
-PROTOCOLS = ("v1", "v2", "v2-binary", "grpc")
+PROTOCOLS = ("v1", "v2", "v2-binary", "grpc", "openai")
 REASONS = ("invalid", "overload", "deadline", "cancelled", "not_ready", "unsupported", "denied", "error")
 LOAD_RESULTS = ("ok", "failed")
 # Label value for all models that are not served: client-supplied names would create series without bound.

@@ -74,7 +74,7 @@ def test_scrape(metrics: ServerMetrics, accept: str) -> None:
     }
     assert {key: found.get(key) for key in expected} == pytest.approx(expected)
     buckets = 3 * (len(SECONDS) + 1) + len(ROWS) + 1
-    assert len(found) == 4 + 8 + 2 + 3 + 8 + buckets
+    assert len(found) == 5 + 8 + 2 + 3 + 8 + buckets
 
 
 def test_series_of_unloaded_model_are_removed(metrics: ServerMetrics) -> None:

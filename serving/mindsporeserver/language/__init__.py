@@ -1,0 +1,1 @@
+"""Language models: the OpenAI protocol, continuous batching and structured output."""

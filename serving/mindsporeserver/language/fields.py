@@ -1,0 +1,500 @@
+"""The request fields of the OpenAI protocol, each checked; an error names the field as `param`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from mindsporeserver.errors import shorten_text
+from mindsporeserver.language.errors import LanguageError
+
+logger = logging.getLogger(__name__)
+
+_MAX_MESSAGES, _MAX_CHOICES, _MAX_PROMPTS, _MAX_TOOLS, _MAX_BIASES = 4096, 128, 128, 128, 1024
+_MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
+_MAX_TOP_LOGPROBS = 20
+_MAX_SCHEMA_BYTES = 64 << 10
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+# Least and greatest value, and whether it must be an integer.
+_NUMBERS: Mapping[str, tuple[float, float, bool]] = {
+    "temperature": (0, 2, False),
+    "top_p": (0, 1, False),
+    "top_k": (-1, 1 << 31, True),
+    "min_p": (0, 1, False),
+    "presence_penalty": (-2, 2, False),
+    "frequency_penalty": (-2, 2, False),
+    "repetition_penalty": (1e-3, 10, False),
+    "seed": (-(1 << 63), (1 << 63) - 1, True),
+}
+_COMMON = frozenset({*_NUMBERS, "model", "max_tokens", "logit_bias", "stop", "n", "logprobs", "stream"})
+_COMMON |= {"stream_options", "ignore_eos", "user", "response_format"}
+_CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"}
+_COMPLETION = _COMMON | {"prompt", "echo"}
+# Fields of the protocol and of vLLM that change the answer and are not supported, with the values that change nothing.
+_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "best_of": (1,),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "functions": ([],),
+    "function_call": ("none",),
+    "parallel_tool_calls": (True,),
+    "store": (False,),
+    "web_search_options": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "prompt_logprobs": (0,),
+    "use_beam_search": (False,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+}
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How a token is chosen from the logits.
+
+    Args:
+        temperature: 0 for the most likely token.
+        top_p: Least probability of the most likely tokens that are kept; 1 for all.
+        top_k: Count of the most likely tokens that are kept; 0 for all.
+        min_p: Least probability of a kept token, relative to the most likely one.
+        presence_penalty: Subtracted from the logit of each generated token.
+        frequency_penalty: Subtracted as often as the token was generated.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt and answer.
+        logit_bias: Added to logits, by token ID.
+        seed: Seed of the random generator; None for a random one.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A request for completions or chat completions.
+
+    Args:
+        model: The model's name.
+        sampling: See `SamplingOptions`.
+        max_tokens: Most tokens of an answer; None for the rest of the context.
+        max_tokens_field: The field that `max_tokens` comes from.
+        stop: Texts that end an answer.
+        choices: Answers per prompt.
+        logprobs: Alternatives per token in `logprobs`; None without logprobs.
+        is_stream: Whether the answer is sent as server-sent events.
+        include_usage: Whether a stream's last event has the token counts.
+        ignore_eos: Whether an end-of-sequence token does not end the answer.
+        schema: JSON schema that the answer must match, as JSON text; None without one.
+        prompts: For completions, texts or token IDs.
+        echo: For completions, whether the answer begins with the prompt.
+        messages: For chat completions, in the form that chat templates read.
+        tools: Tool definitions, in the protocol's form.
+        tool_choice: none, auto, required, or a tool's name.
+    """
+
+    model: str
+    sampling: SamplingOptions
+    max_tokens: int | None
+    max_tokens_field: str
+    stop: tuple[str, ...]
+    choices: int
+    logprobs: int | None
+    is_stream: bool
+    include_usage: bool
+    ignore_eos: bool
+    schema: str | None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    echo: bool = False
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str = "none"
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """Return a request's JSON object; NaN and Infinity are read, so that the error can name their field.
+
+    Raises:
+        LanguageError: The body is no JSON object.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        import json
+
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            raise LanguageError(f"body: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise LanguageError(f"body: must be a JSON object, got {type(value).__name__}")
+    return value
+
+
+def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[str, Any]) -> GenerationRequest:
+    """Read a chat completion request.
+
+    Args:
+        body: The JSON object.
+        vocabulary_size: Bound of token IDs.
+        defaults: The model's own sampling options, by field.
+
+    Raises:
+        LanguageError: A field is invalid or not supported.
+    """
+    _check_names(body, _CHAT)
+    count = _read_integer(body, "top_logprobs", 0, _MAX_TOP_LOGPROBS)
+    has_logprobs = _read_bool(body, "logprobs")
+    if count is not None and not has_logprobs:
+        raise LanguageError("top_logprobs: needs logprobs: true", "top_logprobs")
+    tools = _parse_tools(body.get("tools"))
+    name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    return GenerationRequest(
+        **_parse_common(body, vocabulary_size, defaults),
+        max_tokens=_read_integer(body, name, 1, math.inf),
+        max_tokens_field=name,
+        logprobs=(count or 0) if has_logprobs else None,
+        messages=_parse_messages(body.get("messages")),
+        tools=tools,
+        tool_choice=_parse_tool_choice(body.get("tool_choice"), tools),
+    )
+
+
+def parse_completion(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[str, Any]) -> GenerationRequest:
+    """Read a completion request, as `parse_chat` does.
+
+    Raises:
+        LanguageError: A field is invalid or not supported.
+    """
+    _check_names(body, _COMPLETION)
+    echo = _read_bool(body, "echo")
+    max_tokens = _read_integer(body, "max_tokens", 0 if echo else 1, math.inf)
+    return GenerationRequest(
+        **_parse_common(body, vocabulary_size, defaults),
+        max_tokens=16 if max_tokens is None else max_tokens,
+        max_tokens_field="max_tokens",
+        logprobs=_read_integer(body, "logprobs", 0, _MAX_TOP_LOGPROBS),
+        prompts=parse_prompts(body.get("prompt"), vocabulary_size, "prompt"),
+        echo=echo,
+    )
+
+
+def parse_prompts(value: Any, vocabulary_size: int, param: str) -> tuple[str | tuple[int, ...], ...]:
+    """Read texts or token IDs: one prompt or a list.
+
+    Raises:
+        LanguageError: It is neither, empty, or has token IDs outside the vocabulary.
+    """
+    if isinstance(value, str):
+        return (_check_text(value, param),)
+    if not isinstance(value, list) or not value:
+        raise LanguageError(f"{param}: must be a text, token IDs, or a list of these, got {_describe(value)}", param)
+    if isinstance(value[0], int):
+        return (_parse_ids(value, vocabulary_size, param),)
+    if len(value) > _MAX_PROMPTS:
+        raise LanguageError(f"{param}: must have at most {_MAX_PROMPTS} prompts, got {len(value)}", param)
+    prompts: list[str | tuple[int, ...]] = []
+    for index, item in enumerate(value):
+        name = f"{param}[{index}]"
+        prompts.append(_check_text(item, name) if isinstance(item, str) else _parse_ids(item, vocabulary_size, name))
+    return tuple(prompts)
+
+
+def read_text(body: Mapping[str, Any], name: str) -> str:
+    """Return a required text field.
+
+    Raises:
+        LanguageError: It is missing or no text.
+    """
+    return _check_text(body.get(name), name)
+
+
+def _parse_common(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {name: defaults[name] for name in _NUMBERS if defaults.get(name) is not None}
+    for name, (least, most, is_integer) in _NUMBERS.items():
+        read = _read_integer if is_integer else _read_number
+        if (number := read(body, name, least, most)) is not None:
+            numbers[name] = number
+    if numbers.get("top_p") == 0:
+        raise LanguageError("top_p: must be a number > 0 and ≤ 1, got 0", "top_p")
+    numbers["top_k"] = max(0, numbers.get("top_k", 0))
+    bias = _parse_bias(body.get("logit_bias"), vocabulary_size)
+    is_stream = _read_bool(body, "stream")
+    return {
+        "model": read_text(body, "model"),
+        "sampling": SamplingOptions(**numbers, logit_bias=bias),
+        "stop": _parse_stop(body.get("stop")),
+        "choices": _read_integer(body, "n", 1, _MAX_CHOICES) or 1,
+        "is_stream": is_stream,
+        "include_usage": _parse_stream_options(body.get("stream_options"), is_stream),
+        "ignore_eos": _read_bool(body, "ignore_eos"),
+        "schema": _parse_response_format(body.get("response_format")),
+    }
+
+
+def _check_names(body: Mapping[str, Any], supported: frozenset[str]) -> None:
+    for name, neutral in _UNSUPPORTED.items():
+        if (value := body.get(name)) is not None and value not in neutral:
+            raise LanguageError(f"{name}: is not supported by this server, got {_describe(value)}", name)
+    if unknown := [shorten_text(name, 64) for name in body if name not in supported and name not in _UNSUPPORTED]:
+        logger.info("unknown request fields are ignored: %s", shorten_text(", ".join(sorted(unknown)), 500))
+
+
+def _read_number(body: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:  # NaN compares as false
+        raise LanguageError(f"{name}: must be a number from {least:g} to {most:g}, got {_describe(value)}", name)
+    return float(value)
+
+
+def _read_integer(body: Mapping[str, Any], name: str, least: float, most: float) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        bounds = f"≥ {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise LanguageError(f"{name}: must be an integer {bounds}, got {_describe(value)}", name)
+    return value
+
+
+def _read_bool(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise LanguageError(f"{name}: must be true or false, got {_describe(value)}", name)
+    return bool(value)
+
+
+def _check_text(value: Any, param: str) -> str:
+    if not isinstance(value, str):
+        raise LanguageError(f"{param}: must be a text, got {_describe(value)}", param)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise LanguageError(f"{param}: must be valid Unicode, got a lone surrogate", param) from None
+    return value
+
+
+def _parse_ids(value: Any, vocabulary_size: int, param: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value:
+        raise LanguageError(f"{param}: must be a text or a list of token IDs, got {_describe(value)}", param)
+    for item in value:
+        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocabulary_size:
+            raise LanguageError(
+                f"{param}: token IDs must be integers from 0 to {vocabulary_size - 1}, got {_describe(item)}", param
+            )
+    return tuple(value)
+
+
+def _parse_bias(value: Any, vocabulary_size: int) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MAX_BIASES:
+        raise LanguageError(
+            f"logit_bias: must be an object with at most {_MAX_BIASES} token IDs, got {_describe(value)}", "logit_bias"
+        )
+    bias = {}
+    for key, number in value.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary_size):
+            raise LanguageError(
+                f"logit_bias: token IDs must be integers from 0 to {vocabulary_size - 1}, got {_describe(key)}",
+                "logit_bias",
+            )
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not is_number or not -100 <= number <= 100:
+            raise LanguageError(f"logit_bias: must be from -100 to 100, got {_describe(number)}", "logit_bias")
+        bias[int(key)] = float(number)
+    return bias
+
+
+def _parse_stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or len(texts) > _MAX_STOPS:
+        raise LanguageError(
+            f"stop: must be a text or a list of at most {_MAX_STOPS} texts, got {_describe(value)}", "stop"
+        )
+    for text in texts:
+        if not 0 < len(_check_text(text, "stop")) <= _MAX_STOP_LENGTH:
+            raise LanguageError(f"stop: texts must have 1 to {_MAX_STOP_LENGTH} characters, got {len(text)}", "stop")
+    return tuple(texts)
+
+
+def _parse_stream_options(value: Any, is_stream: bool) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, dict) or not is_stream:
+        raise LanguageError(
+            f"stream_options: must be an object, and needs stream: true, got {_describe(value)}", "stream_options"
+        )
+    return _read_bool(value, "include_usage")
+
+
+def _parse_response_format(value: Any) -> str | None:
+    if value is None:
+        return None
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return '{"type":"object"}'
+    if kind != "json_schema":
+        raise LanguageError(
+            f"response_format.type: must be text, json_object or json_schema, got {_describe(kind)}",
+            "response_format.type",
+        )
+    param = "response_format.json_schema"
+    described = value.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    return encode_schema({} if isinstance(described, dict) and schema is None else schema, f"{param}.schema")
+
+
+def encode_schema(schema: Any, param: str) -> str:
+    """Return a JSON schema as text.
+
+    Raises:
+        LanguageError: It is no object or too large.
+    """
+    if not isinstance(schema, dict):
+        raise LanguageError(f"{param}: must be a JSON schema, an object, got {_describe(schema)}", param)
+    try:
+        text = orjson.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LanguageError(f"{param}: is no valid JSON: {error}", param) from None
+    if len(text) > _MAX_SCHEMA_BYTES:
+        raise LanguageError(f"{param}: must have at most {_MAX_SCHEMA_BYTES} bytes, got {len(text)}", param)
+    return text.decode()
+
+
+def _parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not 0 < len(value) <= _MAX_MESSAGES:
+        raise LanguageError(
+            f"messages: must be a list of 1 to {_MAX_MESSAGES} messages, got {_describe(value)}", "messages"
+        )
+    return tuple(_parse_message(item, f"messages[{index}]") for index, item in enumerate(value))
+
+
+def _parse_message(value: Any, param: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise LanguageError(f"{param}: must be an object, got {_describe(value)}", param)
+    role = value.get("role")
+    if role not in _ROLES:
+        raise LanguageError(f"{param}.role: must be one of {', '.join(_ROLES)}, got {_describe(role)}", f"{param}.role")
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    calls = value.get("tool_calls") if role == "assistant" else None
+    content = value.get("content")
+    message["content"] = "" if content is None and calls else _parse_content(content, f"{param}.content")
+    for name in ("name", "tool_call_id"):
+        if value.get(name) is not None:
+            message[name] = _check_text(value[name], f"{param}.{name}")
+    if calls:
+        message["tool_calls"] = _parse_calls(calls, f"{param}.tool_calls")
+    return message
+
+
+def _parse_content(value: Any, param: str) -> str:
+    if isinstance(value, str):
+        return _check_text(value, param)
+    if not isinstance(value, list) or not value:
+        raise LanguageError(f"{param}: must be a text or a list of text parts, got {_describe(value)}", param)
+    texts = []
+    for index, part in enumerate(value):
+        kind = part.get("type") if isinstance(part, dict) else part
+        if kind != "text":
+            where = f"{param}[{index}].type"
+            raise LanguageError(f"{where}: must be text, got {_describe(kind)}", where)
+        texts.append(_check_text(part.get("text"), f"{param}[{index}].text"))
+    return "".join(texts)
+
+
+def _parse_calls(value: Any, param: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or len(value) > _MAX_TOOLS:
+        raise LanguageError(f"{param}: must be a list of at most {_MAX_TOOLS} calls, got {_describe(value)}", param)
+    calls = []
+    for index, item in enumerate(value):
+        function = item.get("function") if isinstance(item, dict) else None
+        where = f"{param}[{index}].function"
+        if not isinstance(function, dict):
+            raise LanguageError(f"{where}: must be an object, got {_describe(function)}", where)
+        name = _check_text(function.get("name"), f"{where}.name")
+        # Chat templates write the arguments as JSON themselves.
+        try:
+            arguments = orjson.loads(_check_text(function.get("arguments"), f"{where}.arguments"))
+        except orjson.JSONDecodeError as error:
+            raise LanguageError(f"{where}.arguments: not valid JSON: {error}", f"{where}.arguments") from None
+        calls.append({"id": item.get("id"), "type": "function", "function": {"name": name, "arguments": arguments}})
+    return calls
+
+
+def _parse_tools(value: Any) -> tuple[dict[str, Any], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > _MAX_TOOLS:
+        raise LanguageError(f"tools: must be a list of at most {_MAX_TOOLS} tools, got {_describe(value)}", "tools")
+    for index, tool in enumerate(value):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict):
+            raise LanguageError(
+                f"tools[{index}]: must have type: function and an object function, got {_describe(tool)}",
+                f"tools[{index}]",
+            )
+        name = function.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            where = f"tools[{index}].function.name"
+            raise LanguageError(f"{where}: must match {_NAME.pattern}, got {_describe(name)}", where)
+        if function.get("parameters") is not None:
+            encode_schema(function["parameters"], f"tools[{index}].function.parameters")
+    return tuple(value)
+
+
+def _parse_tool_choice(value: Any, tools: Sequence[Mapping[str, Any]]) -> str:
+    if value is None:
+        return "auto" if tools else "none"
+    names = [tool["function"]["name"] for tool in tools]
+    if value in ("none", "auto", "required") and (tools or value == "none"):
+        return str(value)
+    function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if name not in names:
+        expected = "none, auto, required, or a function of tools" if tools else "none without tools"
+        raise LanguageError(f"tool_choice: must be {expected}, got {_describe(value)}", "tool_choice")
+    # A function may be named like a mode.
+    return f"function:{name}"
+
+
+def _describe(value: Any) -> str:
+    """Return a client's value for a message, shortened."""
+    if isinstance(value, (list, dict, str)) and len(value) > 40:
+        return f"a {type(value).__name__} of length {len(value)}"
+    return shorten_text(repr(value), 80)

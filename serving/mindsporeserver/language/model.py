@@ -1,0 +1,336 @@
+"""A served language model: one bundle of the kind `causal-lm`, loaded and warm."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.bundle import ModelBundle
+from mindsporeserver.errors import NotReadyError
+from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields import GenerationRequest
+from mindsporeserver.language.grammar import Matcher
+from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
+from mindsporeserver.language.metrics import LanguageFamilies
+from mindsporeserver.language.runner import Runner
+from mindsporeserver.language.sampling import Sampler
+from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
+from mindsporeserver.language.template import ChatTemplate
+from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.tools import ToolParser, build_schema, get_arguments_key
+from mindsporeserver.models.inference_executor import InferenceExecutor
+from mindsporeserver.models.served_model import RequestCounter, ServedModel
+from mindsporeserver.observability.metrics import ServerMetrics
+
+logger = logging.getLogger(__name__)
+
+KIND = "causal-lm"
+PLATFORM = "mindspore_causal_lm"
+TOKENIZER_FILE, TEMPLATE_FILE, GENERATION_FILE = "tokenizer.json", "chat_template.jinja", "generation.json"
+WEIGHTS_FILE = "weights.safetensors"
+_DEFAULT_LENGTH = 2048
+# Waiting requests may need as many tokens as this many full rounds of slots.
+_QUEUE_ROUNDS = 16
+
+RunnerLoader = Callable[[Path, int, int], Runner]
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """Settings for all language models on a server.
+
+    Args:
+        max_model_len: Most tokens of a prompt and its answer; 0 for the model's own limit, at most 2048.
+        max_num_seqs: Answers computed together.
+        max_queue_tokens: Most tokens that waiting requests may need; 0 for 16 times all slots.
+        prefix_cache_bytes: Most bytes of the prefix cache; 0 disables it.
+    """
+
+    max_model_len: int = 0
+    max_num_seqs: int = 8
+    max_queue_tokens: int = 0
+    prefix_cache_bytes: int = 256 << 20
+
+
+class LanguageModel(ServedModel):
+    """Serves one language model.
+
+    Args:
+        name: Name in requests.
+        bundle: An opened bundle.
+        version: Its version.
+        settings: See `LanguageSettings`.
+        executor: The process' inference executor.
+        metrics: The process' metrics.
+        families: The process' metrics of language models.
+        load_runner: Returns the network from directory, slots and length.
+    """
+
+    vocabulary: Vocabulary
+    template: ChatTemplate | None
+    scheduler: Scheduler
+
+    def __init__(
+        self,
+        name: str,
+        bundle: ModelBundle,
+        *,
+        version: str,
+        settings: LanguageSettings,
+        executor: InferenceExecutor,
+        metrics: ServerMetrics,
+        families: LanguageFamilies,
+        load_runner: RunnerLoader,
+    ) -> None:
+        super().__init__(name, bundle, version, metrics.for_model(name))
+        self._settings = settings
+        self._executor = executor
+        self._metrics = families.for_model(name)
+        self._load_runner = load_runner
+        self._runner: Runner | None = None
+        self.created = int(time.time())
+        self.max_length = 0
+        self.defaults: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        """Load and warm the network; other models compute between two steps.
+
+        Raises:
+            UserError: The bundle is damaged, or its network, tokenizer or template cannot be loaded.
+        """
+        start = time.perf_counter()
+        await asyncio.to_thread(self.bundle.verify)
+        settings = self._settings
+        length = self._resolve_length()
+        runner = await asyncio.wrap_future(
+            self._executor.call(self._load_runner, self.bundle.path, settings.max_num_seqs, length)
+        )
+        self._runner, self.max_length = runner, runner.max_length
+        await asyncio.to_thread(self._read_texts, runner.vocabulary_size)
+        queue = settings.max_queue_tokens or _QUEUE_ROUNDS * runner.slots * runner.max_length
+        self.scheduler = Scheduler(
+            runner,
+            self._executor,
+            self.vocabulary,
+            self._metrics,
+            max_queue_tokens=queue,
+            prefix_cache_bytes=settings.prefix_cache_bytes,
+        )
+        self.ready = True
+        logger.info(
+            "model %s version %s: ready in %.2f s, %d slots of %d tokens",
+            *(self.name, self.version, time.perf_counter() - start, runner.slots, runner.max_length),
+        )
+
+    async def close(self) -> None:
+        """Return when all answers are finished, and release the network."""
+        self.ready = False
+        await self.requests.wait_idle()
+        self._runner = None
+
+    def expire(self) -> None:
+        """Refuse waiting answers whose deadline has passed."""
+        if self.ready:
+            self.scheduler.expire()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the model's V2 metadata; it has no tensors."""
+        described: dict[str, Any] = {"name": self.name, "versions": [self.version], "platform": PLATFORM}
+        return {**described, "inputs": [], "outputs": []}
+
+    def describe_model(self) -> dict[str, Any]:
+        """Return the model as the OpenAI protocol lists it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "mindsporeserver",
+            "root": self.name,
+            "parent": None,
+            "max_model_len": self.max_length,
+        }
+
+    def admit(self) -> RequestCounter:
+        """Return the context of a request, which `close` waits for.
+
+        Raises:
+            NotReadyError: The model is loading or unloaded.
+        """
+        if not self.ready:
+            raise NotReadyError(self.name)
+        return self.requests
+
+    def build_answers(
+        self, request: GenerationRequest, stream: AnswerStream, deadline: float | None
+    ) -> tuple[list[Answer], list[ToolParser | None]]:
+        """Return a request's answers, to be submitted, and the parsers of their tool calls.
+
+        Called in a thread: a template and a schema may take long.
+
+        Args:
+            request: The parsed request.
+            stream: Receives the answers' pieces.
+            deadline: `time.monotonic()` by which the first step must begin; None without one.
+
+        Raises:
+            LanguageError: The prompt is too long, or a field does not fit the model.
+        """
+        if request.messages:
+            prompts, param = [self.encode_chat(request)], "messages"
+        else:
+            param = "prompt"
+            prompts = [
+                self.encode(prompt, param, add_special_tokens=True) if isinstance(prompt, str) else list(prompt)
+                for prompt in request.prompts
+            ]
+        schema, where = request.schema, "response_format.json_schema.schema"
+        if self.template is not None and request.tools:
+            required = build_schema(request.tools, request.tool_choice, get_arguments_key(self.template.text))
+            schema, where = (required, "tools") if required else (schema, where)
+        stop_ids = frozenset(self.vocabulary.list_stop_ids(request.stop))
+        stop_ids |= frozenset() if request.ignore_eos else self.vocabulary.eos_ids
+        names = [tool["function"]["name"] for tool in request.tools] if request.tool_choice != "none" else []
+        answers: list[Answer] = []
+        for prompt in prompts:
+            max_tokens = self._limit_tokens(request, len(prompt), param)
+            ids = np.array(prompt, np.int32)
+            for choice in range(request.choices):
+                matcher = Matcher(self.vocabulary, schema, where) if schema is not None else None
+                answer = Answer(
+                    ids,
+                    Sampler(request.sampling, choice, ids, matcher),
+                    TextBuffer(request.stop),
+                    stream,
+                    max_tokens,
+                    stop_ids,
+                    index=len(answers),
+                    logprobs=request.logprobs,
+                    scores_prompt=request.echo and request.logprobs is not None,
+                    deadline=deadline,
+                )
+                answers.append(answer)
+        if (total := sum(answer.size for answer in answers)) > self.scheduler.max_queue_tokens:
+            name = "n" if request.choices > 1 else param
+            raise LanguageError(
+                f"{name}: all answers together may need at most {self.scheduler.max_queue_tokens} tokens, got {total}",
+                name,
+            )
+        return answers, [ToolParser(names) if names else None for _ in answers]
+
+    def encode(self, text: str, param: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return a text's token IDs.
+
+        Raises:
+            LanguageError: It has more tokens than the model's context; the longest are counted only roughly.
+        """
+        least = len(text) // self.vocabulary.longest
+        if least > self.max_length:
+            raise self._get_length_error(f"at least {least}", param)
+        return self.vocabulary.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_chat(self, request: GenerationRequest) -> list[int]:
+        """Return a chat's prompt as token IDs.
+
+        Raises:
+            LanguageError: The model has no chat template, it refuses the messages, or the prompt is too long.
+        """
+        if self.template is None:
+            raise LanguageError(f"messages: model {self.name} has no chat template; send completions", "messages")
+        tools = request.tools if request.tool_choice != "none" else ()
+        return self.encode(self.template.render(request.messages, tools), "messages")
+
+    def _limit_tokens(self, request: GenerationRequest, length: int, param: str) -> int:
+        if not length:
+            raise LanguageError(f"{param}: must have at least one token, got 0", param)
+        least = 0 if request.max_tokens == 0 else 1
+        if length + least > self.max_length:
+            raise self._get_length_error(str(length), param)
+        if request.max_tokens is None:
+            return self.max_length - length
+        if length + request.max_tokens > self.max_length:
+            name = request.max_tokens_field
+            raise self._get_length_error(f"{length} in the prompt and {request.max_tokens} in {name}", name)
+        return request.max_tokens
+
+    def _get_length_error(self, found: str, param: str) -> LanguageError:
+        return LanguageError(
+            f"{param}: this model's context is {self.max_length} tokens, got {found}",
+            param,
+            error_code="context_length_exceeded",
+        )
+
+    def _resolve_length(self) -> int:
+        own = int(self.bundle.signature.metadata.get("max_length", _DEFAULT_LENGTH))
+        length = self._settings.max_model_len
+        if length > own:
+            raise UserError(
+                f"--max-model-len: must be at most {own}, the positions of model {self.name}, got {length}",
+                hint="Omit the flag for the model's own limit.",
+            )
+        return length or min(own, _DEFAULT_LENGTH)
+
+    def _read_texts(self, vocabulary_size: int) -> None:
+        path = self.bundle.path
+        try:
+            generation = json.loads((path / GENERATION_FILE).read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path / GENERATION_FILE}: not readable: {error}") from None
+        eos = generation.get("eos_token_id")
+        eos_ids = [eos] if isinstance(eos, int) else list(eos or ())
+        self.vocabulary = Vocabulary(path / TOKENIZER_FILE, vocabulary_size, eos_ids)
+        self.defaults = generation
+        file = path / TEMPLATE_FILE
+        tokens = {}
+        for name in ("bos_token", "eos_token", "pad_token"):
+            number = generation.get(f"{name}_id")
+            number = number[0] if isinstance(number, list) else number
+            tokens[name] = (self.vocabulary.tokenizer.id_to_token(number) or "") if number is not None else ""
+        self.template = ChatTemplate(file.read_text(), tokens, str(file)) if file.is_file() else None
+
+
+def is_language_bundle(bundle: ModelBundle) -> bool:
+    """Return whether a bundle holds a language model."""
+    return bundle.signature.metadata.get("kind") == KIND
+
+
+def load_runner(directory: Path, slots: int, max_length: int) -> Runner:
+    """Load a bundle's network and compile its graphs.
+
+    Args:
+        directory: The bundle.
+        slots: Sequences at once.
+        max_length: Most tokens of a sequence.
+    """
+    runner: Runner = importlib.import_module("kfp_mindspore.lm.runner").load(
+        directory, slots=slots, max_length=max_length
+    )
+    return runner
+
+
+def plan_memory(bundle: ModelBundle, settings: LanguageSettings, length: int, row_bytes: int) -> MemoryPlan:
+    """Return a model's memory, log it and refuse a model that does not fit.
+
+    Args:
+        bundle: The model's.
+        settings: See `LanguageSettings`.
+        length: Tokens per slot.
+        row_bytes: Cache bytes per token.
+
+    Raises:
+        UserError: The container has less.
+    """
+    weights = int(bundle.signature.files[WEIGHTS_FILE]["size"])
+    plan = MemoryPlan(weights, settings.max_num_seqs * length * row_bytes, settings.prefix_cache_bytes)
+    logger.info("memory of the model: %s", plan)
+    plan.check(read_memory_limit())
+    return plan

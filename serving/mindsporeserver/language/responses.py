@@ -1,0 +1,169 @@
+"""Responses of the OpenAI protocol: one object, or a stream of chunks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from mindsporeserver.language.fields import GenerationRequest
+from mindsporeserver.language.sampling import TokenLogprob
+from mindsporeserver.language.scheduler import Answer, Delta
+from mindsporeserver.language.text import Vocabulary
+from mindsporeserver.language.tools import ToolParser
+
+DONE = b"data: [DONE]\n\n"
+
+
+def encode_event(value: Any) -> bytes:
+    """Return a server-sent event."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+@dataclass
+class _Choice:
+    """One answer as far as it was received."""
+
+    index: int
+    tools: ToolParser | None
+    text: str = ""
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    finish: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    offset: int = 0
+    is_begun: bool = False
+
+
+class ResponseBuilder:
+    """Builds one request's response from its answers' pieces.
+
+    Args:
+        request: The parsed request.
+        answers: Its answers; several may have the same prompt.
+        vocabulary: The model's.
+        tools: Whether tool calls are looked for, and in which form.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        answers: Sequence[Answer],
+        vocabulary: Vocabulary,
+        tools: Sequence[ToolParser | None],
+    ) -> None:
+        self._request = request
+        self._answers = answers
+        self._vocabulary = vocabulary
+        self._is_chat = bool(request.messages)
+        self._choices = [_Choice(answer.index, parser) for answer, parser in zip(answers, tools, strict=True)]
+        self._tokens = 0
+        prefix = "chatcmpl" if self._is_chat else "cmpl"
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        if self._is_chat and request.is_stream:
+            kind += ".chunk"
+        self._head = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": request.model,
+        }
+
+    def add(self, delta: Delta) -> dict[str, Any] | None:
+        """Add a piece; return the chunk of a streamed response, None for none."""
+        choice, text = self._choices[delta.index], delta.text
+        self._tokens += delta.tokens
+        logprobs: list[TokenLogprob | None] = list(delta.logprobs)
+        if self._request.echo and not choice.is_begun:
+            answer = self._answers[delta.index]
+            text = self._vocabulary.decode(answer.prompt.tolist()) + text
+            logprobs = [*answer.prompt_logprobs, *logprobs]
+        if choice.tools is not None:
+            text, choice.calls = choice.tools.push(text, is_last=bool(delta.finish))
+        choice.finish = "tool_calls" if choice.calls and delta.finish == "stop" else delta.finish or ""
+        if not self._request.is_stream:
+            choice.is_begun = True
+            choice.text += text
+            choice.logprobs += logprobs
+            return None
+        if not (text or logprobs or delta.finish):
+            return None
+        return {**self._head, "choices": [self._describe(choice, text, logprobs)], **self._describe_no_usage()}
+
+    def build_usage(self) -> dict[str, Any]:
+        """Return the token counts."""
+        prompts = {answer.index // self._request.choices: answer for answer in reversed(self._answers)}
+        total = sum(len(answer.prompt) for answer in prompts.values())
+        cached = sum(answer.cached for answer in prompts.values())
+        return {
+            "prompt_tokens": total,
+            "completion_tokens": self._tokens,
+            "total_tokens": total + self._tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+    def build_usage_chunk(self) -> dict[str, Any]:
+        """Return a stream's last chunk, which has no choices."""
+        return {**self._head, "choices": [], "usage": self.build_usage()}
+
+    def build(self) -> dict[str, Any]:
+        """Return the response that is not streamed."""
+        choices = [self._describe(choice, choice.text, choice.logprobs) for choice in self._choices]
+        return {**self._head, "choices": choices, "usage": self.build_usage()}
+
+    def _describe_no_usage(self) -> dict[str, Any]:
+        return {"usage": None} if self._request.include_usage else {}
+
+    def _describe(self, choice: _Choice, text: str, logprobs: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+        described: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish or None}
+        requested = self._request.logprobs is not None
+        if not self._is_chat:
+            described |= {"text": text, "logprobs": self._list_completion_logprobs(choice, logprobs)}
+            if not requested:
+                described["logprobs"] = None
+            choice.is_begun = True
+            return described
+        message: dict[str, Any] = {}
+        if not self._request.is_stream or not choice.is_begun:
+            message["role"] = "assistant"
+        message["content"] = text if text or not choice.calls else None
+        if not self._request.is_stream:
+            message["refusal"] = None
+        if choice.calls:
+            numbered = enumerate(choice.calls)
+            message["tool_calls"] = (
+                [{"index": index, **call} for index, call in numbered] if self._request.is_stream else choice.calls
+            )
+        choice.is_begun = True
+        content = [self._describe_token(item) for item in logprobs if item is not None]
+        described["delta" if self._request.is_stream else "message"] = message
+        described["logprobs"] = {"content": content, "refusal": None} if requested else None
+        return described
+
+    def _describe_token(self, item: TokenLogprob) -> dict[str, Any]:
+        top = [self._describe_pair(token, value) for token, value in item.top]
+        return {**self._describe_pair(item.token, item.logprob), "top_logprobs": top}
+
+    def _describe_pair(self, token: int, logprob: float) -> dict[str, Any]:
+        data = self._vocabulary.get_bytes(token)
+        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}
+
+    def _list_completion_logprobs(
+        self, choice: _Choice, logprobs: Iterable[TokenLogprob | None]
+    ) -> dict[str, list[Any]]:
+        lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        first = self._answers[choice.index].prompt[0]
+        for item in logprobs:
+            text = self._vocabulary.decode([int(first) if item is None else item.token])
+            lists["tokens"].append(text)
+            lists["text_offset"].append(choice.offset)
+            choice.offset += len(text)
+            lists["token_logprobs"].append(None if item is None else max(item.logprob, -9999.0))
+            named = None if item is None else {self._vocabulary.decode([token]): value for token, value in item.top}
+            if item is not None and named is not None:
+                named.setdefault(text, item.logprob)
+            lists["top_logprobs"].append(named)
+        return lists

@@ -1,0 +1,220 @@
+"""Routes of the OpenAI protocol, answered at once or as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mindsporeserver.bodies import BodyReader, Message, Receiver, RequestLimits
+from mindsporeserver.connection import EXTENSION, Connection
+from mindsporeserver.errors import ClientGoneError, InternalError, RequestError, ShuttingDownError, shorten_text
+from mindsporeserver.language.errors import LanguageError, describe_error
+from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion, parse_prompts, read_text
+from mindsporeserver.language.model import LanguageModel
+from mindsporeserver.language.responses import DONE, ResponseBuilder, encode_event
+from mindsporeserver.language.scheduler import AnswerStream, Delta
+from mindsporeserver.state import ServerState, read_deadline
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[Message], Awaitable[None]]
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # nginx otherwise collects events before it sends them.
+    (b"x-accel-buffering", b"no"),
+]
+_TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
+
+
+class LanguageRoutes:
+    """Answers requests to language models.
+
+    Args:
+        state: The server's state.
+        bodies: Reads bodies.
+        limits: See `RequestLimits`.
+    """
+
+    def __init__(self, state: ServerState, bodies: BodyReader, limits: RequestLimits) -> None:
+        self._state = state
+        self._bodies = bodies
+        self._limits = limits
+
+    def list_models(self) -> list[dict[str, Any]]:
+        """Return the language models as the protocol lists them."""
+        models = self._state.repository.models.values()
+        return [model.describe_model() for model in models if isinstance(model, LanguageModel) and model.ready]
+
+    def get_model(self, name: str) -> LanguageModel:
+        """Return a served language model.
+
+        Raises:
+            LanguageError: There is none under this name (404).
+            NotReadyError: It is being loaded.
+        """
+        try:
+            model = self._state.repository.get_model(name)
+        except RequestError as error:
+            if error.status != 404:
+                raise
+            model = None
+        if not isinstance(model, LanguageModel):
+            what = "does not exist" if model is None else "is not a language model"
+            raise LanguageError(
+                f"model: {shorten_text(name)!r} {what}", "model", status=404, error_code="model_not_found"
+            )
+        return model
+
+    async def respond(self, route: str, scope: dict[str, Any], receive: Receiver, send: Send) -> dict[str, Any] | None:
+        """Answer a POST request.
+
+        Args:
+            route: `chat/completions`, `completions`, `embeddings`, `tokenize` or `detokenize`.
+            scope: ASGI's.
+            receive: The body.
+            send: Used for a stream only.
+
+        Returns:
+            The response; None when it was streamed.
+
+        Raises:
+            RequestError: The request is refused or has failed.
+        """
+        headers = dict(scope["headers"])
+        body = await self._bodies.read(receive)
+        size = len(body)
+        try:
+            encoding = headers.get(b"content-encoding", b"identity")
+            if encoding not in (b"identity", b""):
+                body = await self._bodies.inflate(body, encoding.decode("latin-1"))
+                size = len(body)
+            fields = parse_body(body)
+        finally:
+            self._bodies.release(size)
+        if "model" not in fields and route in ("tokenize", "detokenize") and len(models := self.list_models()) == 1:
+            fields["model"] = models[0]["id"]
+        name = read_text(fields, "model")
+        try:
+            model = self.get_model(name)
+        except RequestError as error:
+            self._state.telemetry.start("openai", name).fail(error)
+            raise
+        with model.admit():
+            if route == "tokenize":
+                return await self._tokenize(model, fields)
+            if route == "detokenize":
+                (ids,) = parse_prompts([fields.get("tokens")], model.vocabulary.size, "tokens")
+                if isinstance(ids, str):
+                    raise LanguageError("tokens: must be token IDs, got a text", "tokens")
+                return {"prompt": model.vocabulary.decode(ids)}
+            if route == "embeddings":
+                raise LanguageError(f"model: {name!r} has no embeddings", "model")
+            return await self._generate(model, fields, scope, send, is_chat=route == "chat/completions")
+
+    async def _tokenize(self, model: LanguageModel, fields: dict[str, Any]) -> dict[str, Any]:
+        if fields.get("messages") is not None:
+            request = parse_chat({"model": model.name, "messages": fields["messages"]}, model.vocabulary.size, {})
+            ids = await asyncio.to_thread(model.encode_chat, request)
+        else:
+            text, special = read_text(fields, "prompt"), fields.get("add_special_tokens", True) is not False
+            ids = await asyncio.to_thread(lambda: model.encode(text, "prompt", add_special_tokens=special))
+        return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
+
+    async def _generate(
+        self, model: LanguageModel, fields: dict[str, Any], scope: dict[str, Any], send: Send, *, is_chat: bool
+    ) -> dict[str, Any] | None:
+        record = self._state.telemetry.start("openai", model)
+        headers = dict(scope["headers"])
+        record.request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
+        writer: _StreamWriter | None = None
+        try:
+            if connection is not None:
+                connection.task = asyncio.current_task()
+                if connection.is_lost:
+                    raise ClientGoneError
+            parse = parse_chat if is_chat else parse_completion
+            request = parse(fields, model.vocabulary.size, model.defaults)
+            overflow = connection.transport.abort if connection is not None and request.is_stream else None
+            stream = AnswerStream(overflow)
+            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
+            answers, parsers = await asyncio.to_thread(model.build_answers, request, stream, deadline)
+            builder = ResponseBuilder(request, answers, model.vocabulary, parsers)
+            model.scheduler.submit(answers)
+            unfinished = len(answers)
+            try:
+                while unfinished:
+                    deltas = await stream.read()
+                    unfinished -= sum(delta.finish is not None for delta in deltas)
+                    chunks = _collect(builder, deltas)
+                    if request.is_stream:
+                        writer = writer or await _StreamWriter.begin(send, closes=self._state.is_draining)
+                        await writer.write(*chunks)
+            finally:
+                model.scheduler.cancel(answers)
+            if writer is None:
+                record.finish()
+                return builder.build()
+            if request.include_usage:
+                await writer.write(builder.build_usage_chunk())
+            await writer.end(DONE)
+            record.finish()
+            return None
+        except asyncio.CancelledError:
+            gone = connection is not None and connection.is_lost
+            error: RequestError = ClientGoneError() if gone else ShuttingDownError()
+        except RequestError as refused:
+            error = refused
+        except Exception as crash:
+            logger.exception("%s failed", scope["path"])
+            error = InternalError(crash)
+        finally:
+            if connection is not None:
+                connection.task = None
+        record.fail(error)
+        if writer is None:
+            raise error
+        if not isinstance(error, ClientGoneError):
+            await writer.end(encode_event(describe_error(error)))
+        return None
+
+
+class _StreamWriter:
+    """A response of server-sent events that has begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    @classmethod
+    async def begin(cls, send: Send, *, closes: bool) -> _StreamWriter:
+        headers = [*_STREAM_HEADERS, *([(b"connection", b"close")] if closes else [])]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        return cls(send)
+
+    async def write(self, *chunks: dict[str, Any]) -> None:
+        if chunks:
+            body = b"".join(map(encode_event, chunks))
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self, last: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def _collect(builder: ResponseBuilder, deltas: list[Delta]) -> list[dict[str, Any]]:
+    """Return the chunks of pieces.
+
+    Raises:
+        RequestError: One of the answers has failed.
+    """
+    chunks = []
+    for delta in deltas:
+        if delta.error is not None:
+            raise delta.error
+        chunk = builder.add(delta)
+        if chunk is not None:
+            chunks.append(chunk)
+    return chunks

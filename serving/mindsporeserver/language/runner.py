@@ -1,0 +1,60 @@
+"""The network as the scheduler uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Runner(Protocol):
+    """A decoder with one cache of keys and values per slot; used in the executor thread only.
+
+    Attributes:
+        vocabulary_size: Logits per position.
+        max_length: Most tokens of a sequence, prompt and answer.
+        slots: Sequences at once.
+        row_bytes: Cache bytes per token.
+    """
+
+    vocabulary_size: int
+    max_length: int
+    slots: int
+    row_bytes: int
+
+    def prefill(
+        self, slot: int, ids: NDArray[np.int32], position: int, *, all_positions: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute a prompt's tokens from a position on.
+
+        Args:
+            slot: The sequence's slot.
+            ids: Token IDs with shape (n,).
+            position: Count of tokens that the slot holds.
+            all_positions: Whether all positions' logits are returned.
+
+        Returns:
+            The last position's logits, float32 with shape (V,); or all, (n, V).
+        """
+
+    def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Compute one token of each of several sequences.
+
+        Args:
+            slots: Their slots.
+            ids: Token IDs with shape (B,).
+            positions: Count of tokens that each slot holds, with shape (B,).
+
+        Returns:
+            Logits, float32 with shape (B, V).
+        """
+
+    def read_rows(self, slot: int, start: int, stop: int) -> NDArray[Any]:
+        """Return a copy of the cache rows of tokens from `start` to before `stop`."""
+
+    def write_rows(self, slot: int, start: int, rows: NDArray[Any]) -> None:
+        """Write what `read_rows` returned, from token `start` on."""

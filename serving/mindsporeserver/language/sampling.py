@@ -1,0 +1,173 @@
+"""Sampling in NumPy: rows of logits to tokens, each request with its own random generator.
+
+A row's operations depend on that row only, so a request's tokens do not depend on the batch it is computed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mindsporeserver.language.fields import SamplingOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mindsporeserver.language.grammar import Matcher
+
+    Logits = NDArray[np.float32]
+
+# Most likely tokens that are sorted first for top_p; more are sorted only where these are not enough.
+_LIKELY = 1024
+
+
+class TokenLogprob(NamedTuple):
+    """A token's log probability, before temperature and penalties.
+
+    Args:
+        token: The token ID.
+        logprob: Its natural logarithm.
+        top: The most likely tokens with theirs, in descending order.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Sampler:
+    """One answer's sampling state.
+
+    Args:
+        options: See `SamplingOptions`.
+        index: The answer's index among the request's; each has its own random numbers.
+        prompt: The prompt's token IDs.
+        matcher: Restricts the tokens; None for all.
+    """
+
+    def __init__(
+        self, options: SamplingOptions, index: int, prompt: NDArray[np.int32], matcher: Matcher | None = None
+    ) -> None:
+        self.options = options
+        self.matcher = matcher
+        self._counts: Counter[int] = Counter()
+        self._prompt = np.unique(prompt) if options.repetition_penalty != 1 else prompt[:0]
+        seeds = None if options.seed is None else [options.seed % (1 << 64), index]
+        self._generator = np.random.Generator(np.random.PCG64(seeds))
+        bias = options.logit_bias
+        self._bias_ids = np.fromiter(bias, np.int64, len(bias))
+        self._biases = np.fromiter(bias.values(), np.float32, len(bias))
+
+    def draw(self) -> float:
+        """Return the next random number, in [0, 1)."""
+        return float(self._generator.random())
+
+    def count(self, token: int) -> None:
+        """Record a generated token."""
+        self._counts[token] += 1
+
+    def adjust(self, row: Logits) -> None:
+        """Apply penalties, biases and the matcher to one row of logits, in place.
+
+        Raises:
+            LanguageError: The matcher's schema exceeds a limit.
+        """
+        options = self.options
+        penalised = options.presence_penalty or options.frequency_penalty or options.repetition_penalty != 1
+        generated = np.fromiter(self._counts, np.int64, len(self._counts) if penalised else 0)
+        if options.repetition_penalty != 1:
+            seen = np.union1d(self._prompt, generated)
+            values = row[seen]
+            penalty = np.float32(options.repetition_penalty)
+            row[seen] = np.where(values > 0, values / penalty, values * penalty)
+        if options.presence_penalty or options.frequency_penalty:
+            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+            row[generated] -= np.float32(options.frequency_penalty) * counts + np.float32(options.presence_penalty)
+        if options.logit_bias:
+            row[self._bias_ids] += self._biases
+        if self.matcher is not None:
+            row[~self.matcher.compute_mask()] = -np.inf
+
+
+def sample(logits: Logits, samplers: Sequence[Sampler]) -> NDArray[np.int64]:
+    """Choose a token for each row.
+
+    Args:
+        logits: float32 with shape (B, V), adjusted by `Sampler.adjust`; at least one is finite in each row.
+        samplers: One per row.
+
+    Returns:
+        Token IDs with shape (B,).
+    """
+    tokens: NDArray[np.int64] = np.argmax(logits, axis=1)
+    random = [index for index, sampler in enumerate(samplers) if sampler.options.temperature > 0]
+    if not random:
+        return tokens
+    temperatures = np.array([[samplers[index].options.temperature] for index in random], np.float32)
+    weights = logits[random]
+    weights -= weights.max(axis=1, keepdims=True)
+    # A tiny temperature divides to -inf, which is a weight of 0.
+    with np.errstate(over="ignore"):
+        weights /= np.maximum(temperatures, np.float32(1e-6))
+    np.exp(weights, out=weights)
+    for index, row in zip(random, weights, strict=True):
+        tokens[index] = _draw(row, samplers[index])
+    return tokens
+
+
+def compute_logprobs(logits: Logits, token: int, top: int) -> TokenLogprob:
+    """Return a token's log probability and the most likely tokens'.
+
+    Args:
+        logits: float32 with shape (V,), as the network computed them.
+        token: The chosen token.
+        top: Count of most likely tokens.
+    """
+    peak = logits.max()
+    total = float(peak) + math.log(float(np.exp(logits - peak).sum(dtype=np.float64)))
+    best = np.argpartition(logits, -top)[-top:] if top else np.empty(0, np.int64)
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return TokenLogprob(
+        token, float(logits[token]) - total, [(int(item), float(logits[item]) - total) for item in best]
+    )
+
+
+def _draw(weights: NDArray[Any], sampler: Sampler) -> int:
+    """Draw a token by weights relative to the largest, which is 1."""
+    options = sampler.options
+    number = sampler.draw()
+    if not options.top_k and options.top_p >= 1 and not options.min_p:
+        return _invert(weights, number)
+    kept = _list_likely(weights, options)
+    likely = weights[kept]
+    if options.min_p:
+        kept, likely = kept[likely >= options.min_p], likely[likely >= options.min_p]
+    if options.top_p < 1:
+        total = likely.sum(dtype=np.float64) if options.top_k or options.min_p else weights.sum(dtype=np.float64)
+        count = int(np.searchsorted(np.cumsum(likely, dtype=np.float64), options.top_p * total)) + 1
+        kept, likely = kept[:count], likely[:count]
+    return int(kept[_invert(likely, number)])
+
+
+def _list_likely(weights: NDArray[Any], options: SamplingOptions) -> NDArray[np.int64]:
+    """Return the tokens that top_k, top_p and min_p may keep, most likely first."""
+    size = len(weights)
+    count = min(options.top_k or _LIKELY, size)
+    kept = np.argpartition(weights, size - count)[size - count :]
+    if not options.top_k and count < size:
+        enough = weights[kept].sum(dtype=np.float64) >= options.top_p * weights.sum(dtype=np.float64)
+        # Without top_p, all tokens above min_p are among these when the least of these is below it.
+        if not (enough if options.top_p < 1 else weights[kept].min() < options.min_p):
+            kept = np.arange(size)
+    kept.sort()
+    return kept[np.argsort(-weights[kept], kind="stable")]
+
+
+def _invert(weights: NDArray[Any], number: float) -> int:
+    """Return the index at a quantile of the weights' cumulative sum."""
+    sums = np.cumsum(weights, dtype=np.float64)
+    return min(int(np.searchsorted(sums, number * sums[-1], side="right")), len(sums) - 1)

@@ -1,0 +1,114 @@
+"""Tokens to text and back: a tokenizer, and texts that grow token by token."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+    from tokenizers import Tokenizer
+
+
+class Vocabulary:
+    """A model's tokenizer.
+
+    Args:
+        file: tokenizer.json.
+        size: The network's vocabulary size, at least the tokenizer's.
+        eos_ids: Tokens that end an answer; at least one.
+
+    Raises:
+        UserError: The tokenizer cannot be read.
+    """
+
+    def __init__(self, file: Path, size: int, eos_ids: Iterable[int]) -> None:
+        from llguidance import LLTokenizer
+        from tokenizers import Tokenizer
+
+        self.size = size
+        self.eos_ids = frozenset(eos_ids)
+        try:
+            self.tokenizer: Tokenizer = Tokenizer.from_file(str(file))
+            self.tokenizer.no_truncation()
+            self.tokenizer.no_padding()
+            self.matching: LLTokenizer = LLTokenizer(
+                self.tokenizer.to_str(), n_vocab=size, eos_token=sorted(self.eos_ids)
+            )
+        except Exception as error:  # noqa: BLE001  tokenizers raises Exception itself
+            raise UserError(f"{file}: not a tokenizer that can be served: {error}") from None
+        added: dict[int, Any] = self.tokenizer.get_added_tokens_decoder()
+        self.special_ids = {number for number, token in added.items() if token.special} | self.eos_ids
+        self._bytes: dict[int, bytes] = {}
+
+    @cached_property
+    def longest(self) -> int:
+        """The longest token's character count."""
+        return max(map(len, self.tokenizer.get_vocab()), default=1)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return a text's token IDs."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token IDs, special tokens included."""
+        return b"".join(map(self.get_bytes, ids)).decode("utf-8", "replace")
+
+    def get_bytes(self, token: int) -> bytes:
+        """Return a token's bytes, which may be a part of a character."""
+        if token not in self._bytes:
+            # Networks have more rows than their tokenizers have tokens.
+            known = self.tokenizer.id_to_token(token) is not None
+            self._bytes[token] = self.matching.decode_bytes([token]) if known else b""
+        return self._bytes[token]
+
+    def list_stop_ids(self, stops: Iterable[str]) -> set[int]:
+        """Return the special tokens among stop texts: they have no text in an answer."""
+        ids = {self.tokenizer.token_to_id(stop) for stop in stops}
+        return {number for number in ids if number is not None and number in self.special_ids}
+
+
+class TextBuffer:
+    """An answer's text, in pieces that hold neither half a character nor the beginning of a stop text.
+
+    Args:
+        stops: Texts that end the answer and are not part of it.
+    """
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self._stops = tuple(stops)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.is_stopped = False
+
+    def push(self, data: bytes) -> str:
+        """Add a token's bytes and return the text that is certain now."""
+        self._held += self._decoder.decode(data)
+        ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if ends:
+            self.is_stopped = True
+            text, self._held = self._held[: min(ends)], ""
+            return text
+        length = max((self._match_beginning(stop) for stop in self._stops), default=0)
+        cut = len(self._held) - length
+        text, self._held = self._held[:cut], self._held[cut:]
+        return text
+
+    def flush(self) -> str:
+        """Return the rest at the answer's end."""
+        if self.is_stopped:
+            return ""
+        text, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        return text
+
+    def _match_beginning(self, stop: str) -> int:
+        for length in range(min(len(stop) - 1, len(self._held)), 0, -1):
+            if self._held.endswith(stop[:length]):
+                return length
+        return 0

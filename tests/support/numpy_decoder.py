@@ -1,0 +1,107 @@
+"""A tiny decoder in NumPy: attention over a cache per slot, as the served network has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TEXTS = ("the quick brown fox jumps over the lazy dog ", "Wie schön ist das Wetter in Zürich, für 5 € 你好 ")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}<|im_start|>assistant\n"
+)
+
+
+def write_tokenizer(file: Path) -> int:
+    """Train a byte-level BPE tokenizer, and return its vocabulary size."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        TEXTS * 4,
+        trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("</tool_call>", special=False)])
+    tokenizer.save(str(file))
+    return int(tokenizer.get_vocab_size())
+
+
+class NumpyDecoder:
+    """One attention layer with random weights; rows do not depend on the batch.
+
+    Args:
+        vocabulary_size: Rows of the embedding.
+        max_length: Tokens per slot.
+        slots: Sequences at once.
+        poison: Token whose logits are NaN.
+    """
+
+    def __init__(
+        self, vocabulary_size: int, *, max_length: int = 256, slots: int = 4, width: int = 16, poison: int | None = None
+    ) -> None:
+        random = np.random.default_rng(7)
+        self.vocabulary_size, self.max_length, self.slots = vocabulary_size, max_length, slots
+        self.row_bytes = 2 * width * 4
+        self._poison = poison
+        self._embedding = random.normal(size=(vocabulary_size, width)).astype(np.float32)
+        self._positions = random.normal(size=(max_length, width)).astype(np.float32)
+        self._projections = [random.normal(size=(width, width)).astype(np.float32) for _ in range(3)]
+        self._head = random.normal(size=(width, vocabulary_size)).astype(np.float32)
+        self._cache = np.zeros((slots, max_length, 2, width), np.float32)
+        self.batches: list[int] = []
+        self.chunks: list[int] = []
+
+    def prefill(
+        self, slot: int, ids: np.ndarray[Any, Any], position: int, *, all_positions: bool = False
+    ) -> np.ndarray[Any, Any]:
+        self.chunks.append(len(ids))
+        rows = np.stack([self._compute(slot, int(token), position + index) for index, token in enumerate(ids)])
+        return rows if all_positions else rows[-1]
+
+    def decode(
+        self, slots: Sequence[int], ids: np.ndarray[Any, Any], positions: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        assert list(slots) == list(range(len(slots)))
+        self.batches.append(len(slots))
+        triples = zip(slots, ids.tolist(), positions.tolist(), strict=True)
+        return np.stack([self._compute(slot, token, position) for slot, token, position in triples])
+
+    def read_rows(self, slot: int, start: int, stop: int) -> np.ndarray[Any, Any]:
+        return self._cache[slot, start:stop].copy()
+
+    def write_rows(self, slot: int, start: int, rows: np.ndarray[Any, Any]) -> None:
+        self._cache[slot, start : start + len(rows)] = rows
+
+    def _compute(self, slot: int, token: int, position: int) -> np.ndarray[Any, Any]:
+        hidden = self._embedding[token] + self._positions[position]
+        query, key, value = (hidden @ matrix for matrix in self._projections)
+        self._cache[slot, position] = key, value
+        keys, values = self._cache[slot, : position + 1, 0], self._cache[slot, : position + 1, 1]
+        scores = keys @ query / 4
+        weights = np.exp(scores - scores.max())
+        logits = np.tanh(hidden + weights @ values / weights.sum()) @ self._head
+        return np.full_like(logits, np.nan) if token == self._poison else logits
+
+
+def write_decoder_bundle(path: Path) -> int:
+    """Write a language model's bundle without a network, and return the vocabulary's size."""
+    import json
+
+    from kfp_mindspore.formats.bundle import Signature, write_bundle
+
+    with write_bundle(path) as writer:
+        size = write_tokenizer(writer.directory / "tokenizer.json") + 3
+        (writer.directory / "chat_template.jinja").write_text(TEMPLATE)
+        generation = {"eos_token_id": [2, 0], "bos_token_id": 0, "pad_token_id": 0}
+        (writer.directory / "generation.json").write_text(json.dumps(generation))
+        for name in ("model.mindir", "weights.safetensors"):
+            (writer.directory / name).write_bytes(b"")
+        writer.sign(Signature((), (), "2.9.0", metadata={"kind": "causal-lm"}))
+    return size

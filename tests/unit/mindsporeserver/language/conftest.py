@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mindsporeserver.language.text import Vocabulary
+from tests.support.language_servers import LanguageServer
+from tests.support.numpy_decoder import write_tokenizer
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    return Vocabulary(file, write_tokenizer(file) + 3, [2, 0])
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LanguageServer(tmp_path_factory.mktemp("language"), "--max-num-seqs=4", "--max-model-len=512") as server:
+        yield server.url

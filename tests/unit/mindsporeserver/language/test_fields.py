@@ -1,0 +1,171 @@
+"""Every field of a request: accepted values, and the error's `param` for the others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from mindsporeserver.language.errors import LanguageError, describe_error
+from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion
+
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1}'}}
+
+BAD_CHAT: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": [USER] * 5000}, "messages"),
+    ({"messages": ["hello"]}, "messages[0]"),
+    ({"messages": [USER, {"role": "narrator", "content": "x"}]}, "messages[1].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}]},
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": math.nan}, "temperature"),
+    ({"temperature": math.inf}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": "1"}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_p": math.nan}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"min_p": -1}, "min_p"),
+    ({"presence_penalty": 2.1}, "presence_penalty"),
+    ({"frequency_penalty": -3}, "frequency_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"seed": 1 << 64}, "seed"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"n": 0}, "n"),
+    ({"n": 1000}, "n"),
+    ({"logit_bias": [1]}, "logit_bias"),
+    ({"logit_bias": {"100": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "logit_bias"),
+    ({"logit_bias": {"1": math.nan}}, "logit_bias"),
+    ({"stop": ["x"] * 10_000}, "stop"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["x" * 1000]}, "stop"),
+    ({"stop": 5}, "stop"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"stream": 1}, "stream"),
+    ({"stream_options": {}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "include_usage"),
+    ({"response_format": "json"}, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 70_000]}}}},
+        "response_format.json_schema.schema",
+    ),
+    ({"tools": {}}, "tools"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0]"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]},
+        "tools[0].function.parameters",
+    ),
+    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "set"}}}, "tool_choice"),
+    ({"audio": {}}, "audio"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"functions": [{}]}, "functions"),
+    ({"best_of": 2}, "best_of"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+]
+BAD_COMPLETION: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [0, 100]}, "prompt"),
+    ({"prompt": [0, True]}, "prompt"),
+    ({"prompt": [[0], [-1]]}, "prompt[1]"),
+    ({"prompt": ["a"] * 1000}, "prompt"),
+    ({"suffix": "end"}, "suffix"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"logprobs": True}, "logprobs"),
+    ({"echo": "yes"}, "echo"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_CHAT, ids=str)
+def test_chat_error_names_field(fields: dict[str, Any], param: str) -> None:
+    body = parse_body(json.dumps({"model": "chat", "messages": [USER], **fields}).encode())
+    with pytest.raises(LanguageError) as raised:
+        parse_chat(body, 100, {})
+    assert (raised.value.param, raised.value.status) == (param, 400)
+    assert len(raised.value.message) < 400
+    assert describe_error(raised.value)["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_COMPLETION, ids=str)
+def test_completion_error_names_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(LanguageError) as raised:
+        parse_completion({"model": "chat", "prompt": "x", **fields}, 100, {})
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000])
+def test_body_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(LanguageError, match=r"^body: "):
+        parse_body(body)
+
+
+def test_fields_are_read() -> None:
+    request = parse_chat(
+        {
+            "model": "chat",
+            "messages": [
+                {"role": "developer", "content": "be brief"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "1", "content": "3"},
+            ],
+            "max_tokens": 5,
+            "max_completion_tokens": 7,
+            "top_k": -1,
+            "seed": 3,
+            "logit_bias": {"5": -100},
+            "stop": "end",
+            "logprobs": True,
+            "tools": [TOOL],
+            "tool_choice": {"type": "function", "function": {"name": "get"}},
+        },
+        100,
+        {"temperature": 0.6, "top_p": 0.9, "eos_token_id": 2},
+    )
+    assert [message["role"] for message in request.messages] == ["system", "user", "assistant", "tool"]
+    assert request.messages[1]["content"] == "ab"
+    assert request.messages[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert (request.max_tokens, request.max_tokens_field) == (7, "max_completion_tokens")
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0.6, 0.9, 0, 3)
+    assert sampling.logit_bias == {5: -100.0}
+    assert (request.stop, request.logprobs, request.tool_choice) == (("end",), 0, "function:get")
+
+
+def test_neutral_values_of_unsupported_fields_are_accepted() -> None:
+    neutral = {"best_of": 1, "suffix": None, "modalities": ["text"], "store": False, "parallel_tool_calls": True}
+    assert parse_chat({"model": "chat", "messages": [USER], **neutral}, 100, {}).choices == 1
+
+
+def test_unknown_fields_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "mindsporeserver"):
+        parse_chat({"model": "chat", "messages": [USER], "colour": 1, "taste": 2}, 100, {})
+    assert [record.getMessage() for record in caplog.records] == ["unknown request fields are ignored: colour, taste"]

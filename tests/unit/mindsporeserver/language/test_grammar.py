@@ -1,0 +1,120 @@
+"""JSON schemas as restrictions of tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.grammar import Matcher
+from mindsporeserver.language.text import Vocabulary
+from mindsporeserver.language.tools import ToolParser, build_schema, get_arguments_key
+
+TOOLS = [
+    {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "required": ["city"]}}},
+    {"type": "function", "function": {"name": "put"}},
+]
+
+
+def generate(vocabulary: Vocabulary, schema: Any, seed: int) -> str:
+    matcher, random, tokens = Matcher(vocabulary, json.dumps(schema), "schema"), np.random.default_rng(seed), []
+    while not matcher.is_stopped and len(tokens) < 400:
+        token = int(random.choice(np.flatnonzero(matcher.compute_mask())))
+        matcher.consume(token)
+        tokens.append(token)
+    return vocabulary.decode([token for token in tokens if token not in vocabulary.special_ids])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False},
+        {"enum": ["red", "grün", 5]},
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3},
+        {"anyOf": [{"const": 1}, {"type": "string", "pattern": "^[a-c]{2,4}$"}]},
+    ],
+    ids=str,
+)
+def test_random_tokens_make_valid_compact_json(vocabulary: Vocabulary, schema: Any) -> None:
+    for seed in range(5):
+        text = generate(vocabulary, schema, seed)
+        value = json.loads(text)
+        jsonschema.validate(value, schema)
+        assert text == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nope"},
+        {"$ref": "#/definitions/missing"},
+        {"type": "object", "properties": {f"key{i}": {"type": "integer"} for i in range(2000)}},
+        {"type": "string", "pattern": "("},
+        {"allOf": [{"type": "object", "properties": {f"a{i}": {"$ref": "#"}}} for i in range(500)]},
+    ],
+    ids=lambda schema: str(schema)[:60],
+)
+def test_schema_that_cannot_be_used_is_refused_soon(vocabulary: Vocabulary, schema: Any) -> None:
+    started = time.monotonic()
+    with pytest.raises(LanguageError) as raised:
+        generate(vocabulary, schema, 0)
+    assert (raised.value.status, raised.value.param) == (400, "schema")
+    assert time.monotonic() - started < 3
+
+
+def test_large_schema_and_exploding_regex_are_followed(vocabulary: Vocabulary) -> None:
+    generate(vocabulary, {"type": "object", "properties": {f"key{i}": {"type": "integer"} for i in range(400)}}, 0)
+    started = time.monotonic()
+    assert generate(vocabulary, {"type": "string", "pattern": "(a|b)*a(a|b){30}(a|b)*c{1,3000}"}, 0)
+    assert time.monotonic() - started < 3
+
+
+def test_required_call_matches_tool() -> None:
+    assert build_schema(TOOLS, "auto", "arguments") is None
+    one = json.loads(build_schema(TOOLS, "function:get", "parameters") or "")
+    jsonschema.validate({"name": "get", "parameters": {"city": "x"}}, one)
+    any_of = json.loads(build_schema(TOOLS, "required", "arguments") or "")
+    jsonschema.validate({"name": "put", "arguments": {}}, any_of)
+    for wrong in ({"name": "get", "arguments": {}}, {"name": "drop", "arguments": {}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, any_of)
+
+
+def test_key_of_arguments_follows_template() -> None:
+    assert get_arguments_key('{"name": f, "parameters": {}}') == "parameters"
+    assert get_arguments_key('<tool_call>\n{"name": f, "arguments": {}} "parameters"') == "arguments"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "names"),
+    [
+        ("plain text", "plain text", []),
+        ("a < b <tool", "a < b <tool", []),
+        ('<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>', "", ["get"]),
+        ('Sure.<tool_call>{"name": "get", "arguments": {}}</tool_call>', "Sure.", ["get"]),
+        (
+            '<tool_call>{"name": "get", "arguments": {}}</tool_call>\n<tool_call>{"name": "put", "arguments": {}}'
+            "</tool_call>",
+            "",
+            ["get", "put"],
+        ),
+        ('{"name": "put", "parameters": {"x": 1}}', "", ["put"]),
+        ('{"name": "drop", "parameters": {}}', '{"name": "drop", "parameters": {}}', []),
+        ('{"answer": 5}', '{"answer": 5}', []),
+        ("<tool_call>broken", "<tool_call>broken", []),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_calls_are_separated_from_text(text: str, expected: str, names: list[str], size: int) -> None:
+    parser, received, calls = ToolParser(["get", "put"]), "", []
+    for start in range(0, len(text), size):
+        piece, calls = parser.push(text[start : start + size], is_last=start + size >= len(text))
+        received += piece
+    assert received.strip() == expected
+    assert [call["function"]["name"] for call in calls] == names
+    assert all(json.loads(call["function"]["arguments"]) is not None for call in calls)

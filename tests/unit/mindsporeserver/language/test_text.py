@@ -1,0 +1,58 @@
+"""Tokens to text: whole characters, and no beginning of a stop text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindsporeserver.language.text import TextBuffer, Vocabulary
+
+
+def test_encoding_and_decoding_are_inverse(vocabulary: Vocabulary) -> None:
+    text = "Zürich, 5 € 你好 🙂 the quick"
+    ids = vocabulary.encode(text)
+    assert b"".join(map(vocabulary.get_bytes, ids)).decode() == text == vocabulary.decode(ids)
+    assert vocabulary.get_bytes(vocabulary.size - 1) == b""
+
+
+def test_pieces_hold_whole_characters() -> None:
+    for seed in range(50):
+        data = "aé€🙂".encode() * 3
+        cuts = sorted(random.Random(seed).sample(range(len(data)), 8))
+        buffer = TextBuffer()
+        parts = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        pieces = [buffer.push(part) for part in parts]
+        assert "".join([*pieces, buffer.flush()]) == "aé€🙂" * 3
+        assert "\ufffd" not in "".join(pieces)
+
+
+@pytest.mark.parametrize("data", [b"\x80\x80\x80\xe2\x82\xac", b"a\xffb", b"\xe2\x82", b"\xf0\x9f\x98a"])
+def test_invalid_bytes_are_replaced_as_in_whole_text(data: bytes) -> None:
+    buffer = TextBuffer()
+    text = "".join(buffer.push(data[index : index + 1]) for index in range(len(data))) + buffer.flush()
+    assert text == data.decode("utf-8", "replace")
+
+
+@given(text=st.text("ab.", max_size=30), stops=st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3))
+def test_text_ends_before_first_stop_text(text: str, stops: list[str]) -> None:
+    buffer = TextBuffer(stops)
+    received, seen = "", ""
+    for character in text:
+        received += buffer.push(character.encode())
+        seen += character
+        ends = [seen.find(stop) for stop in stops if stop in seen]
+        assert buffer.is_stopped == bool(ends)
+        if ends:
+            assert received == seen[: min(ends)]
+            return
+        beginnings = [stop[:length] for stop in stops for length in range(1, len(stop))]
+        held = max((len(part) for part in beginnings if seen.endswith(part)), default=0)
+        assert received == seen[: len(seen) - held]
+    assert received + buffer.flush() == text
+
+
+def test_special_tokens_among_stop_texts_are_found(vocabulary: Vocabulary) -> None:
+    assert vocabulary.list_stop_ids(["<|im_start|>", "the", "<tool_call>"]) == {1}
