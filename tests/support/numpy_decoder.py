@@ -40,7 +40,7 @@ class NumpyDecoder:
         vocabulary_size: Rows of the embedding.
         max_length: Tokens per slot.
         slots: Sequences at once.
-        poison: Token whose logits are NaN.
+        poison: Token after which the logits are NaN; it is sampled with a bias of 100 only.
     """
 
     def __init__(
@@ -87,6 +87,8 @@ class NumpyDecoder:
         scores = keys @ query / 4
         weights = np.exp(scores - scores.max())
         logits = np.tanh(hidden + weights @ values / weights.sum()) @ self._head
+        if self._poison is not None:
+            logits[self._poison] = -60
         return np.full_like(logits, np.nan) if token == self._poison else logits
 
 
@@ -103,5 +105,5 @@ def write_decoder_bundle(path: Path) -> int:
         (writer.directory / "generation.json").write_text(json.dumps(generation))
         for name in ("model.mindir", "weights.safetensors"):
             (writer.directory / name).write_bytes(b"")
-        writer.sign(Signature((), (), "2.9.0", metadata={"kind": "causal-lm"}))
+        writer.sign(Signature((), (), "2.9.0", metadata={"kind": "causal-lm", "max_length": "100000"}))
     return size
