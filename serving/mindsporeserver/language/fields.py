@@ -37,37 +37,20 @@ _COMMON = frozenset({*_NUMBERS, "model", "max_tokens", "logit_bias", "stop", "n"
 _COMMON |= {"stream_options", "ignore_eos", "user", "response_format"}
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"}
 _COMPLETION = _COMMON | {"prompt", "echo"}
-# Fields of the protocol and of vLLM that change the answer and are not supported, with the values that change nothing.
+# Fields of the protocol and of vLLM that change the answer and are not supported, with the values that change nothing:
+# 1 equals True, and None always is one.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("audio", "prediction", "web_search_options", "reasoning_effort", "verbosity"), ()),
+    **dict.fromkeys(("chat_template", "allowed_token_ids", "structured_outputs", "truncate_prompt_tokens"), ()),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
+    **dict.fromkeys(("functions", "stop_token_ids", "bad_words", "documents"), ([],)),
+    **dict.fromkeys(("store", "use_beam_search", "continue_final_message"), (False,)),
+    **dict.fromkeys(("parallel_tool_calls", "add_generation_prompt", "best_of"), (True,)),
+    **dict.fromkeys(("prompt_logprobs", "min_tokens"), (0,)),
     "suffix": ("",),
-    "best_of": (1,),
-    "audio": (),
     "modalities": (["text"],),
-    "prediction": (),
-    "functions": ([],),
     "function_call": ("none",),
-    "parallel_tool_calls": (True,),
-    "store": (False,),
-    "web_search_options": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "prompt_logprobs": (0,),
-    "use_beam_search": (False,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "chat_template": (),
     "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (),
 }
 
 
@@ -216,7 +199,7 @@ def parse_prompts(value: Any, vocabulary_size: int, param: str) -> tuple[str | t
     if isinstance(value, str):
         return (_check_text(value, param),)
     if not isinstance(value, list) or not value:
-        raise LanguageError(f"{param}: must be a text, token IDs, or a list of these, got {_describe(value)}", param)
+        raise _refuse(param, "a text, token IDs, or a list of these", value)
     if isinstance(value[0], int):
         return (_parse_ids(value, vocabulary_size, param),)
     if len(value) > _MAX_PROMPTS:
@@ -274,7 +257,7 @@ def _read_number(body: Mapping[str, Any], name: str, least: float, most: float) 
         return None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:  # NaN compares as false
-        raise LanguageError(f"{name}: must be a number from {least:g} to {most:g}, got {_describe(value)}", name)
+        raise _refuse(name, f"a number from {least:g} to {most:g}", value)
     return float(value)
 
 
@@ -284,20 +267,20 @@ def _read_integer(body: Mapping[str, Any], name: str, least: float, most: float)
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         bounds = f"≥ {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise LanguageError(f"{name}: must be an integer {bounds}, got {_describe(value)}", name)
+        raise _refuse(name, f"an integer {bounds}", value)
     return value
 
 
 def _read_bool(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise LanguageError(f"{name}: must be true or false, got {_describe(value)}", name)
+        raise _refuse(name, "true or false", value)
     return bool(value)
 
 
 def _check_text(value: Any, param: str) -> str:
     if not isinstance(value, str):
-        raise LanguageError(f"{param}: must be a text, got {_describe(value)}", param)
+        raise _refuse(param, "a text", value)
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -307,7 +290,7 @@ def _check_text(value: Any, param: str) -> str:
 
 def _parse_ids(value: Any, vocabulary_size: int, param: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
-        raise LanguageError(f"{param}: must be a text or a list of token IDs, got {_describe(value)}", param)
+        raise _refuse(param, "a text or a list of token IDs", value)
     for item in value:
         if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocabulary_size:
             raise LanguageError(
@@ -320,9 +303,7 @@ def _parse_bias(value: Any, vocabulary_size: int) -> dict[int, float]:
     if value is None:
         return {}
     if not isinstance(value, dict) or len(value) > _MAX_BIASES:
-        raise LanguageError(
-            f"logit_bias: must be an object with at most {_MAX_BIASES} token IDs, got {_describe(value)}", "logit_bias"
-        )
+        raise _refuse("logit_bias", f"an object with at most {_MAX_BIASES} token IDs", value)
     bias = {}
     for key, number in value.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary_size):
@@ -332,7 +313,7 @@ def _parse_bias(value: Any, vocabulary_size: int) -> dict[int, float]:
             )
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
         if not is_number or not -100 <= number <= 100:
-            raise LanguageError(f"logit_bias: must be from -100 to 100, got {_describe(number)}", "logit_bias")
+            raise _refuse("logit_bias", "from -100 to 100", number)
         bias[int(key)] = float(number)
     return bias
 
@@ -342,9 +323,7 @@ def _parse_stop(value: Any) -> tuple[str, ...]:
         return ()
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > _MAX_STOPS:
-        raise LanguageError(
-            f"stop: must be a text or a list of at most {_MAX_STOPS} texts, got {_describe(value)}", "stop"
-        )
+        raise _refuse("stop", f"a text or a list of at most {_MAX_STOPS} texts", value)
     for text in texts:
         if not 0 < len(_check_text(text, "stop")) <= _MAX_STOP_LENGTH:
             raise LanguageError(f"stop: texts must have 1 to {_MAX_STOP_LENGTH} characters, got {len(text)}", "stop")
@@ -355,9 +334,7 @@ def _parse_stream_options(value: Any, is_stream: bool) -> bool:
     if value is None:
         return False
     if not isinstance(value, dict) or not is_stream:
-        raise LanguageError(
-            f"stream_options: must be an object, and needs stream: true, got {_describe(value)}", "stream_options"
-        )
+        raise _refuse("stream_options", "an object, and needs stream: true", value)
     return _read_bool(value, "include_usage")
 
 
@@ -387,7 +364,7 @@ def encode_schema(schema: Any, param: str) -> str:
         LanguageError: It is no object or too large.
     """
     if not isinstance(schema, dict):
-        raise LanguageError(f"{param}: must be a JSON schema, an object, got {_describe(schema)}", param)
+        raise _refuse(param, "a JSON schema, an object", schema)
     try:
         text = orjson.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
@@ -399,15 +376,13 @@ def encode_schema(schema: Any, param: str) -> str:
 
 def _parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_MESSAGES:
-        raise LanguageError(
-            f"messages: must be a list of 1 to {_MAX_MESSAGES} messages, got {_describe(value)}", "messages"
-        )
+        raise _refuse("messages", f"a list of 1 to {_MAX_MESSAGES} messages", value)
     return tuple(_parse_message(item, f"messages[{index}]") for index, item in enumerate(value))
 
 
 def _parse_message(value: Any, param: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise LanguageError(f"{param}: must be an object, got {_describe(value)}", param)
+        raise _refuse(param, "an object", value)
     role = value.get("role")
     if role not in _ROLES:
         raise LanguageError(f"{param}.role: must be one of {', '.join(_ROLES)}, got {_describe(role)}", f"{param}.role")
@@ -427,26 +402,26 @@ def _parse_content(value: Any, param: str) -> str:
     if isinstance(value, str):
         return _check_text(value, param)
     if not isinstance(value, list) or not value:
-        raise LanguageError(f"{param}: must be a text or a list of text parts, got {_describe(value)}", param)
+        raise _refuse(param, "a text or a list of text parts", value)
     texts = []
     for index, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else part
         if kind != "text":
             where = f"{param}[{index}].type"
-            raise LanguageError(f"{where}: must be text, got {_describe(kind)}", where)
+            raise _refuse(where, "text", kind)
         texts.append(_check_text(part.get("text"), f"{param}[{index}].text"))
     return "".join(texts)
 
 
 def _parse_calls(value: Any, param: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or len(value) > _MAX_TOOLS:
-        raise LanguageError(f"{param}: must be a list of at most {_MAX_TOOLS} calls, got {_describe(value)}", param)
+        raise _refuse(param, f"a list of at most {_MAX_TOOLS} calls", value)
     calls = []
     for index, item in enumerate(value):
         function = item.get("function") if isinstance(item, dict) else None
         where = f"{param}[{index}].function"
         if not isinstance(function, dict):
-            raise LanguageError(f"{where}: must be an object, got {_describe(function)}", where)
+            raise _refuse(where, "an object", function)
         name = _check_text(function.get("name"), f"{where}.name")
         # Chat templates write the arguments as JSON themselves.
         try:
@@ -461,7 +436,7 @@ def _parse_tools(value: Any) -> tuple[dict[str, Any], ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > _MAX_TOOLS:
-        raise LanguageError(f"tools: must be a list of at most {_MAX_TOOLS} tools, got {_describe(value)}", "tools")
+        raise _refuse("tools", f"a list of at most {_MAX_TOOLS} tools", value)
     for index, tool in enumerate(value):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         if not isinstance(function, dict):
@@ -488,9 +463,13 @@ def _parse_tool_choice(value: Any, tools: Sequence[Mapping[str, Any]]) -> str:
     name = function.get("name") if isinstance(function, dict) else None
     if name not in names:
         expected = "none, auto, required, or a function of tools" if tools else "none without tools"
-        raise LanguageError(f"tool_choice: must be {expected}, got {_describe(value)}", "tool_choice")
+        raise _refuse("tool_choice", f"{expected}", value)
     # A function may be named like a mode.
     return f"function:{name}"
+
+
+def _refuse(param: str, expected: str, value: Any) -> LanguageError:
+    return LanguageError(f"{param}: must be {expected}, got {_describe(value)}", param)
 
 
 def _describe(value: Any) -> str:

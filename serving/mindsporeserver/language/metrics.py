@@ -19,8 +19,8 @@ class LanguageFamilies:
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"vllm:{name}", text, labels or ("model_name",), registry=registry)
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"vllm:{name}", text, ("model_name",), registry=registry)
 
         def count(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"vllm:{name}", text, ("model_name", *labels), registry=registry)
@@ -31,11 +31,6 @@ class LanguageFamilies:
         self.running = gauge("num_requests_running", "Answers that are being computed.")
         self.waiting = gauge("num_requests_waiting", "Answers that wait for a slot.")
         self.cache_usage = gauge("kv_cache_usage_perc", "Used share of the cache of keys and values, 0 to 1.")
-        self.loras = gauge(
-            "lora_requests_info",
-            "Adapters of running and waiting requests.",
-            *("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
-        )
         self.prefix_queries = count("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self.prefix_hits = count("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self.prompt_tokens = count("prompt_tokens", "Prompt tokens.")
@@ -45,59 +40,21 @@ class LanguageFamilies:
         self.token = observe("inter_token_latency_seconds", "Time between two tokens of an answer.", _TOKEN)
         self.queue = observe("request_queue_time_seconds", "Time from arrival to the first step.", _QUEUE)
 
-    def for_model(self, name: str) -> LanguageMetrics:
-        """Return a model's metrics."""
-        return LanguageMetrics(self, name)
-
 
 class LanguageMetrics:
-    """One model's series."""
+    """One model's series, with labels resolved once.
+
+    Args:
+        families: The process's metrics.
+        name: The model's name.
+    """
 
     def __init__(self, families: LanguageFamilies, name: str) -> None:
-        self._running, self._waiting = families.running.labels(name), families.waiting.labels(name)
-        self._cache_usage = families.cache_usage.labels(name)
-        self._queries, self._hits = families.prefix_queries.labels(name), families.prefix_hits.labels(name)
-        self._prompt_tokens = families.prompt_tokens.labels(name)
-        self._generation_tokens = families.generation_tokens.labels(name)
-        self._finished = {reason: families.finished.labels(name, reason) for reason in _FINISHES}
-        self._first_token, self._token = families.first_token.labels(name), families.token.labels(name)
-        self._queue = families.queue.labels(name)
-
-    def set_running(self, count: int) -> None:
-        """Set how many answers are being computed."""
-        self._running.set(count)
-
-    def set_waiting(self, count: int) -> None:
-        """Set how many answers wait for a slot."""
-        self._waiting.set(count)
-
-    def set_cache_usage(self, share: float) -> None:
-        """Set the used share of the cache, 0 to 1."""
-        self._cache_usage.set(share)
-
-    def count_prefix(self, tokens: int, cached: int) -> None:
-        """Count a prompt's tokens and those found in the prefix cache."""
-        self._queries.inc(tokens)
-        self._hits.inc(cached)
-
-    def count_prompt(self, tokens: int) -> None:
-        """Count a computed prompt's tokens."""
-        self._prompt_tokens.inc(tokens)
-
-    def count_finish(self, reason: str) -> None:
-        """Count a finished answer: stop, length or error."""
-        self._finished[reason].inc()
-
-    def observe_first_token(self, seconds: float) -> None:
-        """Count an answer's first token, and observe the time since the request's arrival."""
-        self._first_token.observe(seconds)
-        self._generation_tokens.inc()
-
-    def observe_token(self, seconds: float) -> None:
-        """Count a further token, and observe the time since the one before."""
-        self._token.observe(seconds)
-        self._generation_tokens.inc()
-
-    def observe_queue(self, seconds: float) -> None:
-        """Observe the time from a request's arrival to its first step."""
-        self._queue.observe(seconds)
+        self.running, self.waiting = families.running.labels(name), families.waiting.labels(name)
+        self.cache_usage = families.cache_usage.labels(name)
+        self.prefix_queries, self.prefix_hits = families.prefix_queries.labels(name), families.prefix_hits.labels(name)
+        self.prompt_tokens = families.prompt_tokens.labels(name)
+        self.generation_tokens = families.generation_tokens.labels(name)
+        self.finished = {reason: families.finished.labels(name, reason) for reason in _FINISHES}
+        self.first_token, self.token = families.first_token.labels(name), families.token.labels(name)
+        self.queue = families.queue.labels(name)

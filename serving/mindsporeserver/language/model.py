@@ -21,7 +21,7 @@ from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import GenerationRequest
 from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
-from mindsporeserver.language.metrics import LanguageFamilies
+from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.runner import Runner
 from mindsporeserver.language.sampling import Sampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
@@ -95,7 +95,7 @@ class LanguageModel(ServedModel):
         super().__init__(name, bundle, version, metrics.for_model(name))
         self._settings = settings
         self._executor = executor
-        self._metrics = families.for_model(name)
+        self._metrics = LanguageMetrics(families, name)
         self._load_runner = load_runner
         self._runner: Runner | None = None
         self.created = int(time.time())

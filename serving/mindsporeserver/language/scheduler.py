@@ -193,7 +193,7 @@ class Scheduler:
             )
         self._queued.update(answers)
         self._waiting.extend(answers)
-        self._metrics.set_waiting(len(self._queued))
+        self._metrics.waiting.set(len(self._queued))
         self._submit_round()
 
     def cancel(self, answers: Sequence[Answer]) -> None:
@@ -203,7 +203,7 @@ class Scheduler:
             with contextlib.suppress(ValueError):  # it has been started
                 self._waiting.remove(answer)
                 self._queued.discard(answer)
-        self._metrics.set_waiting(len(self._queued))
+        self._metrics.waiting.set(len(self._queued))
 
     def expire(self) -> None:
         """Refuse waiting answers whose deadline has passed; called in the event loop."""
@@ -227,8 +227,8 @@ class Scheduler:
             if not answer.is_cancelled and not answer.stream.push(delta):
                 logger.warning("a stream was ended: its client did not read %d pieces", _MAX_PENDING)
                 answer.is_cancelled = True
-        self._metrics.set_waiting(len(self._queued))
-        self._metrics.set_running(running)
+        self._metrics.waiting.set(len(self._queued))
+        self._metrics.running.set(running)
 
     # The methods below run in the executor thread.
 
@@ -244,7 +244,7 @@ class Scheduler:
             self._attempt(self._decoding, self._run_step)
         running = len(self._decoding) + (self._prefilling is not None)
         rows = sum(answer.position for answer in self._decoding)
-        self._metrics.set_cache_usage(rows / (self._runner.slots * self._runner.max_length))
+        self._metrics.cache_usage.set(rows / (self._runner.slots * self._runner.max_length))
         started, self._started, deltas, self._deltas = self._started, [], self._deltas, []
         if started or deltas or not running:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
@@ -273,7 +273,7 @@ class Scheduler:
             return
         answer.slot = len(self._decoding)
         self._prefilling = answer
-        self._metrics.observe_queue(time.monotonic() - answer.arrived)
+        self._metrics.queue.observe(time.monotonic() - answer.arrived)
         if answer.scores_prompt:
             return
         # The last token is always computed: its logits are the first answer token's.
@@ -282,7 +282,8 @@ class Scheduler:
             self._runner.write_rows(answer.slot, answer.position, rows)
             answer.position += BLOCK
         answer.cached = answer.position
-        self._metrics.count_prefix(len(answer.prompt), answer.cached)
+        self._metrics.prefix_queries.inc(len(answer.prompt))
+        self._metrics.prefix_hits.inc(answer.cached)
 
     def _run_chunk(self) -> None:
         answer = self._prefilling
@@ -301,7 +302,7 @@ class Scheduler:
             return
         self._prefilling = None
         self._decoding.append(answer)
-        self._metrics.count_prompt(len(answer.prompt))
+        self._metrics.prompt_tokens.inc(len(answer.prompt))
         self._store_prefix(answer)
         if answer.max_tokens:
             self._accept([answer], logits[None])
@@ -346,10 +347,9 @@ class Scheduler:
         for (answer, row), token in zip(chosen, tokens.tolist(), strict=True):
             if answer.logprobs is not None:
                 answer.held.append(compute_logprobs(scored[row], token, answer.logprobs))
-            if answer.generated:
-                self._metrics.observe_token(now - answer.last_token)
-            else:
-                self._metrics.observe_first_token(now - answer.arrived)
+            metrics, since = self._metrics, answer.last_token or answer.arrived
+            (metrics.token if answer.generated else metrics.first_token).observe(now - since)
+            metrics.generation_tokens.inc()
             answer.last_token = now
             self._append(answer, token)
 
@@ -380,7 +380,7 @@ class Scheduler:
             self._deltas.append((answer, delta))
             answer.held, answer.emitted = [], count
         if finish is not None:
-            self._metrics.count_finish(finish)
+            self._metrics.finished[finish].inc()
             self._store_prefix(answer)
             self._remove(answer)
 
@@ -388,7 +388,7 @@ class Scheduler:
         if answer.slot < 0:
             return
         self._deltas.append((answer, Delta(answer.index, error=error)))
-        self._metrics.count_finish("error")
+        self._metrics.finished["error"].inc()
         self._remove(answer)
 
     def _score_prompt(self, answer: Answer, logits: NDArray[np.float32]) -> None:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from mindsporeserver.errors import DeadlineExceededError, GraphError, RequestError
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import SamplingOptions
-from mindsporeserver.language.metrics import LanguageFamilies
+from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.prefix_cache import BLOCK, PrefixCache
 from mindsporeserver.language.sampling import Sampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
@@ -35,7 +35,7 @@ class Bench:
         self.runner = NumpyDecoder(vocabulary.size, **options)
         self.executor = InferenceExecutor()
         self.registry = CollectorRegistry()
-        metrics = LanguageFamilies(self.registry).for_model("chat")
+        metrics = LanguageMetrics(LanguageFamilies(self.registry), "chat")
         self.scheduler = Scheduler(
             self.runner, self.executor, vocabulary, metrics, max_queue_tokens=queue, prefix_cache_bytes=cache
         )
