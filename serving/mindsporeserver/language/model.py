@@ -116,6 +116,12 @@ class LanguageModel(ServedModel):
             self._executor.call(self._load_runner, self.bundle.path, settings.max_num_seqs, length)
         )
         self._runner, self.max_length = runner, runner.max_length
+        weights = int(self.bundle.signature.files.get(WEIGHTS_FILE, {}).get("size", 0))
+        slots = runner.slots * runner.max_length * runner.row_bytes
+        plan = MemoryPlan(weights, slots, settings.prefix_cache_bytes)
+        logger.info("model %s: memory: %s", self.name, plan)
+        # The caches are zeros that the kernel has not backed with memory yet.
+        plan.check(read_memory_limit())
         await asyncio.to_thread(self._read_texts, runner.vocabulary_size)
         queue = settings.max_queue_tokens or _QUEUE_ROUNDS * runner.slots * runner.max_length
         self.scheduler = Scheduler(
@@ -315,22 +321,3 @@ def load_runner(directory: Path, slots: int, max_length: int) -> Runner:
         directory, slots=slots, max_length=max_length
     )
     return runner
-
-
-def plan_memory(bundle: ModelBundle, settings: LanguageSettings, length: int, row_bytes: int) -> MemoryPlan:
-    """Return a model's memory, log it and refuse a model that does not fit.
-
-    Args:
-        bundle: The model's.
-        settings: See `LanguageSettings`.
-        length: Tokens per slot.
-        row_bytes: Cache bytes per token.
-
-    Raises:
-        UserError: The container has less.
-    """
-    weights = int(bundle.signature.files[WEIGHTS_FILE]["size"])
-    plan = MemoryPlan(weights, settings.max_num_seqs * length * row_bytes, settings.prefix_cache_bytes)
-    logger.info("memory of the model: %s", plan)
-    plan.check(read_memory_limit())
-    return plan

@@ -233,37 +233,39 @@ class Scheduler:
     # The methods below run in the executor thread.
 
     def _run_round(self) -> None:
-        for answer in [*self._decoding, self._prefilling]:
-            if answer is not None and answer.is_cancelled:
-                self._remove(answer)
-        if self._prefilling is None:
-            self._start_next()
-        if self._prefilling is not None:
-            self._attempt([self._prefilling], self._run_chunk)
-        if self._decoding:
-            self._attempt(self._decoding, self._run_step)
-        running = len(self._decoding) + (self._prefilling is not None)
-        rows = sum(answer.position for answer in self._decoding)
+        try:
+            self._compute_round()
+        except Exception as error:
+            logger.exception("the network failed for %d answers", len(self._list_running()))
+            failure = GraphError(f"{type(error).__name__}; the server's log has the trace")
+            self._deltas += [(answer, Delta(answer.index, error=failure)) for answer in self._list_running()]
+            self._decoding, self._prefilling = [], None
+        running = self._list_running()
+        rows = sum(answer.position for answer in running)
         self._metrics.cache_usage.set(rows / (self._runner.slots * self._runner.max_length))
         started, self._started, deltas, self._deltas = self._started, [], self._deltas, []
         if started or deltas or not running:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self._deliver, started, deltas, running)
+                self._loop.call_soon_threadsafe(self._deliver, started, deltas, len(running))
         with self._lock:
             self._is_submitted = False
         self._submit_round()
 
-    def _attempt(self, answers: Sequence[Answer], work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            logger.exception("the network failed for %d answers", len(answers))
-            for answer in tuple(answers):
-                self._fail(answer, GraphError(f"{type(error).__name__}; the server's log has the trace"))
+    def _compute_round(self) -> None:
+        for answer in self._list_running():
+            if answer.is_cancelled:
+                self._remove(answer)
+        if self._prefilling is None and len(self._decoding) < self._runner.slots:
+            self._start_next()
+        if self._prefilling is not None:
+            self._run_chunk(self._prefilling)
+        if self._decoding:
+            self._run_step()
+
+    def _list_running(self) -> list[Answer]:
+        return [*self._decoding, *([] if self._prefilling is None else [self._prefilling])]
 
     def _start_next(self) -> None:
-        if len(self._decoding) >= self._runner.slots:
-            return
         try:
             answer = self._waiting.popleft()
         except IndexError:
@@ -285,9 +287,7 @@ class Scheduler:
         self._metrics.prefix_queries.inc(len(answer.prompt))
         self._metrics.prefix_hits.inc(answer.cached)
 
-    def _run_chunk(self) -> None:
-        answer = self._prefilling
-        assert answer is not None
+    def _run_chunk(self, answer: Answer) -> None:
         size = _SMALL_CHUNK if self._decoding else _CHUNK
         ids = answer.prompt[answer.position : answer.position + size]
         logits = self._runner.prefill(answer.slot, ids, answer.position, all_positions=answer.scores_prompt)
@@ -303,12 +303,13 @@ class Scheduler:
         self._prefilling = None
         self._decoding.append(answer)
         self._metrics.prompt_tokens.inc(len(answer.prompt))
-        self._store_prefix(answer)
         if answer.max_tokens:
             self._accept([answer], logits[None])
         else:
             self._deltas.append((answer, Delta(answer.index, finish="length")))
             self._remove(answer)
+        if answer.slot >= 0:
+            self._store_prefix(answer)
 
     def _run_step(self) -> None:
         answers = list(self._decoding)
@@ -385,8 +386,6 @@ class Scheduler:
             self._remove(answer)
 
     def _fail(self, answer: Answer, error: RequestError) -> None:
-        if answer.slot < 0:
-            return
         self._deltas.append((answer, Delta(answer.index, error=error)))
         self._metrics.finished["error"].inc()
         self._remove(answer)

@@ -37,10 +37,10 @@ def test_zero_temperature_is_most_likely_token(logits: Any) -> None:
 
 def test_frequencies_equal_probabilities() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
-    counts = np.bincount(draw_many(logits, 6000), minlength=3) / 6000
-    np.testing.assert_allclose(counts, [0.5, 0.3, 0.2], atol=0.02)
-    counts = np.bincount(draw_many(logits, 6000, temperature=0.5), minlength=3) / 6000
-    np.testing.assert_allclose(counts, np.array([25, 9, 4]) / 38, atol=0.02)
+    counts = np.bincount(draw_many(logits, 3000), minlength=3) / 3000
+    np.testing.assert_allclose(counts, [0.5, 0.3, 0.2], atol=0.03)
+    counts = np.bincount(draw_many(logits, 3000, temperature=0.5), minlength=3) / 3000
+    np.testing.assert_allclose(counts, np.array([25, 9, 4]) / 38, atol=0.03)
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
@@ -48,10 +48,15 @@ def test_top_p_keeps_nucleus(logits: Any, top_p: float) -> None:
     assert set(draw_many(logits, top_p=top_p).tolist()) <= list_nucleus(logits, top_p)
 
 
-def test_flat_logits_need_more_than_likely_tokens() -> None:
-    drawn = draw_many(np.zeros(SIZE, np.float32), 2000, top_p=0.9)
-    assert len(set(drawn.tolist())) > 1024
-    assert drawn.max() < 2701
+def test_nucleus_is_the_least_that_reaches_top_p() -> None:
+    random = np.random.default_rng(0)
+    for scale in (0.01, 1, 8):
+        logits = random.normal(size=500, scale=scale).astype(np.float32)
+        for top_p in (0.1, 0.6, 0.95):
+            drawn = set(draw_many(logits, 800, top_p=top_p).tolist())
+            likely = np.exp(logits) / np.exp(logits).sum() > 0.012
+            assert drawn <= list_nucleus(logits, top_p)
+            assert drawn >= list_nucleus(logits, top_p) & set(np.flatnonzero(likely).tolist())
 
 
 def test_top_k_and_min_p_keep_most_likely_tokens(logits: Any) -> None:
