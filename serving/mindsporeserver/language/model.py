@@ -203,6 +203,7 @@ class LanguageModel(ServedModel):
         if self.template is not None and request.tools:
             required = build_schema(request.tools, request.tool_choice, get_arguments_key(self.template.text))
             schema, where = (required, "tools") if required else (schema, where)
+        matcher = Matcher(self.vocabulary, schema, where) if schema is not None else None
         stop_ids = frozenset(self.vocabulary.list_stop_ids(request.stop))
         stop_ids |= frozenset() if request.ignore_eos else self.vocabulary.eos_ids
         names = [tool["function"]["name"] for tool in request.tools] if request.tool_choice != "none" else []
@@ -211,10 +212,9 @@ class LanguageModel(ServedModel):
             max_tokens = self._limit_tokens(request, len(prompt), param)
             ids = np.array(prompt, np.int32)
             for choice in range(request.choices):
-                matcher = Matcher(self.vocabulary, schema, where) if schema is not None else None
                 answer = Answer(
                     ids,
-                    Sampler(request.sampling, choice, ids, matcher),
+                    Sampler(request.sampling, choice, ids, matcher.copy() if matcher is not None else None),
                     TextBuffer(request.stop),
                     stream,
                     max_tokens,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from mindsporeserver.bodies import BodyReader, Message, Receiver, RequestLimits
 from mindsporeserver.connection import EXTENSION, Connection
@@ -19,6 +21,7 @@ from mindsporeserver.state import ServerState, read_deadline
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 Send = Callable[[Message], Awaitable[None]]
 
 _STREAM_HEADERS = [
@@ -43,6 +46,8 @@ class LanguageRoutes:
         self._state = state
         self._bodies = bodies
         self._limits = limits
+        # A separate pool: in asyncio's default pool, metrics would wait for templates and schemas.
+        self._preparing = ThreadPoolExecutor(os.cpu_count(), "prompts")
 
     def list_models(self) -> list[dict[str, Any]]:
         """Return the language models as the protocol lists them."""
@@ -115,13 +120,16 @@ class LanguageRoutes:
                 raise LanguageError(f"model: {name!r} has no embeddings", "model")
             return await self._generate(model, fields, scope, send, is_chat=route == "chat/completions")
 
+    async def _prepare(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._preparing, function, *arguments)
+
     async def _tokenize(self, model: LanguageModel, fields: dict[str, Any]) -> dict[str, Any]:
         if fields.get("messages") is not None:
             request = parse_chat({"model": model.name, "messages": fields["messages"]}, model.vocabulary.size, {})
-            ids = await asyncio.to_thread(model.encode_chat, request)
+            ids = await self._prepare(model.encode_chat, request)
         else:
             text, special = read_text(fields, "prompt"), fields.get("add_special_tokens", True) is not False
-            ids = await asyncio.to_thread(lambda: model.encode(text, "prompt", add_special_tokens=special))
+            ids = await self._prepare(lambda: model.encode(text, "prompt", add_special_tokens=special))
         return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
 
     async def _generate(
@@ -142,7 +150,7 @@ class LanguageRoutes:
             overflow = connection.transport.abort if connection is not None and request.is_stream else None
             stream = AnswerStream(overflow)
             deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
-            answers, parsers = await asyncio.to_thread(model.build_answers, request, stream, deadline)
+            answers, parsers = await self._prepare(model.build_answers, request, stream, deadline)
             builder = ResponseBuilder(request, answers, model.vocabulary, parsers)
             model.scheduler.submit(answers)
             unfinished = len(answers)
