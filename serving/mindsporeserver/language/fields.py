@@ -154,7 +154,7 @@ def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[
         LanguageError: A field is invalid or not supported.
     """
     _check_names(body, _CHAT)
-    count = _read_integer(body, "top_logprobs", 0, _MAX_TOP_LOGPROBS)
+    count = _read_number(body, "top_logprobs", 0, _MAX_TOP_LOGPROBS, whole=True)
     has_logprobs = _read_bool(body, "logprobs")
     if count is not None and not has_logprobs:
         raise LanguageError("top_logprobs: needs logprobs: true", "top_logprobs")
@@ -162,7 +162,7 @@ def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[
     name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     return GenerationRequest(
         **_parse_common(body, vocabulary_size, defaults),
-        max_tokens=_read_integer(body, name, 1, math.inf),
+        max_tokens=_read_number(body, name, 1, math.inf, whole=True),
         max_tokens_field=name,
         logprobs=(count or 0) if has_logprobs else None,
         messages=_parse_messages(body.get("messages")),
@@ -179,12 +179,12 @@ def parse_completion(body: Mapping[str, Any], vocabulary_size: int, defaults: Ma
     """
     _check_names(body, _COMPLETION)
     echo = _read_bool(body, "echo")
-    max_tokens = _read_integer(body, "max_tokens", 0 if echo else 1, math.inf)
+    max_tokens = _read_number(body, "max_tokens", 0 if echo else 1, math.inf, whole=True)
     return GenerationRequest(
         **_parse_common(body, vocabulary_size, defaults),
         max_tokens=16 if max_tokens is None else max_tokens,
         max_tokens_field="max_tokens",
-        logprobs=_read_integer(body, "logprobs", 0, _MAX_TOP_LOGPROBS),
+        logprobs=_read_number(body, "logprobs", 0, _MAX_TOP_LOGPROBS, whole=True),
         prompts=parse_prompts(body.get("prompt"), vocabulary_size, "prompt"),
         echo=echo,
     )
@@ -198,17 +198,14 @@ def parse_prompts(value: Any, vocabulary_size: int, param: str) -> tuple[str | t
     """
     if isinstance(value, str):
         return (_check_text(value, param),)
-    if not isinstance(value, list) or not value:
-        raise _refuse(param, "a text, token IDs, or a list of these", value)
-    if isinstance(value[0], int):
+    if isinstance(value, list) and value and isinstance(value[0], int):
         return (_parse_ids(value, vocabulary_size, param),)
-    if len(value) > _MAX_PROMPTS:
-        raise LanguageError(f"{param}: must have at most {_MAX_PROMPTS} prompts, got {len(value)}", param)
-    prompts: list[str | tuple[int, ...]] = []
-    for index, item in enumerate(value):
-        name = f"{param}[{index}]"
-        prompts.append(_check_text(item, name) if isinstance(item, str) else _parse_ids(item, vocabulary_size, name))
-    return tuple(prompts)
+    return tuple(
+        _check_text(item, f"{param}[{index}]")
+        if isinstance(item, str)
+        else _parse_ids(item, vocabulary_size, f"{param}[{index}]")
+        for index, item in enumerate(_read_list(value, param, _MAX_PROMPTS, "prompts, a text or token IDs", 1))
+    )
 
 
 def read_text(body: Mapping[str, Any], name: str) -> str:
@@ -223,11 +220,10 @@ def read_text(body: Mapping[str, Any], name: str) -> str:
 def _parse_common(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {name: defaults[name] for name in _NUMBERS if defaults.get(name) is not None}
     for name, (least, most, is_integer) in _NUMBERS.items():
-        read = _read_integer if is_integer else _read_number
-        if (number := read(body, name, least, most)) is not None:
+        if (number := _read_number(body, name, least, most, whole=is_integer)) is not None:
             numbers[name] = number
     if numbers.get("top_p") == 0:
-        raise LanguageError("top_p: must be a number > 0 and ≤ 1, got 0", "top_p")
+        raise _refuse("top_p", "a number > 0 and ≤ 1", 0)
     numbers["top_k"] = max(0, numbers.get("top_k", 0))
     bias = _parse_bias(body.get("logit_bias"), vocabulary_size)
     is_stream = _read_bool(body, "stream")
@@ -235,7 +231,7 @@ def _parse_common(body: Mapping[str, Any], vocabulary_size: int, defaults: Mappi
         "model": read_text(body, "model"),
         "sampling": SamplingOptions(**numbers, logit_bias=bias),
         "stop": _parse_stop(body.get("stop")),
-        "choices": _read_integer(body, "n", 1, _MAX_CHOICES) or 1,
+        "choices": _read_number(body, "n", 1, _MAX_CHOICES, whole=True) or 1,
         "is_stream": is_stream,
         "include_usage": _parse_stream_options(body.get("stream_options"), is_stream),
         "ignore_eos": _read_bool(body, "ignore_eos"),
@@ -251,23 +247,22 @@ def _check_names(body: Mapping[str, Any], supported: frozenset[str]) -> None:
         logger.info("unknown request fields are ignored: %s", shorten_text(", ".join(sorted(unknown)), 500))
 
 
-def _read_number(body: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+def _read_number(body: Mapping[str, Any], name: str, least: float, most: float, *, whole: bool = False) -> Any:
     value = body.get(name)
-    if value is None:
-        return None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:  # NaN compares as false
-        raise _refuse(name, f"a number from {least:g} to {most:g}", value)
-    return float(value)
-
-
-def _read_integer(body: Mapping[str, Any], name: str, least: float, most: float) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+    if value is not None and not _is_number(value, least, most, whole=whole):
         bounds = f"≥ {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise _refuse(name, f"an integer {bounds}", value)
+        raise _refuse(name, f"{'an integer' if whole else 'a number'} {bounds}", value)
+    return value
+
+
+def _is_number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
+    # JSON's true is an int to Python; NaN compares as false.
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
+def _read_list(value: Any, param: str, most: int, what: str, least: int = 0) -> list[Any]:
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        raise _refuse(param, f"a list of {least} to {most} {what}", value)
     return value
 
 
@@ -292,10 +287,8 @@ def _parse_ids(value: Any, vocabulary_size: int, param: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         raise _refuse(param, "a text or a list of token IDs", value)
     for item in value:
-        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocabulary_size:
-            raise LanguageError(
-                f"{param}: token IDs must be integers from 0 to {vocabulary_size - 1}, got {_describe(item)}", param
-            )
+        if not _is_number(item, 0, vocabulary_size - 1, whole=True):
+            raise _refuse(param, f"token IDs from 0 to {vocabulary_size - 1}", item)
     return tuple(value)
 
 
@@ -307,26 +300,20 @@ def _parse_bias(value: Any, vocabulary_size: int) -> dict[int, float]:
     bias = {}
     for key, number in value.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary_size):
-            raise LanguageError(
-                f"logit_bias: token IDs must be integers from 0 to {vocabulary_size - 1}, got {_describe(key)}",
-                "logit_bias",
-            )
-        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not is_number or not -100 <= number <= 100:
+            raise _refuse("logit_bias", f"by token IDs from 0 to {vocabulary_size - 1}", key)
+        if not _is_number(number, -100, 100):
             raise _refuse("logit_bias", "from -100 to 100", number)
         bias[int(key)] = float(number)
     return bias
 
 
 def _parse_stop(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or len(texts) > _MAX_STOPS:
-        raise _refuse("stop", f"a text or a list of at most {_MAX_STOPS} texts", value)
+    texts = (
+        [] if value is None else [value] if isinstance(value, str) else _read_list(value, "stop", _MAX_STOPS, "texts")
+    )
     for text in texts:
         if not 0 < len(_check_text(text, "stop")) <= _MAX_STOP_LENGTH:
-            raise LanguageError(f"stop: texts must have 1 to {_MAX_STOP_LENGTH} characters, got {len(text)}", "stop")
+            raise _refuse("stop", f"texts of 1 to {_MAX_STOP_LENGTH} characters", text)
     return tuple(texts)
 
 
@@ -339,22 +326,16 @@ def _parse_stream_options(value: Any, is_stream: bool) -> bool:
 
 
 def _parse_response_format(value: Any) -> str | None:
-    if value is None:
-        return None
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = "text" if value is None else value.get("type") if isinstance(value, dict) else None
     if kind == "text":
         return None
     if kind == "json_object":
         return '{"type":"object"}'
     if kind != "json_schema":
-        raise LanguageError(
-            f"response_format.type: must be text, json_object or json_schema, got {_describe(kind)}",
-            "response_format.type",
-        )
-    param = "response_format.json_schema"
+        raise _refuse("response_format.type", "text, json_object or json_schema", kind)
     described = value.get("json_schema")
-    schema = described.get("schema") if isinstance(described, dict) else None
-    return encode_schema({} if isinstance(described, dict) and schema is None else schema, f"{param}.schema")
+    schema = described.get("schema", {}) if isinstance(described, dict) else None
+    return encode_schema(schema, "response_format.json_schema.schema")
 
 
 def encode_schema(schema: Any, param: str) -> str:
@@ -370,14 +351,13 @@ def encode_schema(schema: Any, param: str) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise LanguageError(f"{param}: is no valid JSON: {error}", param) from None
     if len(text) > _MAX_SCHEMA_BYTES:
-        raise LanguageError(f"{param}: must have at most {_MAX_SCHEMA_BYTES} bytes, got {len(text)}", param)
+        raise _refuse(param, f"a schema of at most {_MAX_SCHEMA_BYTES} bytes", text.decode())
     return text.decode()
 
 
 def _parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= _MAX_MESSAGES:
-        raise _refuse("messages", f"a list of 1 to {_MAX_MESSAGES} messages", value)
-    return tuple(_parse_message(item, f"messages[{index}]") for index, item in enumerate(value))
+    messages = _read_list(value, "messages", _MAX_MESSAGES, "messages", 1)
+    return tuple(_parse_message(item, f"messages[{index}]") for index, item in enumerate(messages))
 
 
 def _parse_message(value: Any, param: str) -> dict[str, Any]:
@@ -385,7 +365,7 @@ def _parse_message(value: Any, param: str) -> dict[str, Any]:
         raise _refuse(param, "an object", value)
     role = value.get("role")
     if role not in _ROLES:
-        raise LanguageError(f"{param}.role: must be one of {', '.join(_ROLES)}, got {_describe(role)}", f"{param}.role")
+        raise _refuse(f"{param}.role", f"one of {', '.join(_ROLES)}", role)
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = value.get("tool_calls") if role == "assistant" else None
     content = value.get("content")
@@ -401,23 +381,18 @@ def _parse_message(value: Any, param: str) -> dict[str, Any]:
 def _parse_content(value: Any, param: str) -> str:
     if isinstance(value, str):
         return _check_text(value, param)
-    if not isinstance(value, list) or not value:
-        raise _refuse(param, "a text or a list of text parts", value)
     texts = []
-    for index, part in enumerate(value):
+    for index, part in enumerate(_read_list(value, param, _MAX_MESSAGES, "text parts, or a text", 1)):
         kind = part.get("type") if isinstance(part, dict) else part
         if kind != "text":
-            where = f"{param}[{index}].type"
-            raise _refuse(where, "text", kind)
+            raise _refuse(f"{param}[{index}].type", "text", kind)
         texts.append(_check_text(part.get("text"), f"{param}[{index}].text"))
     return "".join(texts)
 
 
 def _parse_calls(value: Any, param: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or len(value) > _MAX_TOOLS:
-        raise _refuse(param, f"a list of at most {_MAX_TOOLS} calls", value)
     calls = []
-    for index, item in enumerate(value):
+    for index, item in enumerate(_read_list(value, param, _MAX_TOOLS, "calls")):
         function = item.get("function") if isinstance(item, dict) else None
         where = f"{param}[{index}].function"
         if not isinstance(function, dict):
@@ -433,24 +408,17 @@ def _parse_calls(value: Any, param: str) -> list[dict[str, Any]]:
 
 
 def _parse_tools(value: Any) -> tuple[dict[str, Any], ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or len(value) > _MAX_TOOLS:
-        raise _refuse("tools", f"a list of at most {_MAX_TOOLS} tools", value)
-    for index, tool in enumerate(value):
+    tools = [] if value is None else _read_list(value, "tools", _MAX_TOOLS, "tools")
+    for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         if not isinstance(function, dict):
-            raise LanguageError(
-                f"tools[{index}]: must have type: function and an object function, got {_describe(tool)}",
-                f"tools[{index}]",
-            )
+            raise _refuse(f"tools[{index}]", "an object with type: function and an object function", tool)
         name = function.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            where = f"tools[{index}].function.name"
-            raise LanguageError(f"{where}: must match {_NAME.pattern}, got {_describe(name)}", where)
+            raise _refuse(f"tools[{index}].function.name", f"a text that matches {_NAME.pattern}", name)
         if function.get("parameters") is not None:
             encode_schema(function["parameters"], f"tools[{index}].function.parameters")
-    return tuple(value)
+    return tuple(tools)
 
 
 def _parse_tool_choice(value: Any, tools: Sequence[Mapping[str, Any]]) -> str:

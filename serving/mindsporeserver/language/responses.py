@@ -61,16 +61,10 @@ class ResponseBuilder:
         self._is_chat = bool(request.messages)
         self._choices = [_Choice(answer.index, parser) for answer, parser in zip(answers, tools, strict=True)]
         self._tokens = 0
-        prefix = "chatcmpl" if self._is_chat else "cmpl"
-        kind = "chat.completion" if self._is_chat else "text_completion"
-        if self._is_chat and request.is_stream:
-            kind += ".chunk"
-        self._head = {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": request.model,
-        }
+        chat_kind = "chat.completion.chunk" if request.is_stream else "chat.completion"
+        prefix, kind = ("chatcmpl", chat_kind) if self._is_chat else ("cmpl", "text_completion")
+        self._head: dict[str, Any] = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time())}
+        self._head["model"] = request.model
 
     def add(self, delta: Delta) -> dict[str, Any] | None:
         """Add a piece; return the chunk of a streamed response, None for none."""
@@ -91,7 +85,8 @@ class ResponseBuilder:
             return None
         if not (text or logprobs or delta.finish):
             return None
-        return {**self._head, "choices": [self._describe(choice, text, logprobs)], **self._describe_no_usage()}
+        usage = {"usage": None} if self._request.include_usage else {}
+        return {**self._head, "choices": [self._describe(choice, text, logprobs)], **usage}
 
     def build_usage(self) -> dict[str, Any]:
         """Return the token counts."""
@@ -114,33 +109,25 @@ class ResponseBuilder:
         choices = [self._describe(choice, choice.text, choice.logprobs) for choice in self._choices]
         return {**self._head, "choices": choices, "usage": self.build_usage()}
 
-    def _describe_no_usage(self) -> dict[str, Any]:
-        return {"usage": None} if self._request.include_usage else {}
-
     def _describe(self, choice: _Choice, text: str, logprobs: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-        described: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish or None}
-        requested = self._request.logprobs is not None
+        described: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish or None, "logprobs": None}
+        is_first, choice.is_begun = not choice.is_begun, True
         if not self._is_chat:
-            described |= {"text": text, "logprobs": self._list_completion_logprobs(choice, logprobs)}
-            if not requested:
-                described["logprobs"] = None
-            choice.is_begun = True
+            described["text"] = text
+            if self._request.logprobs is not None:
+                described["logprobs"] = self._list_completion_logprobs(choice, logprobs)
             return described
-        message: dict[str, Any] = {}
-        if not self._request.is_stream or not choice.is_begun:
-            message["role"] = "assistant"
-        message["content"] = text if text or not choice.calls else None
-        if not self._request.is_stream:
-            message["refusal"] = None
+        is_stream = self._request.is_stream
+        message: dict[str, Any] = {"content": text if text or not choice.calls else None}
+        message |= {"role": "assistant"} if is_first or not is_stream else {}
+        message |= {} if is_stream else {"refusal": None}
         if choice.calls:
-            numbered = enumerate(choice.calls)
-            message["tool_calls"] = (
-                [{"index": index, **call} for index, call in numbered] if self._request.is_stream else choice.calls
-            )
-        choice.is_begun = True
-        content = [self._describe_token(item) for item in logprobs if item is not None]
-        described["delta" if self._request.is_stream else "message"] = message
-        described["logprobs"] = {"content": content, "refusal": None} if requested else None
+            numbered = [{"index": index, **call} for index, call in enumerate(choice.calls)]
+            message["tool_calls"] = numbered if is_stream else choice.calls
+        described["delta" if is_stream else "message"] = message
+        if self._request.logprobs is not None:
+            content = [self._describe_token(item) for item in logprobs if item is not None]
+            described["logprobs"] = {"content": content, "refusal": None}
         return described
 
     def _describe_token(self, item: TokenLogprob) -> dict[str, Any]:
@@ -155,15 +142,16 @@ class ResponseBuilder:
         self, choice: _Choice, logprobs: Iterable[TokenLogprob | None]
     ) -> dict[str, list[Any]]:
         lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        first = self._answers[choice.index].prompt[0]
+        first = TokenLogprob(int(self._answers[choice.index].prompt[0]), 0.0, [])
         for item in logprobs:
-            text = self._vocabulary.decode([int(first) if item is None else item.token])
+            token, logprob, top = item or first
+            text = self._vocabulary.decode([token])
+            named = {self._vocabulary.decode([other]): value for other, value in top}
+            named.setdefault(text, logprob)
             lists["tokens"].append(text)
             lists["text_offset"].append(choice.offset)
+            # A prompt's first token has no probability.
+            lists["token_logprobs"].append(None if item is None else max(logprob, -9999.0))
+            lists["top_logprobs"].append(None if item is None else named)
             choice.offset += len(text)
-            lists["token_logprobs"].append(None if item is None else max(item.logprob, -9999.0))
-            named = None if item is None else {self._vocabulary.decode([token]): value for token, value in item.top}
-            if item is not None and named is not None:
-                named.setdefault(text, item.logprob)
-            lists["top_logprobs"].append(named)
         return lists
