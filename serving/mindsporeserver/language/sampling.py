@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     Logits = NDArray[np.float32]
 
+# Least weight, relative to the largest, of the tokens that are looked at first.
+_LIKELY = 1e-3
+_BLOCK = 128
+
 
 class TokenLogprob(NamedTuple):
     """A token's log probability, before temperature and penalties.
@@ -107,9 +111,10 @@ def sample(logits: Logits, samplers: Sequence[Sampler]) -> NDArray[np.int64]:
     temperatures = np.array([[samplers[index].options.temperature] for index in random], np.float32)
     weights = logits[random]
     weights -= weights.max(axis=1, keepdims=True)
-    # A tiny temperature divides to -inf, which is a weight of 0.
-    with np.errstate(over="ignore"):
-        weights /= np.maximum(temperatures, np.float32(1e-6))
+    if (temperatures != 1).any():
+        # A tiny temperature divides to -inf, which is a weight of 0.
+        with np.errstate(over="ignore"):
+            weights /= np.maximum(temperatures, np.float32(1e-6))
     np.exp(weights, out=weights)
     for index, row in zip(random, weights, strict=True):
         tokens[index] = _draw(row, samplers[index])
@@ -134,33 +139,55 @@ def compute_logprobs(logits: Logits, token: int, top: int) -> TokenLogprob:
 
 
 def _draw(weights: Logits, sampler: Sampler) -> int:
-    """Draw a token by weights relative to the largest, which is 1; the row is changed in place."""
-    options = sampler.options
+    """Draw a token by weights relative to the largest, which is 1."""
+    options, number = sampler.options, sampler.draw()
+    if not options.top_k and options.top_p >= 1 and not options.min_p:
+        return _invert(weights, number)
+    # Most often the kept tokens are among a few hundred.
+    tokens = np.flatnonzero(weights >= _LIKELY)
+    if options.top_k:
+        is_enough = len(tokens) >= options.top_k
+    else:
+        wanted = options.top_p * weights.sum(dtype=np.float64)
+        is_enough = options.min_p >= _LIKELY or weights[tokens].sum(dtype=np.float64) >= wanted
+    if not is_enough:
+        tokens = np.arange(len(weights))
+    kept = weights[tokens]
     least = options.min_p
-    if 0 < options.top_k < len(weights):
-        least = max(least, float(np.partition(weights, -options.top_k)[-options.top_k]))
+    if 0 < options.top_k < len(kept):
+        least = max(least, float(np.partition(kept, -options.top_k)[-options.top_k]))
     if least:
-        weights[weights < np.float32(least)] = 0
+        kept[kept < np.float32(least)] = 0
     if options.top_p < 1:
-        weights[weights < _find_nucleus(weights, options.top_p)] = 0
-    sums = np.cumsum(weights, dtype=np.float64)
-    # A product that is rounded up to the sum would select a token of weight 0.
-    quantile = min(sampler.draw() * sums[-1], np.nextafter(sums[-1], 0))
-    return int(np.searchsorted(sums, quantile, side="right"))
+        if options.top_k or options.min_p:
+            wanted = options.top_p * kept.sum(dtype=np.float64)
+        kept[kept < _find_nucleus(kept, wanted)] = 0
+    return int(tokens[_invert(kept, number)])
 
 
-def _find_nucleus(weights: Logits, top_p: float) -> np.float32:
-    """Return the least weight of the most likely tokens that together have a share of `top_p`.
+def _find_nucleus(weights: Logits, wanted: float) -> np.float32:
+    """Return the least of the largest weights whose sum reaches a value.
 
     Weights are added up by their exponent and first bits, and only those of one sum are sorted: sorting 50,000 takes
     longer than a step of a small network.
     """
     groups = weights.view(np.int32) >> 16
     sums = np.cumsum(np.bincount(groups, weights)[::-1])
-    wanted = top_p * sums[-1]
-    place = int(np.searchsorted(sums, wanted))
+    place = min(int(np.searchsorted(sums, wanted)), len(sums) - 1)
     members = np.sort(weights[groups == len(sums) - 1 - place])[::-1]
     before = sums[place - 1] if place else 0.0
     count = int(np.searchsorted(before + np.cumsum(members, dtype=np.float64), wanted))
     least: np.float32 = members[min(count, len(members) - 1)]
     return least
+
+
+def _invert(weights: Logits, number: float) -> int:
+    """Return the index at a quantile of the weights' cumulative sum, which is computed for one block only."""
+    sums = np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)), dtype=np.float64)
+    # A product that is rounded up to the sum would select an index of weight 0.
+    quantile = min(number * sums[-1], np.nextafter(sums[-1], 0))
+    block = int(np.searchsorted(sums, quantile, side="right"))
+    members = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+    # The block's sum was rounded in another order.
+    rest = min(quantile - (sums[block - 1] if block else 0.0), np.nextafter(members[-1], 0))
+    return block * _BLOCK + int(np.searchsorted(members, rest, side="right"))
