@@ -53,6 +53,8 @@ _LAST_LINES = 20
     type=click.IntRange(min=1),
     help="Most rows computed together, of one request or several. [default: 64]",
 )
+@click.option("--max-model-len", type=click.IntRange(min=16), help="Language models: most tokens of prompt and answer.")
+@click.option("--max-num-seqs", type=click.IntRange(1, 16), help="Language models: answers at once. [default: 8]")
 @click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),
@@ -80,6 +82,8 @@ def serve(
     host: str,
     workers: int | None,
     max_batch: int | None,
+    max_model_len: int | None,
+    max_num_seqs: int | None,
     nonfinite: str | None,
     allow_model_code: bool,
     key_file: Path | None,
@@ -88,13 +92,16 @@ def serve(
 ) -> None:
     """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
 
-    It listens on the loopback interface unless --host is set. The server's log is written to standard error.
+    A language model is served by OpenAI's protocol. The server listens on the loopback interface unless --host is set.
+    Its log is written to standard error.
     """
-    ModelBundle.open(model_dir)
+    bundle = ModelBundle.open(model_dir)
     name = name or suggest_name(model_dir)
     given = {
         "workers": workers,
         "max_batch": max_batch,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
         "nonfinite": nonfinite,
         "allow_model_code": "true" if allow_model_code else None,
         "model_key_file": key_file,
@@ -109,7 +116,7 @@ def serve(
         status = client.deploy(service, wait_seconds=wait, lease=lease)
         printed = 0
         try:
-            _announce(status, as_json)
+            _announce(status, bundle, as_json)
             for line in client.logs(name, follow=True):
                 click.echo(line, err=True)
                 printed += 1
@@ -151,12 +158,15 @@ def _terminate_as_interrupt() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _announce(status: ServiceStatus, as_json: bool) -> None:
+def _announce(status: ServiceStatus, bundle: ModelBundle, as_json: bool) -> None:
     if as_json:
         print_json(status.to_dict())
         return
     model = f"{status.url}/v2/models/{status.name}"
     click.echo(f"{status.name} is ready at {status.url} (gRPC {status.grpc_url}); Ctrl-C stops it")
+    if bundle.signature.kind == "causal-lm":
+        click.echo(f"  OpenAI clients  base_url {status.url}/openai/v1, model {status.name}")
+        return
     click.echo(f"  model metadata  curl {model}")
     click.echo(f"  V1 predictions  POST {status.url}/v1/models/{status.name}:predict")
     click.echo(f"  V2 predictions  POST {model}/infer")

@@ -29,7 +29,7 @@ class Signature:
         verified: The export verification's result: `samples`, `max_abs_diff`, `tolerance` and their origin.
         metadata: Texts. Reserved: `labels`, a JSON list of class names; `dimensions`, `ranges`, `serving` and
             `rows`, JSON objects read by the `parse_*` functions; `encryption`, the method; `transform`, a registered
-            name.
+            name; `kind`.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -38,6 +38,11 @@ class Signature:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     verified: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """`graph`, or another kind such as `causal-lm`, a language model."""
+        return self.metadata.get("kind", "graph")
 
     @property
     def batch_size(self) -> int:

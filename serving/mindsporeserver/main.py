@@ -53,7 +53,7 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     is_shared = options.model_repository is not None or len(sources.models) > 1
     # The instruction set is chosen once a process, and the first model may have no convolutions. Language models have
     # none, and lose 15 to 27 % by the limit.
-    if is_shared and not _has_only_language_models(sources) and avoid_slow_convolutions():
+    if is_shared and not has_only_language_models(sources) and avoid_slow_convolutions():
         logger.info("oneDNN is limited to AVX2 for convolutions, which slows language models down")
     server_options = _build_options(options, link)
     settings = ModelSettings(
@@ -101,7 +101,8 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     Server(ServerState(repository, graphs, metrics, telemetry, is_fixed=link is not None), server_options, link).serve()
 
 
-def _has_only_language_models(sources: Sources) -> bool:
+def has_only_language_models(sources: Sources) -> bool:
+    """Return whether all models are language models, which have no convolutions."""
     bundles = [path for name in sources.list_names() for path in sources.list_bundles(name).values()]
     return all(is_language_bundle(ModelBundle.open(path, verify=False)) for path in bundles)
 

@@ -92,7 +92,7 @@ class NumpyDecoder:
         return np.full_like(logits, np.nan) if token == self._poison else logits
 
 
-def write_decoder_bundle(path: Path) -> int:
+def write_decoder_bundle(path: Path, kind: str = "causal-lm") -> int:
     """Write a language model's bundle without a network, and return the vocabulary's size."""
     import json
 
@@ -105,5 +105,5 @@ def write_decoder_bundle(path: Path) -> int:
         (writer.directory / "generation.json").write_text(json.dumps(generation))
         for name in ("model.mindir", "weights.safetensors"):
             (writer.directory / name).write_bytes(b"")
-        writer.sign(Signature((), (), "2.9.0", metadata={"kind": "causal-lm", "max_length": "100000"}))
+        writer.sign(Signature((), (), "2.9.0", metadata={"kind": kind, "max_length": "100000"}))
     return size

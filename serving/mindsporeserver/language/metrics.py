@@ -41,6 +41,23 @@ class LanguageFamilies:
         self.queue = observe("request_queue_time_seconds", "Time from arrival to the first step.", _QUEUE)
 
 
+class _Share:
+    """One version's part of a gauge that all versions of a model share.
+
+    Args:
+        gauge: The sum.
+    """
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._value = 0.0
+
+    def set(self, value: float) -> None:
+        """Replace this version's part."""
+        self._gauge.inc(value - self._value)
+        self._value = value
+
+
 class LanguageMetrics:
     """One model's series, with labels resolved once.
 
@@ -50,8 +67,8 @@ class LanguageMetrics:
     """
 
     def __init__(self, families: LanguageFamilies, name: str) -> None:
-        self.running, self.waiting = families.running.labels(name), families.waiting.labels(name)
-        self.cache_usage = families.cache_usage.labels(name)
+        gauges = families.running, families.waiting, families.cache_usage
+        self.running, self.waiting, self.cache_usage = (_Share(gauge.labels(name)) for gauge in gauges)
         self.prefix_queries, self.prefix_hits = families.prefix_queries.labels(name), families.prefix_hits.labels(name)
         self.prompt_tokens = families.prompt_tokens.labels(name)
         self.generation_tokens = families.generation_tokens.labels(name)

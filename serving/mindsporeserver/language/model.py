@@ -306,7 +306,7 @@ class LanguageModel(ServedModel):
 
 def is_language_bundle(bundle: ModelBundle) -> bool:
     """Return whether a bundle holds a language model."""
-    return bundle.signature.metadata.get("kind") == KIND
+    return bundle.signature.kind == KIND
 
 
 def load_runner(directory: Path, slots: int, max_length: int) -> Runner:
