@@ -1,0 +1,1 @@
+from .batches import iter_mindspore_batches as iter_mindspore_batches
