@@ -62,13 +62,27 @@ def read_samples(
     Raises:
         UserError: There is no such dataset or split, it is damaged, or the preprocessing does not fit its columns.
     """
-    import numpy as np
-
     if count is not None and count < 1:
         raise UserError(f"count: must be at least 1, got {count}")
     if not isinstance(dataset, Dataset):
         dataset = Dataset.open(dataset)
-    arrays = {name: array[:count] for name, array in dataset.read_columns(split).items()}
+    return build_samples(dataset, dataset.read_columns(split, count), preprocessing=preprocessing, layout=layout)
+
+
+def build_samples(
+    dataset: Dataset,
+    arrays: Mapping[str, NDArray[Any]],
+    *,
+    preprocessing: Mapping[str, Any] | None = None,
+    layout: RowLayout | None = None,
+) -> Samples:
+    """Return the samples for a dataset's columns as stored; the arguments are those of `read_samples`.
+
+    Raises:
+        UserError: The preprocessing does not fit the columns.
+    """
+    import numpy as np
+
     by_role = {role: {column.name: arrays[column.name] for column in dataset.list_columns(role)} for role in ROLES}
     raw = by_role["feature"]
     if layout is not None:

@@ -1,9 +1,11 @@
-"""The dataset directory, version 2: named columns in splits, and a description with digests.
+"""The dataset directory, version 3: named columns in splits, and a description with digests.
 
 train.npz  validation.npz  test.npz     one array a column, see `formats/npz.py`; or .mindrecord files
+train-00000.parquet …                   or shards, see `formats/shards.py`
 dataset.json                            the fields of `Dataset`
 
-A version 1 directory (`features` and `labels` in each file) is opened as a version 2 dataset.
+Directories without shards are written as version 2, which lacks `shards` and `block_rows`, for earlier releases. A
+version 1 directory (`features` and `labels` in each file) is opened as a version 2 dataset.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import files
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats import mindrecord, npz
+from kfp_mindspore.formats.column import Column as Column
 from kfp_mindspore.formats.manifest import check_digest, naming_fields
-from kfp_mindspore.formats.tensors import get_dtype, get_row_type, is_ragged
+from kfp_mindspore.formats.shards import ShardReader, SplitWriter, compute_block_rows, measure_row
+from kfp_mindspore.formats.tensors import BYTES, get_dtype, get_row_type, is_ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,40 +33,16 @@ if TYPE_CHECKING:
     Columns = Mapping[str, NDArray[Any]]
 
 DESCRIPTION = "dataset.json"
-VERSION = 2
+VERSION = 3
+_UNSHARDED = 2
 SPLITS = ("train", "validation", "test")
 ROLES = ("feature", "target", "weight", "id")
-STORAGES = ("npz", "mindrecord")
+STORAGES = ("npz", "mindrecord", "parquet")
 TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "none")
+# The description's keys that the content digest covers.
+_CONTENT = ("task", "labels", "columns", "preprocessing")
 # A version 1 file's array names, by role.
 _FIRST_ARRAYS = {"feature": "features", "target": "labels"}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A named dataset column.
-
-    Args:
-        name: Such as `image`; a feature column's name is a request input's name.
-        dtype: NumPy dtype name, or `bytes` for texts (UTF-8) and encoded images.
-        shape: One sample's shape, () for a number or a text; the first size is -1 for lists with unequal lengths, which
-            are arrays of arrays.
-        role: `feature`, `target`, `weight` or `id`.
-        fields: Source columns that are stacked in it, in order.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    role: str = "feature"
-    fields: tuple[str, ...] = ()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Column:
-        """Rebuild a column from its JSON form."""
-        shape = tuple(int(size) for size in value["shape"])
-        fields = tuple(str(name) for name in value["fields"])
-        return cls(str(value["name"]), str(value["dtype"]), shape, str(value["role"]), fields)
 
 
 @dataclass(frozen=True)
@@ -79,10 +60,12 @@ class Dataset:
         preprocessing: Step declaration from feature columns to the network's inputs; {} for none.
         statistics: Minimum, maximum, mean and deviation in the training split, by column.
         report: The load's findings, such as counts for missing values and duplicates.
-        storage: `npz` or `mindrecord`.
+        storage: `npz`, `mindrecord` or `parquet`.
         digests: Each file's sha256, by file name.
-        digest: The content's sha256, equal for equal columns in any storage.
+        digest: The content's sha256, equal for equal columns in npz and mindrecord; in parquet also its files' digests.
         version: The directory's format version.
+        shards: Rows by file name, for each split; {} for other storages than parquet.
+        block_rows: Rows in a shard's blocks.
     """
 
     path: Path
@@ -99,6 +82,8 @@ class Dataset:
     digests: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
     version: int = VERSION
+    shards: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    block_rows: int = 1
 
     @classmethod
     def open(cls, path: Path | str) -> Dataset:
@@ -126,11 +111,30 @@ class Dataset:
         """Return a role's columns."""
         return tuple(column for column in self.columns if column.role == role)
 
-    def read_columns(self, split: str) -> dict[str, NDArray[Any]]:
+    def open_shards(self, split: str, columns: Sequence[Column] | None = None) -> ShardReader:
+        """Return a split's reader, for storage parquet.
+
+        Args:
+            split: Such as `train`, `validation` or `test`.
+            columns: The columns to read; default all.
+
+        Raises:
+            UserError: There is no such split.
+            MissingExtraError: pyarrow is not installed.
+        """
+        self._check_split(split)
+        return ShardReader(self.path, self.shards[split], columns or self.columns, self.block_rows, self.digests)
+
+    def _check_split(self, split: str) -> None:
+        if split not in self.splits:
+            raise UserError(f"{self.path}: no split {split!r}, found {', '.join(self.splits)}")
+
+    def read_columns(self, split: str, count: int | None = None) -> dict[str, NDArray[Any]]:
         """Read one split as it is stored, without preprocessing.
 
         Args:
             split: Such as `train`, `validation` or `test`.
+            count: Only so many samples from the first on; None for all.
 
         Returns:
             Arrays with shape (N, *column.shape) by name; `bytes` columns as arrays of `bytes` objects.
@@ -139,8 +143,10 @@ class Dataset:
             UserError: There is no such split, or its arrays have another shape or dtype than described.
             CorruptBundleError: A file has another digest than described.
         """
-        if split not in self.splits:
-            raise UserError(f"{self.path}: no split {split!r}, found {', '.join(self.splits)}")
+        self._check_split(split)
+        wanted = self.splits[split] if count is None else min(count, self.splits[split])
+        if self.storage == "parquet":
+            return self._read_shards(split, wanted)
         file = self.path / _list_files(split, self.storage)[0]
         for name in _list_files(split, self.storage):
             check_digest(self.path / name, self.digests[name], hint="Load the dataset again.")
@@ -156,7 +162,21 @@ class Dataset:
             errors.append(f"{split}: must have {self.splits[split]} samples")
         if errors:
             raise ValidationError(errors, subject=str(file))
-        return arrays
+        return {name: array[:wanted] for name, array in arrays.items()}
+
+    def _read_shards(self, split: str, count: int) -> dict[str, NDArray[Any]]:
+        import numpy as np
+
+        parts: list[dict[str, NDArray[Any]]] = []
+        found = 0
+        for part in self.open_shards(split).iterate() if count else ():
+            parts.append({name: array[: count - found] for name, array in part.items()})
+            found += len(next(iter(part.values())))
+            if found >= count:
+                break
+        if not parts:
+            return {column.name: _make_empty(column) for column in self.columns}
+        return {column.name: np.concatenate([part[column.name] for part in parts]) for column in self.columns}
 
 
 def write_dataset(
@@ -186,14 +206,14 @@ def write_dataset(
         preprocessing: The preprocessing's declaration, see `kfp_mindspore.transform`.
         statistics: By column.
         report: The load's findings, JSON types.
-        storage: `npz`, or `mindrecord` for mindspore.dataset.MindDataset.
+        storage: `npz`, `mindrecord` for mindspore.dataset.MindDataset, or `parquet` for shards that `fit` streams.
 
     Returns:
         The dataset, opened.
 
     Raises:
         ValidationError: The arrays do not fit the columns, or the columns do not fit the task.
-        MissingExtraError: MindSpore is needed for the storage and not installed.
+        MissingExtraError: MindSpore or pyarrow is needed for the storage and not installed.
     """
     errors = [*_check_task(task, columns, labels), *_check_columns(columns, splits)]
     if storage not in STORAGES:
@@ -202,12 +222,20 @@ def write_dataset(
         errors = _check_targets(task, columns, labels, splits)
     if errors:
         raise ValidationError(errors, subject=f"dataset {name}")
-    described = {
+    description = {
+        "name": name,
         "task": task,
         "labels": list(labels),
         "columns": [asdict(column) for column in columns],
         "preprocessing": dict(preprocessing or {}),
+        "seed": seed,
+        "statistics": dict(statistics or {}),
+        "report": dict(report or {}),
     }
+    if storage == "parquet":
+        rows = compute_block_rows(measure_row(splits["train"] if "train" in splits else next(iter(splits.values()))))
+        return write_shards(Path(output), description, splits.keys(), columns, splits.items(), block_rows=rows)
+    described = {key: description[key] for key in _CONTENT}
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     output = Path(output)
     with files.replace_directory(output) as directory:
@@ -224,19 +252,71 @@ def write_dataset(
                 npz.write_arrays(file, packed)
         names = [name for split in splits for name in _list_files(split, storage)]
         digests = {name: files.digest_file(directory / name) for name in names}
-        description = {
-            "version": VERSION,
-            "name": name,
-            **described,
+        description |= {
+            "version": _UNSHARDED,
             "splits": {split: _count(arrays) for split, arrays in splits.items()},
-            "seed": seed,
-            "statistics": dict(statistics or {}),
-            "report": dict(report or {}),
             "storage": storage,
             "digests": digests,
             "digest": digest.hexdigest(),
         }
         files.write_json(directory / DESCRIPTION, description)
+    return Dataset.open(output)
+
+
+def write_shards(
+    output: Path,
+    description: Mapping[str, Any],
+    splits: Iterable[str],
+    columns: Sequence[Column],
+    parts: Iterable[tuple[str, Columns]],
+    *,
+    block_rows: int,
+) -> Dataset:
+    """Write a dataset directory with Parquet shards from parts that need not fit in memory together.
+
+    Args:
+        output: The directory; an existing one is replaced atomically.
+        description: The description's `name`, `seed`, `statistics` and `report`, and the keys of `_CONTENT`.
+        splits: The splits' names.
+        columns: The columns.
+        parts: Rows as (split, arrays by column), in the order in which they are stored.
+        block_rows: Rows in a block, by `compute_block_rows`.
+
+    Returns:
+        The dataset, opened.
+
+    Raises:
+        ValidationError: Arrays do not fit the columns.
+    """
+    open_sizes = [column.name for column in columns if -1 in column.shape[1:]]
+    if open_sizes:
+        raise ValidationError([f"column {open_sizes[0]}: storage parquet has lists with one free size only"])
+    with files.replace_directory(output) as directory:
+        with ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(SplitWriter(directory, split, columns, block_rows)) for split in splits
+            }
+            for split, arrays in parts:
+                if errors := _check_columns(columns, {split: arrays}):
+                    raise ValidationError(errors, subject=f"dataset {description['name']}")
+                if _count(arrays):
+                    writers[split].write(arrays)
+        shards = {split: writer.shards for split, writer in writers.items()}
+        digests = {file: files.digest_file(directory / file) for split in shards.values() for file in split}
+        content = [{key: description[key] for key in _CONTENT}, shards, list(digests.values())]
+        files.write_json(
+            directory / DESCRIPTION,
+            {
+                "version": VERSION,
+                **description,
+                "splits": {split: sum(rows.values()) for split, rows in shards.items()},
+                "storage": "parquet",
+                "shards": shards,
+                "block_rows": block_rows,
+                "digests": digests,
+                "digest": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+            },
+        )
     return Dataset.open(output)
 
 
@@ -258,6 +338,14 @@ def _list_files(split: str, storage: str) -> tuple[str, ...]:
 
 def _get_rank(split: str) -> tuple[int, str]:
     return (SPLITS.index(split) if split in SPLITS else len(SPLITS)), split
+
+
+def _make_empty(column: Column) -> NDArray[Any]:
+    import numpy as np
+
+    if column.dtype == BYTES or column.shape[:1] == (-1,):
+        return np.empty((0, *(column.shape if column.dtype == BYTES else ())), object)
+    return np.empty((0, *column.shape), column.dtype)
 
 
 def _count(arrays: Columns) -> int:
@@ -349,13 +437,30 @@ def _parse_description(path: Path, raw: Any) -> Dataset:
             digests={str(name): str(digest) for name, digest in raw["digests"].items()},
             digest=str(raw["digest"]),
             version=version,
+            shards={
+                str(split): {str(file): int(rows) for file, rows in found.items()}
+                for split, found in raw.get("shards", {}).items()
+            },
+            block_rows=int(raw.get("block_rows", 1)),
         )
     if dataset.storage not in STORAGES:
         raise UserError(f"{file}: storage: must be one of {', '.join(STORAGES)}, got {dataset.storage!r}")
-    names = [name for split in dataset.splits for name in _list_files(split, dataset.storage)]
+    if dataset.storage == "parquet":
+        names = [file for split in dataset.splits for file in dataset.shards.get(split, {})]
+        _check_shards(file, dataset)
+    else:
+        names = [name for split in dataset.splits for name in _list_files(split, dataset.storage)]
     if undigested := [name for name in names if name not in dataset.digests]:
         raise UserError(f"{file}: digests: no entry for {undigested[0]}")
     return dataset
+
+
+def _check_shards(file: Path, dataset: Dataset) -> None:
+    if dataset.block_rows < 1:
+        raise UserError(f"{file}: block_rows: must be at least 1, got {dataset.block_rows}")
+    for split, rows in dataset.splits.items():
+        if (found := sum(dataset.shards.get(split, {}).values())) != rows:
+            raise UserError(f"{file}: shards: {split}: must have {rows} rows together, got {found}")
 
 
 def _convert_first(raw: Mapping[str, Any]) -> dict[str, Any]:

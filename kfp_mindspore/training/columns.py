@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.data.samples import read_samples
+from kfp_mindspore.data.samples import Samples, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import DATASET_VARIABLE
@@ -87,7 +87,9 @@ def open_data(given: Any, field: str) -> Any:
     return Dataset.open(given) if isinstance(given, (str, Path)) else given
 
 
-def resolve_columns(given: Any, field: str, network: Any, *, split: str, has_loss: bool) -> Columns:
+def resolve_columns(
+    given: Any, field: str, network: Any, *, split: str, has_loss: bool, samples: Samples | None = None
+) -> Columns:
     """Return the columns for the argument `data` or `validation`.
 
     Args:
@@ -98,13 +100,14 @@ def resolve_columns(given: Any, field: str, network: Any, *, split: str, has_los
         network: The network.
         split: A Dataset's split.
         has_loss: Whether there is a loss function; a network without takes the targets as inputs.
+        samples: A Dataset's samples to use; default the whole split.
 
     Raises:
         UserError: It has another form, or does not fit the network.
     """
     parameters = read_parameters(network)
     if isinstance(given, Dataset):
-        inputs, targets, weight = _read_dataset(given, split)
+        inputs, targets, weight = _name_samples(given, samples or read_samples(given, split))
     elif hasattr(given, "columns") and hasattr(given, "to_numpy"):
         inputs, targets, weight = _split_columns({str(name): given[name].to_numpy() for name in given.columns}, field)
         inputs = _stack_fields(inputs, parameters, field)
@@ -172,8 +175,9 @@ def infer_task(target: NDArray[Any]) -> str:
     return "regression"
 
 
-def _read_dataset(dataset: Dataset, split: str) -> tuple[Mapping[str, Any], Mapping[str, Any], NDArray[Any] | None]:
-    samples = read_samples(dataset, split)
+def _name_samples(
+    dataset: Dataset, samples: Samples
+) -> tuple[Mapping[str, Any], Mapping[str, Any], NDArray[Any] | None]:
     targets = {column.name: samples.target for column in dataset.list_columns("target")}
     return samples.inputs, targets, samples.weight
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from kfp_mindspore.data.samples import build_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.shards import WINDOW_BLOCKS
 from kfp_mindspore.training.columns import (
     TARGET_NAMES,
     WEIGHT_NAMES,
@@ -21,10 +27,9 @@ from kfp_mindspore.training.columns import (
 )
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo
-from kfp_mindspore.training.sampler import Sampler, get_part
+from kfp_mindspore.training.sampler import BlockSampler, Sampler, get_part
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 _EVALUATION_BATCH = 256
@@ -65,33 +70,27 @@ class Batch:
     samples: int
 
 
-class ArraySource:
-    """Batches from arrays, shuffled by (seed, epoch), so that any epoch can be repeated.
+class _SampledSource:
+    """Batches in a sampler's order by (seed, epoch), so that any epoch can be repeated.
 
     Each worker reads its share of every batch; the parts differ by at most one sample.
 
     Args:
-        columns: The arrays.
-        config: Batch size, seed, shuffle, drop_last, augmentation and class weights.
+        columns: Some or all samples, for the layout.
+        sampler: The order.
+        config: Batch size, seed and augmentation.
         worker: Rank and world size.
         raw: The data as given, for callbacks.
     """
 
-    def __init__(self, columns: Columns, config: TrainingConfig, worker: WorkerInfo, raw: Any) -> None:
-        batch_size = config.batch_size
-        if batch_size > columns.samples:
-            raise UserError(f"batch_size: must be 1 to {columns.samples}, the training samples, got {batch_size}")
-        if batch_size < worker.size:
-            raise UserError(
-                f"batch_size: must be at least {worker.size}, the number of workers, got {batch_size}",
-                hint="It counts the samples of one optimizer step over all workers.",
-            )
-        columns = _weight_classes(columns, config.class_weights)
+    def __init__(
+        self, columns: Columns, sampler: Sampler, config: TrainingConfig, worker: WorkerInfo, raw: Any
+    ) -> None:
         self.raw = raw
-        self.batch_size = batch_size
-        self.samples = columns.samples
-        self.sampler = Sampler(columns.samples, batch_size, config.seed, config.shuffle, config.drop_last)
-        self.steps = self.sampler.steps
+        self.batch_size = config.batch_size
+        self.samples = sampler.samples
+        self.sampler = sampler
+        self.steps = sampler.steps
         self.layout = Layout(
             tuple(columns.inputs), tuple(columns.targets), columns.weight is not None, _count_tokens(columns)
         )
@@ -109,18 +108,21 @@ class ArraySource:
 
     def read(self, epoch: int, position: int) -> Iterator[Batch]:
         """Yield the batches of epoch `epoch` (from 0) from a position on, counted in samples done."""
-        import numpy as np
         from mindspore import Tensor
 
-        config, arrays, rank = self._config, self._columns.arrays, self._worker.rank
+        config, rank = self._config, self._worker.rank
         for indices in self.sampler.read(epoch, position):
             own = indices[get_part(len(indices), rank, self._worker.size)]
-            batch = [array[own] for array in arrays]
+            batch = self._read_columns(own).arrays
             if config.augment is not None and len(own):
                 generator = np.random.default_rng((config.seed, epoch, position // self.batch_size, rank))
                 batch[: len(self.layout.inputs)] = self._augment(batch, generator)
             yield Batch(tuple(map(Tensor, batch)), len(indices))
             position += len(indices)
+
+    def _read_columns(self, indices: NDArray[Any]) -> Columns:
+        """Return the samples at indices, which may be none."""
+        raise NotImplementedError
 
     def _augment(self, batch: Sequence[NDArray[Any]], generator: np.random.Generator) -> list[NDArray[Any]]:
         assert self._config.augment is not None
@@ -131,6 +133,98 @@ class ArraySource:
         if not isinstance(augmented, Mapping) or augmented.keys() != set(names):
             raise UserError(f"augment: must return a dict of {', '.join(names)}, got {type(augmented).__name__}")
         return [augmented[name] for name in names]
+
+
+class ArraySource(_SampledSource):
+    """Batches from arrays.
+
+    Args:
+        columns: The arrays.
+        config: Batch size, seed, shuffle, drop_last, augmentation and class weights.
+        worker: Rank and world size.
+        raw: The data as given, for callbacks.
+    """
+
+    def __init__(self, columns: Columns, config: TrainingConfig, worker: WorkerInfo, raw: Any) -> None:
+        _check_batch_size(columns.samples, config, worker)
+        columns = _weight_classes(columns, config.class_weights)
+        super().__init__(
+            columns,
+            Sampler(columns.samples, config.batch_size, config.seed, config.shuffle, config.drop_last),
+            config,
+            worker,
+            raw,
+        )
+
+    def _read_columns(self, indices: NDArray[Any]) -> Columns:
+        columns = self._columns
+        return Columns(
+            {name: array[indices] for name, array in columns.inputs.items()},
+            {name: array[indices] for name, array in columns.targets.items()},
+            None if columns.weight is None else columns.weight[indices],
+        )
+
+
+class ShardSource(_SampledSource):
+    """Batches from a dataset's Parquet shards, which need not fit in memory.
+
+    Each worker reads every block and preprocesses its share of the batches, in a thread that is one batch ahead.
+
+    Args:
+        dataset: A dataset with storage parquet.
+        network: The network.
+        config: Batch size, seed, shuffle, drop_last, augmentation and class weights.
+        worker: Rank and world size.
+        has_loss: Whether there is a loss function.
+    """
+
+    def __init__(
+        self, dataset: Dataset, network: Any, config: TrainingConfig, worker: WorkerInfo, *, has_loss: bool
+    ) -> None:
+        self._reader = dataset.open_shards("train")
+        self._resolve = functools.partial(resolve_columns, dataset, "data", network, split="train", has_loss=has_loss)
+        self._dataset = dataset
+        self._factors: NDArray[Any] | None = None
+        samples = dataset.splits["train"]
+        _check_batch_size(samples, config, worker)
+        if config.class_weights is not None:
+            target = dataset.list_columns("target")
+            labels = [part[target[0].name] for part in dataset.open_shards("train", target).iterate()] if target else []
+            self._factors = _compute_class_factors(labels, config.class_weights)
+        sampler = BlockSampler(
+            samples,
+            config.batch_size,
+            config.seed,
+            config.shuffle,
+            config.drop_last,
+            blocks=self._reader.block_sizes,
+            window=WINDOW_BLOCKS,
+        )
+        super().__init__(self._take(np.zeros(1, np.int64)), sampler, config, worker, dataset)
+
+    def read(self, epoch: int, position: int) -> Iterator[Batch]:
+        """Yield the batches of epoch `epoch` (from 0) from a position on, counted in samples done."""
+        batches = super().read(epoch, position)
+        with ThreadPoolExecutor(1, "shards") as pool:
+            following = pool.submit(next, batches, None)
+            while (batch := following.result()) is not None:
+                following = pool.submit(next, batches, None)
+                yield batch
+
+    def _read_columns(self, indices: NDArray[Any]) -> Columns:
+        # A worker without samples in the batch: preprocessing needs a row.
+        columns = self._take(indices if len(indices) else np.zeros(1, np.int64))
+        if len(indices):
+            return columns
+        return Columns(
+            {name: array[:0] for name, array in columns.inputs.items()},
+            {name: array[:0] for name, array in columns.targets.items()},
+            None if columns.weight is None else columns.weight[:0],
+        )
+
+    def _take(self, indices: NDArray[Any]) -> Columns:
+        columns: Columns = self._resolve(samples=build_samples(self._dataset, self._reader.take(indices)))
+        return columns if self._factors is None else _apply_class_factors(columns, self._factors)
 
 
 class PipelineSource:
@@ -163,8 +257,6 @@ class PipelineSource:
 
     def sample_inputs(self) -> dict[str, NDArray[Any]]:
         """Return zeros in a sample's shapes, by input name: reading a batch would change the order of the next ones."""
-        import numpy as np
-
         shapes, types = self.raw.output_shapes(), self.raw.output_types()
         return {
             name: np.zeros((1, *shapes[index][1:]), types[index])
@@ -178,7 +270,7 @@ class PipelineSource:
                 yield Batch(tuple(batch[index] for index in self._order), len(batch[0]) * self._size)
 
 
-Source = ArraySource | PipelineSource
+Source = ArraySource | ShardSource | PipelineSource
 
 
 @dataclass(frozen=True)
@@ -217,6 +309,8 @@ def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: Worke
             if given is not None:
                 raise UserError(f"{option}: works on arrays; give a mindspore.dataset object its own map operations")
         return PipelineSource(data, network, worker, has_loss=has_loss)
+    if isinstance(data, Dataset) and data.storage == "parquet":
+        return ShardSource(data, network, config, worker, has_loss=has_loss)
     columns = resolve_columns(data, "data", network, split="train", has_loss=has_loss)
     return ArraySource(columns, config, worker, data)
 
@@ -237,22 +331,40 @@ def resolve_validation(
     if hasattr(validation, "create_tuple_iterator"):
         source = PipelineSource(validation, network, WorkerInfo(), has_loss=has_loss, field="validation")
         return Validation(validation, source.steps, source.layout, lambda: source.read(0, 0))
-    import numpy as np
     from mindspore import Tensor
 
-    columns = resolve_columns(validation, "validation", network, split="validation", has_loss=has_loss)
+    resolve = functools.partial(
+        resolve_columns, validation, "validation", network, split="validation", has_loss=has_loss
+    )
+    is_sharded = isinstance(validation, Dataset) and validation.storage == "parquet"
+    reader = validation.open_shards("validation") if is_sharded else None
+
+    def take(indices: NDArray[Any]) -> list[NDArray[Any]]:
+        if reader is None:
+            return [array[indices] for array in columns.arrays]
+        found: Columns = resolve(samples=build_samples(validation, reader.take(indices)))
+        return found.arrays
+
+    if reader is None:
+        columns, samples = (found := resolve()), found.samples
+    else:
+        samples = validation.splits["validation"]
+        columns = resolve(samples=build_samples(validation, reader.take(np.zeros(1, np.int64))))
     layout = Layout(tuple(columns.inputs), tuple(columns.targets), columns.weight is not None)
-    count = -(-columns.samples // _EVALUATION_BATCH)
-    # At most two different batch sizes and two for a worker's shares, so at most three compilations.
-    batches = []
-    for index in range(count):
-        batch = np.arange(columns.samples)[get_part(columns.samples, index, count)]
-        own = batch[get_part(len(batch), worker.rank, worker.size)]
-        chosen = own if len(own) else batch[:1]
-        batches.append(Batch(tuple(Tensor(array[chosen]) for array in columns.arrays), len(batch)))
+    count = -(-samples // _EVALUATION_BATCH)
+
+    def read() -> Iterator[Batch]:
+        # At most two different batch sizes and two for a worker's shares, so at most three compilations.
+        for index in range(count):
+            batch = np.arange(samples)[get_part(samples, index, count)]
+            own = batch[get_part(len(batch), worker.rank, worker.size)]
+            yield Batch(tuple(map(Tensor, take(own if len(own) else batch[:1]))), len(batch))
+
+    # Arrays stay in memory as tensors; shards are read in each evaluation.
+    batches = list(read()) if reader is None else None
     known, labels = (validation.task, validation.labels) if isinstance(validation, Dataset) else ("", ())
     tasks = {name: known or infer_task(target) for name, target in columns.targets.items()}
-    return Validation(validation, count, layout, lambda: batches, worker, tasks, labels)
+    return Validation(validation, count, layout, read if batches is None else lambda: batches, worker, tasks, labels)
 
 
 def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> Layout:
@@ -274,25 +386,47 @@ def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> 
     return Layout(tuple(ordered), tuple(targets), bool(weights))
 
 
+def _check_batch_size(samples: int, config: TrainingConfig, worker: WorkerInfo) -> None:
+    if config.batch_size > samples:
+        raise UserError(f"batch_size: must be 1 to {samples}, the training samples, got {config.batch_size}")
+    if config.batch_size < worker.size:
+        raise UserError(
+            f"batch_size: must be at least {worker.size}, the number of workers, got {config.batch_size}",
+            hint="It counts the samples of one optimizer step over all workers.",
+        )
+
+
 def _weight_classes(columns: Columns, weights: Sequence[float] | str | None) -> Columns:
     """Return columns whose weight includes each sample's class factor."""
-    import numpy as np
-
     if weights is None:
         return columns
     targets = list(columns.targets.values())
-    if len(targets) != 1 or targets[0].ndim != 1 or targets[0].dtype.kind not in "iu":
+    return _apply_class_factors(columns, _compute_class_factors(targets if len(targets) == 1 else [], weights))
+
+
+def _compute_class_factors(parts: Sequence[NDArray[Any]], weights: Sequence[float] | str) -> NDArray[Any]:
+    """Return each class's factor.
+
+    Args:
+        parts: The labels: the only target, or its parts.
+        weights: The option `class_weights`.
+    """
+    if len({part.ndim for part in parts}) != 1 or parts[0].ndim != 1 or parts[0].dtype.kind not in "iu":
         raise UserError("class_weights: need one target of integer labels, shape (N,)")
-    labels = targets[0]
+    labels = np.concatenate(parts)
     if labels.min() < 0:
         raise UserError(f"class_weights: labels must be at least 0, got {labels.min()}")
     counts = np.bincount(labels)
     if isinstance(weights, str):
-        factors = len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    else:
-        factors = np.asarray(weights, np.float64)
-        if len(factors) < len(counts):
-            raise UserError(f"class_weights: must be one per class ({len(counts)}), got {len(factors)}")
+        return np.asarray(len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1)))
+    factors = np.asarray(weights, np.float64)
+    if len(factors) < len(counts):
+        raise UserError(f"class_weights: must be one per class ({len(counts)}), got {len(factors)}")
+    return factors
+
+
+def _apply_class_factors(columns: Columns, factors: NDArray[Any]) -> Columns:
+    (labels,) = columns.targets.values()
     factor = factors[labels].astype(np.float32)
     weight = factor if columns.weight is None else factor * columns.weight
     return Columns(columns.inputs, columns.targets, weight)

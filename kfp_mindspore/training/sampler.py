@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,3 +56,52 @@ class Sampler:
         while not self.is_finished(position):
             yield order[position : position + self.batch_size]
             position += self.batch_size
+
+
+@dataclass(frozen=True)
+class BlockSampler(Sampler):
+    """Batches in an order whose reader holds few of the samples at a time.
+
+    The order is a permutation of all blocks, and a permutation of the rows in each window of consecutive blocks. Both
+    follow from (seed, epoch), so a position means the same for any world size.
+
+    Args:
+        blocks: Samples in each block, in stored order.
+        window: Blocks whose rows are permuted together.
+    """
+
+    blocks: Sequence[int] = field(default=(), kw_only=True)
+    window: int = field(default=1, kw_only=True)
+
+    def read(self, epoch: int, position: int = 0) -> Iterator[NDArray[Any]]:
+        """Yield each batch's sample indices in an epoch (from 0) from a position on."""
+        import numpy as np
+
+        pending = np.empty(0, np.int64)
+        for rows in self._read_windows(epoch, position):
+            pending = np.concatenate([pending, rows])
+            while len(pending) >= self.batch_size:
+                yield pending[: self.batch_size]
+                pending = pending[self.batch_size :]
+        if len(pending) and not self.drop_last:
+            yield pending
+
+    def _read_windows(self, epoch: int, position: int) -> Iterator[NDArray[Any]]:
+        """Yield each window's sample indices in order, without those before the position."""
+        import numpy as np
+
+        sizes = np.array(self.blocks, np.int64)
+        starts = np.cumsum(sizes) - sizes
+        order = np.arange(len(sizes))
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, epoch)).permutation(order)
+        done = 0
+        for first in range(0, len(order), self.window):
+            chosen = order[first : first + self.window]
+            done += (count := int(sizes[chosen].sum()))
+            if done <= position:
+                continue
+            rows = np.concatenate([np.arange(starts[block], starts[block] + sizes[block]) for block in chosen])
+            if self.shuffle:
+                rows = np.random.default_rng((self.seed, epoch, first + 1)).permutation(rows)
+            yield rows[max(0, position - (done - count)) :]

@@ -166,6 +166,6 @@ def test_error_names_missing_field(written: Dataset, field: str) -> None:
 
 def test_newer_version_is_refused(written: Dataset) -> None:
     description = json.loads((written.path / "dataset.json").read_text())
-    (written.path / "dataset.json").write_text(json.dumps({**description, "version": 3}))
-    with pytest.raises(UserError, match="version must be at most 2, got 3"):
+    (written.path / "dataset.json").write_text(json.dumps({**description, "version": 4}))
+    with pytest.raises(UserError, match="version must be at most 3, got 4"):
         Dataset.open(written.path)

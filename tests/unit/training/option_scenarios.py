@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import unittest.mock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,47 @@ def resumed(path: Path) -> Any:
         "rates": [[record["learning_rate"] for record in result.history] for result in (whole, parts)],
         "metrics": [dict(result.metrics) for result in (whole, parts)],
         "resumed": parts.resumed_from.name,
+    }
+
+
+@scenario
+def shards(path: Path) -> Any:
+    """Parquet shards beside arrays in the same order, resumed in an epoch, and divided among workers."""
+    columns = [Column("x", "float32", (6,)), Column("y", "int32", (), "target")]
+    splits = {"train": {"x": X, "y": Y.astype(np.int32)}, "validation": {"x": X[:9], "y": Y[:9].astype(np.int32)}}
+    described = {"name": "d", "task": "classification", "columns": columns, "labels": ["a", "b", "c"]}
+    with unittest.mock.patch("kfp_mindspore.formats.shards._BLOCK_BYTES", 100):
+        sharded = write_dataset(path / "parquet", splits=splits, storage="parquet", **described)
+    whole = write_dataset(path / "npz", splits=splits, **described)
+    options = {"batch_size": 10, "drop_last": False, "class_weights": "balanced"}
+    (first, one), (second, other) = (fit(data=data, **options) for data in (whole, sharded))
+    shuffled = {**options, "data": sharded, "shuffle": True, "checkpoint_steps": 3}
+
+    class Stop(Callback):
+        def on_train_step_end(self, run_context: Any) -> None:
+            if run_context.original_args().cur_step_num == 4:
+                raise InterruptedError
+
+    _, uninterrupted = fit(**shuffled)
+    with contextlib.suppress(InterruptedError):
+        fit(**shuffled, checkpoint_dir=path / "resumed", callbacks=[Stop()])
+    result, resumed_network = fit(**shuffled, checkpoint_dir=path / "resumed")
+
+    config = training.TrainingConfig(batch_size=10, drop_last=False)
+
+    def read(worker: WorkerInfo) -> list[Any]:
+        source = resolve_train(sharded, Small(), config, worker, has_loss=True)
+        return [batch.tensors[0].asnumpy() for batch in source.read(1, 20)]
+
+    shares = [read(WorkerInfo(rank, 5)) for rank in range(5)]
+    joined = [np.concatenate(parts) for parts in zip(*shares, strict=True)]
+    return {
+        "shards": len(sharded.shards["train"]),
+        "difference": compare(one, other),
+        "metrics": [dict(result.metrics) for result in (first, second)],
+        "resumed": [result.resumed_from.name, compare(uninterrupted, resumed_network)],
+        "divided": all(map(np.array_equal, joined, read(WorkerInfo()))),
+        "sizes": [len(parts) for parts in joined],
     }
 
 

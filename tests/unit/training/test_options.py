@@ -245,3 +245,18 @@ def test_slices_are_saved_by_rank_with_description(results: dict[str, Any]) -> N
     assert saved["steps"] == [16, 16, 4]
     assert saved["described"] == ["networks:Small", 3]
     assert saved["strategy"] == {"save_file": "strategy/rank_1.ckpt", "only_trainable_params": False}
+
+
+def test_shards_train_as_arrays_and_resume_in_middle_of_epoch(results: dict[str, Any]) -> None:
+    found = results["shards"]
+    assert found["shards"] > 1
+    assert found["difference"] == EXACT
+    assert found["metrics"][0] == pytest.approx(found["metrics"][1])
+    assert found["resumed"][0]
+    assert found["resumed"][1] == EXACT
+
+
+def test_workers_share_each_batch_of_shards(results: dict[str, Any]) -> None:
+    # The last batch has four samples: one of five workers has none.
+    assert results["shards"]["divided"]
+    assert results["shards"]["sizes"] == [10, 10, 10, 10, 4]
