@@ -18,6 +18,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.support.language_servers import LanguageServer
+from tests.support.numpy_decoder import write_decoder_bundle
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 GENERATED, PROMPTED = "vllm:generation_tokens_total", "vllm:prompt_tokens_total"
@@ -215,6 +216,24 @@ def test_reload_and_unload_leave_streams_running(shared: LanguageServer) -> None
         assert last.choices[0].finish_reason == "length"
     assert httpx.post(f"{shared.url}/v2/repository/models/chat/load", timeout=60).status_code == 200
     assert client.completions.create(model="chat", prompt="the", max_tokens=3).usage.completion_tokens
+
+
+def test_replaced_bundle_serves_new_requests_while_old_streams_finish(tmp_path: Path) -> None:
+    with LanguageServer(tmp_path, "--max-num-seqs=2", "--max-model-len=9000") as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0)
+        expected = client.completions.create(
+            model="chat", prompt="the", max_tokens=8000, seed=1, extra_body={"ignore_eos": True}
+        )
+        stream = open_stream(client, 8000, seed=1)
+        write_decoder_bundle(tmp_path / "bundle", template="{{ messages[0].content }}")
+        assert httpx.post(f"{server.url}/v2/repository/models/chat/load", timeout=60).status_code == 200
+        assert server.read_metric(RUNNING) == 1
+        body = {"model": "chat", "messages": [{"role": "user", "content": "fox"}]}
+        tokens = httpx.post(f"{server.url}/tokenize", json=body).json()["count"]
+        assert tokens < 4
+        *_, last = stream
+        assert last.choices[0].finish_reason == expected.choices[0].finish_reason == "length"
+        server.wait_metric(RUNNING, 0)
 
 
 def test_streams_finish_or_end_with_error_at_shutdown(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class NumpyDecoder:
         return np.full_like(logits, np.nan) if token == self._poison else logits
 
 
-def write_decoder_bundle(path: Path, kind: str = "causal-lm") -> int:
+def write_decoder_bundle(path: Path, kind: str = "causal-lm", template: str = TEMPLATE) -> int:
     """Write a language model's bundle without a network, and return the vocabulary's size."""
     import json
 
@@ -100,7 +100,7 @@ def write_decoder_bundle(path: Path, kind: str = "causal-lm") -> int:
 
     with write_bundle(path) as writer:
         size = write_tokenizer(writer.directory / "tokenizer.json") + 3
-        (writer.directory / "chat_template.jinja").write_text(TEMPLATE)
+        (writer.directory / "chat_template.jinja").write_text(template)
         generation = {"eos_token_id": [2, 0], "bos_token_id": 0, "pad_token_id": 0}
         (writer.directory / "generation.json").write_text(json.dumps(generation))
         for name in ("model.mindir", "weights.safetensors"):

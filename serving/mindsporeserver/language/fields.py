@@ -44,8 +44,8 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("chat_template", "allowed_token_ids", "structured_outputs", "truncate_prompt_tokens"), ()),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
     **dict.fromkeys(("functions", "stop_token_ids", "bad_words", "documents"), ([],)),
-    **dict.fromkeys(("store", "use_beam_search", "continue_final_message"), (False,)),
-    **dict.fromkeys(("parallel_tool_calls", "add_generation_prompt", "best_of"), (True,)),
+    **dict.fromkeys(("store", "use_beam_search", "include_stop_str_in_output", "continue_final_message"), (False,)),
+    **dict.fromkeys(("parallel_tool_calls", "skip_special_tokens", "add_generation_prompt", "best_of"), (True,)),
     **dict.fromkeys(("prompt_logprobs", "min_tokens"), (0,)),
     "suffix": ("",),
     "modalities": (["text"],),
@@ -330,7 +330,8 @@ def _parse_response_format(value: Any) -> str | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return '{"type":"object"}'
+        # llama.cpp's clients send a schema here.
+        return encode_schema(value.get("schema", {"type": "object"}), "response_format.schema")
     if kind != "json_schema":
         raise _refuse("response_format.type", "text, json_object or json_schema", kind)
     described = value.get("json_schema")

@@ -154,6 +154,48 @@ def test_required_tool_is_called(client: OpenAI, choice: Any, stream: bool) -> N
     assert chat(client, messages=[*history, {"role": "tool", "tool_call_id": call.id, "content": "rain"}], tools=[TOOL])
 
 
+EXAMPLES: list[tuple[str, dict[str, Any]]] = [
+    # vLLM's quickstart and its documentation of extra parameters.
+    ("completions", {"prompt": "San Francisco is a", "max_tokens": 7, "temperature": 0}),
+    (
+        "chat/completions",
+        {
+            "messages": [
+                {"role": "system", "content": "You are a helpful assistant."},
+                {"role": "user", "content": "Who won the world series in 2020?"},
+            ],
+        },
+    ),
+    (
+        "completions",
+        {"prompt": "A robot may not injure a human being", "n": 2, "stream": False, "logprobs": 3, "best_of": None},
+    ),
+    (
+        "chat/completions",
+        {"messages": MESSAGES, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1, "skip_special_tokens": True},
+    ),
+    # llama.cpp's server.
+    (
+        "chat/completions",
+        {
+            "messages": [{"role": "user", "content": "Write a limerick about python exceptions"}],
+            "response_format": {
+                "type": "json_object",
+                "schema": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]},
+            },
+        },
+    ),
+    ("completions", {"prompt": ["Building a website can be done in 10 simple steps:"], "cache_prompt": True}),
+]
+
+
+@pytest.mark.parametrize(("route", "fields"), EXAMPLES, ids=str)
+def test_examples_of_other_servers_are_answered(url: str, route: str, fields: dict[str, Any]) -> None:
+    response = httpx.post(f"{url}/v1/{route}", json={"model": "chat", "max_tokens": 16, "seed": 1, **fields})
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["completion_tokens"] > 0
+
+
 def test_echo_scores_the_prompt(client: OpenAI) -> None:
     response = client.completions.create(model="chat", prompt="the quick fox", echo=True, logprobs=1, max_tokens=0)
     logprobs = response.choices[0].logprobs
