@@ -67,7 +67,13 @@ class ResponseBuilder:
         self._head["model"] = request.model
 
     def add(self, delta: Delta) -> dict[str, Any] | None:
-        """Add a piece; return the chunk of a streamed response, None for none."""
+        """Add a piece; return the chunk of a streamed response, None for none.
+
+        Raises:
+            RequestError: The answer has failed.
+        """
+        if delta.error is not None:
+            raise delta.error
         choice, text = self._choices[delta.index], delta.text
         self._tokens += delta.tokens
         logprobs: list[TokenLogprob | None] = list(delta.logprobs)

@@ -16,7 +16,7 @@ from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion, parse_prompts, read_text
 from mindsporeserver.language.model import LanguageModel
 from mindsporeserver.language.responses import DONE, ResponseBuilder, encode_event
-from mindsporeserver.language.scheduler import AnswerStream, Delta
+from mindsporeserver.language.scheduler import AnswerStream
 from mindsporeserver.state import ServerState, read_deadline
 
 logger = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class LanguageRoutes:
         headers = dict(scope["headers"])
         record.request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
-        writer: _StreamWriter | None = None
+        events = _EventStream(send, closes=self._state.is_draining)
         try:
             if connection is not None:
                 connection.task = asyncio.current_task()
@@ -158,18 +158,16 @@ class LanguageRoutes:
                 while unfinished:
                     deltas = await stream.read()
                     unfinished -= sum(delta.finish is not None for delta in deltas)
-                    chunks = _collect(builder, deltas)
+                    chunks = [chunk for delta in deltas if (chunk := builder.add(delta)) is not None]
                     if request.is_stream:
-                        writer = writer or await _StreamWriter.begin(send, closes=self._state.is_draining)
-                        await writer.write(*chunks)
+                        await events.write(b"".join(map(encode_event, chunks)))
             finally:
                 model.scheduler.cancel(answers)
-            if writer is None:
+            if not request.is_stream:
                 record.finish()
                 return builder.build()
-            if request.include_usage:
-                await writer.write(builder.build_usage_chunk())
-            await writer.end(DONE)
+            usage = encode_event(builder.build_usage_chunk()) if request.include_usage else b""
+            await events.write(usage + DONE, is_last=True)
             record.finish()
             return None
         except asyncio.CancelledError:
@@ -184,45 +182,29 @@ class LanguageRoutes:
             if connection is not None:
                 connection.task = None
         record.fail(error)
-        if writer is None:
+        if not events.is_begun:
             raise error
         if not isinstance(error, ClientGoneError):
-            await writer.end(encode_event(describe_error(error)))
+            await events.write(encode_event(describe_error(error)), is_last=True)
         return None
 
 
-class _StreamWriter:
-    """A response of server-sent events that has begun."""
+class _EventStream:
+    """A response of server-sent events; it begins with the first.
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    @classmethod
-    async def begin(cls, send: Send, *, closes: bool) -> _StreamWriter:
-        headers = [*_STREAM_HEADERS, *([(b"connection", b"close")] if closes else [])]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        return cls(send)
-
-    async def write(self, *chunks: dict[str, Any]) -> None:
-        if chunks:
-            body = b"".join(map(encode_event, chunks))
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
-    async def end(self, last: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": last, "more_body": False})
-
-
-def _collect(builder: ResponseBuilder, deltas: list[Delta]) -> list[dict[str, Any]]:
-    """Return the chunks of pieces.
-
-    Raises:
-        RequestError: One of the answers has failed.
+    Args:
+        send: ASGI's.
+        closes: Whether the connection is closed afterwards.
     """
-    chunks = []
-    for delta in deltas:
-        if delta.error is not None:
-            raise delta.error
-        chunk = builder.add(delta)
-        if chunk is not None:
-            chunks.append(chunk)
-    return chunks
+
+    def __init__(self, send: Send, *, closes: bool) -> None:
+        self._send = send
+        self._headers = [*_STREAM_HEADERS, *([(b"connection", b"close")] if closes else [])]
+        self.is_begun = False
+
+    async def write(self, events: bytes, *, is_last: bool = False) -> None:
+        if not self.is_begun:
+            self.is_begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        if events:
+            await self._send({"type": "http.response.body", "body": events, "more_body": not is_last})
