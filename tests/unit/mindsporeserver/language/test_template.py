@@ -55,7 +55,7 @@ def test_template_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None
     started = time.monotonic()
     with pytest.raises((LanguageError, UserError), match="template"):
         ChatTemplate(text, {}).render(MESSAGES)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
 
 
 def test_invalid_template_is_refused() -> None:
