@@ -8,15 +8,15 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
 # In order of collection, which has the slow files first.
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Tests that need neither root nor the data of workloads.
-ANYWHERE := not workload and not cluster and not docker
+# Tests that need neither root nor the data of workloads, nor Ray.
+ANYWHERE := not workload and not cluster and not docker and not ray
 DURATIONS := build/durations
 RUNS ?= 5
 # One worker has a cluster with a node, the other API servers without nodes.
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load durations test-workloads test-endurance test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load durations test-workloads test-endurance test-ray test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with i
 
 test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at random: 20 minutes
 	KFP_MINDSPORE_ENDURANCE=1 $(PYTEST) tests/faults/test_gang_faults.py
+
+test-ray: $(STAMP) ## MindSpore on Ray: one Ray on this machine for all tests
+	$(PYTEST) --durations 10 -m ray tests/ray
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 

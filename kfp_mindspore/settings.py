@@ -93,6 +93,9 @@ REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
 # Core numbers that a local worker binds itself to, separated by commas.
 CORES_VARIABLE = "KFP_MINDSPORE_CORES"
 
+# Read when NumPy and MindSpore are imported: OpenMP threads.
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+
 # A training process's exit codes. A restart after the first is not counted if the process received SIGTERM.
 TERMINATED_EXIT_CODE = 143  # SIGTERM; a checkpoint was written after the current step
 PEER_LOST_EXIT_CODE = 75  # EX_TEMPFAIL: a collective failed, so another worker is lost

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
 
 # From kfp_mindspore.msjob.kinds, whose import would delay every command.
-KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation")
+KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation")
 
 
 @click.command(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import mindspore
 
@@ -53,6 +55,36 @@ class Snapshot:
                 (directory / name).write_text(text, encoding="utf-8")
 
 
+class Session(Protocol):
+    """Something that `fit` runs inside and that keeps its checkpoints, such as a worker of Ray Train."""
+
+    def get_latest(self) -> Checkpoint | None:
+        """Return the checkpoint to resume from, the same on all ranks, or None."""
+
+    def report(self, snapshot: Snapshot | None) -> None:
+        """Keep a checkpoint and publish its metrics; called on every rank, with a snapshot on rank 0."""
+
+
+_session: ContextVar[Session | None] = ContextVar("session", default=None)
+
+
+@contextlib.contextmanager
+def use_session(session: Session) -> Iterator[None]:
+    """Run the block with a session, which the block's first `fit` takes."""
+    token = _session.set(session)
+    try:
+        yield
+    finally:
+        _session.reset(token)
+
+
+def take_session() -> Session | None:
+    """Return this block's session if no earlier `fit` has taken it, or None."""
+    session = _session.get()
+    _session.set(None)
+    return session
+
+
 class Checkpointer:
     """Reads and writes a run's checkpoints; as a context manager it awaits the last write.
 
@@ -62,19 +94,21 @@ class Checkpointer:
         location: Directory or URI; None for a run without checkpoints.
         keep: How many of the newest checkpoints to keep.
         is_writer: Whether this process writes; others only read.
+        session: Keeps the checkpoints instead of the location.
 
     Attributes:
         step: Optimizer steps in the newest completely written checkpoint; None before the first one.
         latest: Its path or URI.
     """
 
-    def __init__(self, location: str | None, keep: int, *, is_writer: bool) -> None:
+    def __init__(self, location: str | None, keep: int, *, is_writer: bool, session: Session | None = None) -> None:
         self.step: int | None = None
         self.latest: str | None = None
-        self._store = None if location is None else open_store(location, keep)
+        self.session = session
+        self._store = None if location is None or session is not None else open_store(location, keep)
         self._is_writer = is_writer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: Future[Snapshot] | None = None
+        self._pending: Future[Snapshot | None] | None = None
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -96,8 +130,8 @@ class Checkpointer:
 
     @property
     def is_active(self) -> bool:
-        """Whether this process writes checkpoints."""
-        return self._store is not None and self._is_writer
+        """Whether this process writes checkpoints, or takes part in a session's reports."""
+        return self.session is not None or (self._store is not None and self._is_writer)
 
     def open(self) -> Checkpoint | None:
         """Lock the directory in the writer, and return the newest intact checkpoint, or None.
@@ -105,6 +139,8 @@ class Checkpointer:
         Raises:
             UserError: Another run writes checkpoints there.
         """
+        if self.session is not None:
+            return self.session.get_latest()
         if self._store is None:
             return None
         if self._is_writer:
@@ -115,8 +151,8 @@ class Checkpointer:
         """Return a checkpoint's path or URI; None for a run without checkpoints."""
         return None if self._store is None else self._store.locate(name)
 
-    def submit(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint in the background, after the previous one."""
+    def submit(self, snapshot: Snapshot | None) -> None:
+        """Write a checkpoint in the background, after the previous one; None in a session's further ranks."""
         self.wait()
         self._pending = self._thread.submit(self._write, snapshot)
 
@@ -135,10 +171,15 @@ class Checkpointer:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             written = pending.result()
-            self.step, self.latest = written.description["step"], str(self.locate(written.name))
+            if written is not None:
+                self.step, self.latest = written.description["step"], str(self.locate(written.name))
 
-    def _write(self, snapshot: Snapshot) -> Snapshot:
+    def _write(self, snapshot: Snapshot | None) -> Snapshot | None:
+        if self.session is not None:
+            self.session.report(snapshot)
+            return snapshot
         assert self._store is not None
+        assert snapshot is not None
         path = self._store.root / snapshot.name
         snapshot.write(path)
         self._store.commit(path)

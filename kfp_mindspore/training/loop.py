@@ -119,7 +119,7 @@ def fit(
     from kfp_mindspore.training import checks, state
     from kfp_mindspore.training import data as sources
     from kfp_mindspore.training.callbacks import CallbackList
-    from kfp_mindspore.training.checkpointing import Checkpointer
+    from kfp_mindspore.training.checkpointing import Checkpointer, take_session
     from kfp_mindspore.training.run import Run
 
     checks.check_objects(network, loss, optimizer, config)
@@ -143,11 +143,12 @@ def fit(
         _logger.warning("the network's class cannot be imported by name: set network_factory=… to export it later")
     has_loss = loss is not None
     location = None if config.checkpoint_dir is None else str(config.checkpoint_dir)
+    session = take_session() if parts is worker else None
     with (
         use_graph_mode(),
         events.span("training.fit"),
         Termination() as termination,
-        Checkpointer(location, config.keep_checkpoints, is_writer=worker.is_writer) as checkpoints,
+        Checkpointer(location, config.keep_checkpoints, is_writer=worker.is_writer, session=session) as checkpoints,
         _open_trackers(config, worker) as trackers,
     ):
         source = sources.resolve_train(data, network, config, parts, has_loss=has_loss)

@@ -139,7 +139,7 @@ class Run:
         state, config = self.state, self.config
         found = self._resumed
         if found is not None:
-            self.resumed_from = self._checkpoints.locate(found.path.name)
+            self.resumed_from = self._checkpoints.locate(found.path.name) or found.path
             state.load(found, self.resumed_from)
             if config.verbose:
                 done = f"epoch {state.epoch} of {config.epochs}, step {state.step}"
@@ -303,6 +303,9 @@ class Run:
             self.state.update_metrics(*self._validation.run())
         if self._progress is not None:
             self._progress.finish()
+        if self._checkpoints.session is not None:
+            # The last epoch's checkpoint may precede the average or the best weights.
+            self._write_checkpoint()
         output = self._output_dir
         if output is None:
             return None
@@ -320,9 +323,10 @@ class Run:
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint in the background."""
-        if self._checkpoints.is_active and self._checkpoints.locate(self.state.name) != self.resumed_from:
+        location = self._checkpoints.locate(self.state.name)
+        if self._checkpoints.is_active and (location is None or location != self.resumed_from):
             watchdog.mark_progress()
-            self._checkpoints.submit(self.state.take_snapshot())
+            self._checkpoints.submit(self.state.take_snapshot() if self._worker.is_writer else None)
 
     def _poll_checkpoints(self) -> None:
         self._checkpoints.poll()

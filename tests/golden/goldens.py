@@ -52,7 +52,7 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
-    for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation"):
+    for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation"):
         goldens[KINDS / f"{kind.lower()}.yaml"] = partial(render_kind, kind)
     for file in sorted(DSL.glob("*.py")):
         goldens[file.with_suffix(".yaml")] = partial(compile_file, file)

@@ -15,8 +15,8 @@ import pytest
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.evaluation.curves import read_records
+from kfp_mindspore.local.cores import list_cores
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
-from kfp_mindspore.msjob.backends.gang import list_cores
 from kfp_mindspore.sweeps import SweepResult, TrialResult, read_sweep, resume_sweep, sweep
 from tests.support.operators import wait_for
 

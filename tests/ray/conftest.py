@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark this folder's tests: `make test-ray` runs them."""
+    for item in items:
+        if "tests/ray/" in item.path.as_posix():
+            item.add_marker(pytest.mark.ray)
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[Any]:
-    """Start Ray with two CPUs, and shut it down after the last test."""
+    """Start Ray with four CPUs, and shut it down after the last test."""
     import mindspore  # noqa: F401
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
     yield ray
     ray.shutdown()

@@ -18,6 +18,7 @@ NAMES = {
     "Job": "jobs.batch.volcano.sh",
     "MPIJob": "mpijobs.kubeflow.org",
     "MSJob": "msjobs.mindspore.gitee.com",
+    "RayJob": "rayjobs.ray.io",
     "ServingRuntime": "servingruntimes.serving.kserve.io",
     "TrainJob": "trainjobs.trainer.kubeflow.org",
 }

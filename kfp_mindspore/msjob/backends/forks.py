@@ -20,9 +20,8 @@ from kfp_mindspore.local.process import ForkedProcess, ProcessSpec
 from kfp_mindspore.local.reads import get_recorder
 from kfp_mindspore.msjob.commands import is_python_program
 from kfp_mindspore.msjob.topology import VARIABLES
-from kfp_mindspore.settings import FORK_VARIABLE, ROLE_VARIABLE, SCHEDULER_ROLE, TOPOLOGY_DEFAULTS
+from kfp_mindspore.settings import FORK_VARIABLE, ROLE_VARIABLE, SCHEDULER_ROLE, THREADS_VARIABLE, TOPOLOGY_DEFAULTS
 
-THREADS_VARIABLE = "OMP_NUM_THREADS"
 # Read when a process starts, and when MindSpore or a library below it is imported.
 _START_PREFIXES = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON")
 _IMPORT_PREFIXES = (

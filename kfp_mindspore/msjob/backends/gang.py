@@ -21,7 +21,6 @@ A pod template's fields are honoured, ignored or refused:
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -34,12 +33,13 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.local.cores import list_cores
 from kfp_mindspore.local.out_of_memory import OomKills
 from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.local.process import Child, ProcessIdentity, ProcessSpec, Supervisor, kill_group
 from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.backends.forks import THREADS_VARIABLE, WarmInterpreter
+from kfp_mindspore.msjob.backends.forks import WarmInterpreter
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats, get_hang_seconds
 from kfp_mindspore.msjob.commands import get_script
 from kfp_mindspore.msjob.manifest import now
@@ -55,6 +55,7 @@ from kfp_mindspore.settings import (
     PROGRESS_VARIABLE,
     STACKS_SIGNAL,
     TERMINATED_EXIT_CODE,
+    THREADS_VARIABLE,
     WORKER_COUNT_VARIABLE,
 )
 
@@ -373,13 +374,6 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
     if errors:
         raise ValidationError(errors, subject=f"MSJob {job.name} on this machine")
     return warnings
-
-
-def list_cores() -> list[int]:
-    """Return the numbers of the cores available to this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _check_pod(spec: Mapping[str, Any], path: str, errors: list[str], warnings: list[str]) -> None:

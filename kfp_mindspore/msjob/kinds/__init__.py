@@ -8,14 +8,14 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
-from kfp_mindspore.msjob.kinds import ascendjob, legacy, mpijob, trainjob, volcano
+from kfp_mindspore.msjob.kinds import ascendjob, legacy, mpijob, rayjob, trainjob, volcano
 from kfp_mindspore.msjob.kinds.common import JobKind, Notes, note_object_fields
 from kfp_mindspore.msjob.spec import JobManifest
 
 KINDS: dict[str, JobKind] = {
     kind.name: kind
     for kind in (
-        *(mpijob.KIND, trainjob.KIND, ascendjob.KIND, volcano.KIND),
+        *(mpijob.KIND, trainjob.KIND, ascendjob.KIND, volcano.KIND, rayjob.KIND),
         *(legacy.LEGACY, legacy.FIRST_GENERATION),
     )
 }
@@ -77,6 +77,7 @@ def import_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[
     """
     kind = resolve_kind(document)
     assert kind is not None
+    assert kind.read is not None
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     subject = f"{kind.kind} {name}" if name else kind.kind

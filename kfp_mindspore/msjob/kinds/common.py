@@ -122,7 +122,7 @@ class JobKind:
         kind: Its objects' kind.
         description: One line for the command line.
         export: Returns an MSJob's manifests; those that the job refers to come first.
-        read: Returns the MSJob's document for this kind's manifests.
+        read: Returns the MSJob's document for this kind's manifests; None for a kind that is not read.
     """
 
     name: str
@@ -130,7 +130,7 @@ class JobKind:
     kind: str
     description: str
     export: Callable[[JobManifest, Notes], list[Manifest]]
-    read: Callable[[Manifest, list[Manifest], Notes], Manifest]
+    read: Callable[[Manifest, list[Manifest], Notes], Manifest] | None = None
 
 
 def copy_metadata(metadata: Mapping[str, Any]) -> Manifest:
@@ -193,8 +193,13 @@ def wrap_command(container: Manifest, path: str, notes: Notes) -> None:
 def add_entrypoint(command: Iterable[Any]) -> list[Any]:
     """Return a command with the entry point before it, run by the command's own Python where it has one."""
     words = list(command)
-    python = words[0] if _PYTHON.fullmatch(str(words[0])) else "python"
+    python = words[0] if is_python(words[0]) else "python"
     return [python, *_ENTRYPOINT, *words]
+
+
+def is_python(word: Any) -> bool:
+    """Return whether a command's first word is a Python interpreter."""
+    return bool(_PYTHON.fullmatch(str(word)))
 
 
 def unwrap_command(command: Iterable[Any]) -> list[Any]:

@@ -137,6 +137,24 @@ def test_volcano_schedules_gang_and_runs_parameter_servers() -> None:
     assert {(role["MS_SERVER_NUM"], role["MS_SCHED_HOST"]) for role in roles} == {("2", "digits-scheduler-0.digits")}
 
 
+def test_rayjob_trains_in_workers_and_drives_from_head() -> None:
+    (manifest,) = MSJob.from_yaml(JOB).to("RayJob")
+    spec = manifest["spec"]
+    assert spec["entrypoint"] == (
+        "python -m kfp_mindspore.ray.job --name=lenet --workers=3 --min-workers=3 --max-failures=2 -- train.py --epochs 5"
+    )
+    assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"]) == (True, 600)
+    cluster = spec["rayClusterSpec"]
+    (group,) = cluster["workerGroupSpecs"]
+    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    (worker,) = group["template"]["spec"]["containers"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (3, 3, 3)
+    assert worker["resources"] == {"limits": {"cpu": 2, "nvidia.com/gpu": 1}}
+    assert head["resources"] == {"limits": {"cpu": 2}}
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert "command" not in worker
+
+
 @pytest.mark.parametrize(("cards", "total"), [(None, "3"), (8, "24")])
 def test_ascendjob_counts_cards(cards: int | None, total: str) -> None:
     resources = {"limits": {"huawei.com/Ascend910": cards}} if cards else {}
@@ -188,7 +206,9 @@ IMAGE_ONLY = put(yaml.safe_load(JOB), "spec.msReplicaSpecs.Worker.template.spec.
         (SERVERS, "AscendJob", "spec.msReplicaSpecs.PS: must be absent"),
         (IMAGE_ONLY, "MPIJob", "containers[0].command: is required: mpirun starts it"),
         (IMAGE_ONLY, "volcano", "containers[0].command: is required, since the entry point is put before it"),
-        (SERVERS, "RayJob", "kind: must be one of MPIJob, TrainJob, AscendJob, volcano, legacy, first-generation"),
+        (SERVERS, "RayJob", "spec.msReplicaSpecs.PS: must be absent, RayJob has no parameter servers"),
+        (IMAGE_ONLY, "RayJob", "containers[0].command: must be a Python command such as [python, train.py], got []"),
+        (SERVERS, "KatibJob", "kind: must be one of MPIJob, TrainJob, AscendJob, volcano, RayJob, legacy"),
     ],
 )
 def test_refusals(document: dict[str, Any], kind: str, error: str) -> None:

@@ -1,0 +1,227 @@
+"""MindSporeTrainer: data-parallel MindSpore training on Ray Train's workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import ray
+from ray.train import DataConfig, RunConfig, ScalingConfig
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from kfp_mindspore.local.cores import list_cores
+from kfp_mindspore.local.ports import list_free_ports
+from kfp_mindspore.ray.session import use_train_session
+from kfp_mindspore.ray.version import check_ray
+from kfp_mindspore.settings import (
+    CORES_VARIABLE,
+    NODE_ID_VARIABLE,
+    PEER_LOST_EXIT_CODE,
+    REQUESTED_WORKERS_VARIABLE,
+    ROLE_VARIABLE,
+    SCHEDULER_HOST_VARIABLE,
+    SCHEDULER_PORT_VARIABLE,
+    SCHEDULER_ROLE,
+    THREADS_VARIABLE,
+    TOPOLOGY_DEFAULTS,
+    WORKER_COUNT_VARIABLE,
+    WORKER_ROLE,
+)
+from kfp_mindspore.training.distributed import init_distributed
+
+_SHUTDOWN_SECONDS = 5.0
+# Set in a worker whose group is shut down in order.
+_is_over = threading.Event()
+
+
+@dataclass
+class MindSporeConfig(BackendConfig):
+    """MindSpore's cluster on Ray Train's workers.
+
+    Args:
+        bind_cores: Whether several workers on a node are bound to equal shares of its cores. MindSpore's threads wait
+            in loops: workers on the same cores delay each other.
+        requested_workers: Workers whose result fewer workers reproduce; the trainer sets scaling_config's maximum.
+    """
+
+    bind_cores: bool = True
+    requested_workers: int = 1
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The class that starts and ends the cluster."""
+        return MindSporeBackend
+
+    @property
+    def train_func_context(self) -> Callable[[], AbstractContextManager[None]]:
+        """Context of each worker's train loop: `fit` reports to Ray."""
+        return use_train_session
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, for Ray's state export."""
+        return asdict(self)
+
+
+class MindSporeTrainer(DataParallelTrainer):
+    """Train with MindSpore on several of Ray's workers.
+
+    `kfp_mindspore.training.fit` runs unchanged in the train loop: each step's batch is divided among the workers, each
+    checkpoint is reported to Ray with its metrics, and after a failure training resumes from the last report. Another
+    loop finds the variables of MindSpore's cluster (MS_ROLE …) set and calls `mindspore.communication.init`.
+
+    Args:
+        train_loop_per_worker: Function without arguments or with `train_loop_config`, run in each worker.
+        train_loop_config: Its argument.
+        mindspore_config: The cluster; default MindSporeConfig().
+        scaling_config: Workers and their resources; `num_workers=(min, max)` trains with what is available, with the
+            result of max workers.
+        dataset_config: How `datasets` are divided.
+        run_config: Name, storage path, failure and checkpoint policies.
+        datasets: Ray Datasets by name, for `ray.train.get_dataset_shard`.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        mindspore_config: MindSporeConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: DataConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: dict[str, Any] | None = None,
+    ) -> None:
+        requested = max(1, (scaling_config or ScalingConfig()).max_workers)
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=replace(mindspore_config or MindSporeConfig(), requested_workers=requested),
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=run_config,
+            datasets=datasets,
+        )
+
+
+class MindSporeBackend(Backend):
+    """Starts MindSpore's scheduler beside rank 0 and prepares the workers.
+
+    Ray shares one object per controller, which has one group at a time.
+    """
+
+    def __init__(self) -> None:
+        self._scheduler: Any = None
+
+    def on_start(self, worker_group: Any, backend_config: MindSporeConfig) -> None:
+        """Start the cluster."""
+        nodes = worker_group.execute(_describe_node)
+        variables = {REQUESTED_WORKERS_VARIABLE: str(backend_config.requested_workers)}
+        if len(nodes) > 1:
+            self._scheduler, address = worker_group.execute_single(0, _start_scheduler, len(nodes))
+            variables |= address
+        shares = share_cores(nodes) if backend_config.bind_cores else [{} for _ in nodes]
+        ray.get(
+            [
+                worker_group.execute_single_async(rank, _set_up_worker, {**variables, **share}, rank, self._scheduler)
+                for rank, share in enumerate(shares)
+            ]
+        )
+
+    def on_shutdown(self, worker_group: Any, backend_config: MindSporeConfig) -> None:
+        """End the scheduler; dead or blocked workers are not waited for."""
+        if self._scheduler is not None:
+            ended = worker_group.execute_async(_is_over.set)
+            ray.wait(ended, num_returns=len(ended), timeout=_SHUTDOWN_SECONDS)
+            ray.kill(self._scheduler)
+            self._scheduler = None
+
+
+class _Scheduler:
+    """MindSpore's scheduler in an actor, which Ray ends with its owner, rank 0."""
+
+    def choose_address(self) -> tuple[str, int]:
+        """Return an IP address and a free port; MindSpore refuses host names."""
+        return ray.util.get_node_ip_address(), list_free_ports(1)[0]
+
+    def serve(self, variables: Mapping[str, str]) -> None:
+        """Serve the workers until they have exited."""
+        os.environ.update(variables)
+        try:
+            init_distributed()
+        except RuntimeError as error:
+            raise SystemExit(f"MindSpore's scheduler has failed: {error}") from error
+
+    def ping(self) -> None:
+        """Return at once; never while the scheduler serves."""
+
+
+def share_cores(nodes: Sequence[tuple[str, Sequence[int]]]) -> list[dict[str, str]]:
+    """Divide each node's cores among its workers.
+
+    Args:
+        nodes: Node ID and core numbers by rank.
+
+    Returns:
+        Environment variables by rank; none for a worker alone on its node, or with less than a core.
+    """
+    counts = Counter(node for node, _ in nodes)
+    used: dict[str, int] = defaultdict(int)
+    found = []
+    for node, cores in nodes:
+        share = len(cores) // counts[node]
+        first = used[node]
+        used[node] += share
+        if counts[node] == 1 or not share:
+            found.append({})
+        else:
+            own = cores[first : first + share]
+            found.append({CORES_VARIABLE: ",".join(map(str, own)), THREADS_VARIABLE: str(share)})
+    return found
+
+
+def _describe_node() -> tuple[str, list[int]]:
+    """Return this worker's node ID and its core numbers."""
+    check_ray()
+    return ray.get_runtime_context().get_node_id(), list_cores()
+
+
+def _start_scheduler(workers: int) -> tuple[Any, dict[str, str]]:
+    """Start the scheduler on this worker's node, in its runtime environment, and return it and its address."""
+    place = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    scheduler = ray.remote(_Scheduler).options(num_cpus=0, scheduling_strategy=place).remote()
+    host, port = ray.get(scheduler.choose_address.remote())
+    variables = {
+        **TOPOLOGY_DEFAULTS,
+        SCHEDULER_HOST_VARIABLE: host,
+        SCHEDULER_PORT_VARIABLE: str(port),
+        WORKER_COUNT_VARIABLE: str(workers),
+    }
+    scheduler.serve.remote({**variables, ROLE_VARIABLE: SCHEDULER_ROLE, NODE_ID_VARIABLE: "scheduler"})
+    return scheduler, variables
+
+
+def _set_up_worker(variables: Mapping[str, str], rank: int, scheduler: Any) -> None:
+    """Set this worker's variables before MindSpore is imported, and watch the scheduler."""
+    os.environ.update(variables)
+    if scheduler is not None:
+        os.environ.update({ROLE_VARIABLE: WORKER_ROLE, NODE_ID_VARIABLE: str(rank)})
+        threading.Thread(target=_exit_with, args=(scheduler,), name="scheduler watch", daemon=True).start()
+
+
+def _exit_with(scheduler: Any) -> None:
+    """End this process when the scheduler or its owner has died: a collective would wait for the time-out."""
+    try:
+        while True:
+            ray.get(scheduler.ping.remote())
+    except ray.exceptions.RayActorError:
+        if not _is_over.is_set():
+            print("MindSpore's scheduler or rank 0 is lost: ending this worker", file=sys.stderr, flush=True)
+            os._exit(PEER_LOST_EXIT_CODE)

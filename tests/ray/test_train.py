@@ -1,0 +1,76 @@
+"""MindSporeTrainer: `fit` on Ray Train's workers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.msjob import LocalBackend, MSJobClient, build_msjob
+from tests.ray import loops
+
+pytestmark = pytest.mark.mindspore
+
+
+def run_trainer(tmp_path: Path, workers: Any, config: dict[str, Any] | None = None, failures: int = 0) -> Any:
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+
+    from kfp_mindspore.ray import MindSporeTrainer
+
+    return MindSporeTrainer(
+        loops.train,
+        train_loop_config=config or {},
+        scaling_config=ScalingConfig(num_workers=workers),
+        run_config=RunConfig(
+            name="run",
+            storage_path=str(tmp_path),
+            failure_config=FailureConfig(max_failures=failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+        ),
+    ).fit()
+
+
+def read_weights(path: Path | str) -> dict[str, np.ndarray]:
+    import mindspore
+
+    found = Checkpoint.open(path)
+    parameters = mindspore.load_checkpoint(str(found.network_file))
+    return {name: value.asnumpy() for name, value in parameters.items()}
+
+
+@pytest.fixture(scope="module")
+def result(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the result of an undisturbed run with two workers."""
+    return run_trainer(tmp_path_factory.mktemp("ray"), 2)
+
+
+def test_two_workers_train_like_msjob(result: Any, isolated_home: Path) -> None:
+    client = MSJobClient(LocalBackend())
+    command = [sys.executable, loops.__file__, str(isolated_home / "out")]
+    client.create_job(build_msjob("ray-peer", command=command, workers=2))
+    client.wait_for_job_conditions("ray-peer")
+    expected, found = read_weights(isolated_home / "out" / "checkpoint"), read_weights(result.checkpoint.path)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_metrics_are_reported_with_checkpoints(result: Any) -> None:
+    assert result.metrics["epoch"] == loops.EPOCHS
+    assert result.metrics["step"] == 6 * loops.EPOCHS
+    assert 0 < result.metrics["loss"] < 1.5
+    assert len(result.best_checkpoints) == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killed_worker_resumes_with_the_same_weights(rank: int, result: Any, tmp_path: Path) -> None:
+    marker = str(tmp_path / "killed")
+    found = run_trainer(tmp_path, 2, {"callbacks": lambda: loops.kill_once(marker, rank, 15)}, failures=1)
+    assert Path(marker).exists()
+    expected = read_weights(result.checkpoint.path)
+    for name, value in read_weights(found.checkpoint.path).items():
+        np.testing.assert_array_equal(expected[name], value)
