@@ -57,7 +57,7 @@ def run_script(
 
     least = min_workers or workers
     trainer = MindSporeTrainer(
-        _run_words,
+        _train,
         train_loop_config={"words": list(words), "directory": str(Path.cwd())},
         scaling_config=ScalingConfig(
             num_workers=workers if least == workers else (least, workers), resources_per_worker=resources_per_worker
@@ -80,17 +80,30 @@ def run_script(
             ray.shutdown()
 
 
-def _run_words(config: dict[str, Any]) -> None:
-    """Run the script in a worker, as Python runs it: Ray's working directory is another one."""
-    words, directory = config["words"], config["directory"]
+def _train(config: dict[str, Any]) -> None:
+    run_words(config["words"], config["directory"])
+
+
+def run_words(words: Sequence[str], directory: str) -> None:
+    """Run a script or module in this process as Python runs it.
+
+    Args:
+        words: The script or `-m module`, and its arguments.
+        directory: Where it runs: Ray's working directory is another one.
+    """
     os.chdir(directory)
     is_module = words[0] == "-m"
     sys.argv = list(words[1:] if is_module else words)
     sys.path.insert(0, directory if is_module else str(Path(words[0]).resolve().parent))
-    if is_module:
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(words[0], run_name="__main__")
+    try:
+        if is_module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        # `sys.exit(main())` ends a script; in Ray it would end the worker.
+        if end.code:
+            raise KfpMindSporeError(f"{' '.join(words)}: ended with exit code {end.code}") from end
 
 
 def main(argv: Sequence[str] | None = None) -> int:

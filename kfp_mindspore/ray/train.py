@@ -138,7 +138,7 @@ class MindSporeBackend(Backend):
     def on_shutdown(self, worker_group: Any, backend_config: MindSporeConfig) -> None:
         """End the scheduler; dead or blocked workers are not waited for."""
         if self._scheduler is not None:
-            ended = worker_group.execute_async(_is_over.set)
+            ended = worker_group.execute_async(_stop_watch)
             ray.wait(ended, num_returns=len(ended), timeout=_SHUTDOWN_SECONDS)
             ray.kill(self._scheduler)
             self._scheduler = None
@@ -174,7 +174,7 @@ def share_cores(nodes: Sequence[tuple[str, Sequence[int]]]) -> list[dict[str, st
     """
     counts = Counter(node for node, _ in nodes)
     used: dict[str, int] = defaultdict(int)
-    found = []
+    found: list[dict[str, str]] = []
     for node, cores in nodes:
         share = len(cores) // counts[node]
         first = used[node]
@@ -214,6 +214,11 @@ def _set_up_worker(variables: Mapping[str, str], rank: int, scheduler: Any) -> N
     if scheduler is not None:
         os.environ.update({ROLE_VARIABLE: WORKER_ROLE, NODE_ID_VARIABLE: str(rank)})
         threading.Thread(target=_exit_with, args=(scheduler,), name="scheduler watch", daemon=True).start()
+
+
+def _stop_watch() -> None:
+    """Keep this worker alive when the scheduler ends, as its group is shut down."""
+    _is_over.set()
 
 
 def _exit_with(scheduler: Any) -> None:

@@ -141,7 +141,8 @@ def test_rayjob_trains_in_workers_and_drives_from_head() -> None:
     (manifest,) = MSJob.from_yaml(JOB).to("RayJob")
     spec = manifest["spec"]
     assert spec["entrypoint"] == (
-        "python -m kfp_mindspore.ray.job --name=lenet --workers=3 --min-workers=3 --max-failures=2 -- train.py --epochs 5"
+        "python -m kfp_mindspore.ray.job --name=lenet --workers=3 --min-workers=3 --max-failures=2 "
+        "-- train.py --epochs 5"
     )
     assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"]) == (True, 600)
     cluster = spec["rayClusterSpec"]
