@@ -63,8 +63,6 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     words = [str(command[0]), *_ENTRYPOINT, f"--name={job.name}", *numbers, "--", *map(str, command[1:])]
     spec: dict[str, Any] = {
         "entrypoint": shlex.join(words),
-        # The operator submits by HTTP: no pod with a second image.
-        "submissionMode": "HTTPMode",
         "suspend": policy.suspend or None,
         "activeDeadlineSeconds": policy.active_deadline_seconds,
         "shutdownAfterJobFinishes": True,
