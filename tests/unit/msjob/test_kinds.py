@@ -208,7 +208,7 @@ IMAGE_ONLY = put(yaml.safe_load(JOB), "spec.msReplicaSpecs.Worker.template.spec.
         (IMAGE_ONLY, "MPIJob", "containers[0].command: is required: mpirun starts it"),
         (IMAGE_ONLY, "volcano", "containers[0].command: is required, since the entry point is put before it"),
         (SERVERS, "RayJob", "spec.msReplicaSpecs.PS: must be absent, RayJob has no parameter servers"),
-        (IMAGE_ONLY, "RayJob", "containers[0].command: must be a Python command such as [python, train.py], got []"),
+        (IMAGE_ONLY, "RayJob", "containers[0].command: must be a Python command such as [python, train.py], got"),
         (SERVERS, "KatibJob", "kind: must be one of MPIJob, TrainJob, AscendJob, volcano, RayJob, legacy"),
     ],
 )
