@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import MissingExtraError, UserError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -24,13 +24,16 @@ class Vocabulary:
         eos_ids: Tokens that end an answer; at least one.
 
     Raises:
+        MissingExtraError: tokenizers or llguidance is not installed.
         UserError: The tokenizer cannot be read.
     """
 
     def __init__(self, file: Path, size: int, eos_ids: Iterable[int]) -> None:
-        from llguidance import LLTokenizer
-        from tokenizers import Tokenizer
-
+        try:
+            from llguidance import LLTokenizer
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise MissingExtraError(error.name or "tokenizers", "lm") from None
         self.size = size
         self.eos_ids = frozenset(eos_ids)
         try:

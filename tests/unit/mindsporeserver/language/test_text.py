@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_mindspore.errors import MissingExtraError, UserError
 from mindsporeserver.language.text import TextBuffer, Vocabulary
 
 
@@ -56,3 +59,13 @@ def test_text_ends_before_first_stop_text(text: str, stops: list[str]) -> None:
 
 def test_special_tokens_among_stop_texts_are_found(vocabulary: Vocabulary) -> None:
     assert vocabulary.list_stop_ids(["<|im_start|>", "the", "<tool_call>"]) == {1}
+
+
+def test_missing_library_and_broken_tokenizer_are_user_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json: not a tokenizer that can be served"):
+        Vocabulary(file, 10, [0])
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(MissingExtraError, match="llguidance is not installed"):
+        Vocabulary(file, 10, [0])
