@@ -17,7 +17,7 @@ from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.network import import_callable
 from kfp_mindspore.settings import IMAGE_VARIABLE
-from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.options import ENGINES, MSJOB, SweepOptions
 from kfp_mindspore.sweeps.space import read_declaration
 
 if TYPE_CHECKING:
@@ -74,6 +74,13 @@ def add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @add_directory
 @add_training_options
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=MSJOB,
+    show_default=True,
+    help="What runs the trials: MSJobs, or Ray Tune with one process each.",
+)
 @add_target_options
 @add_json_option
 def run(
@@ -86,6 +93,7 @@ def run(
     fixed: tuple[tuple[str, str], ...],
     workers: int,
     options: SweepOptions,
+    engine: str,
     target: BackendOptions,
     as_json: bool,
 ) -> None:
@@ -97,8 +105,9 @@ def run(
         read_space(space),
         directory=directory,
         output=output,
-        client=target.make_client(),
+        client=target.make_client() if engine == MSJOB else None,
         on_trial=None if as_json else print_trial,
+        engine=engine,
         **vars(options),
     )
     print_best(result, as_json=as_json)

@@ -57,8 +57,10 @@ class RaySession:
             return
         path = Path(self._directory.name) / snapshot.name
         snapshot.write(path)
-        metrics = {name: snapshot.description[name] for name in ("epoch", "step")}
-        self._report({**metrics, **snapshot.description["metrics"]}, checkpoint=self._class.from_directory(str(path)))
+        described = snapshot.description
+        is_finished = described["training"]["stopped"] or described["epoch"] == described["training"]["epochs"]
+        metrics = {"epoch": described["epoch"], "step": described["step"], "finished": bool(is_finished)}
+        self._report({**metrics, **described["metrics"]}, checkpoint=self._class.from_directory(str(path)))
         for file in path.iterdir():
             file.unlink()
         path.rmdir()

@@ -22,7 +22,7 @@ from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
-from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, SweepOptions
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, RAY, SweepOptions
 from kfp_mindspore.sweeps.population import Member, list_generations, plan_generation
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
@@ -59,6 +59,7 @@ def sweep(
     client: MSJobClient | None = None,
     jobs: TrialJobs | None = None,
     on_trial: Callable[[TrialResult], None] | None = None,
+    engine: str = "msjob",
     **options: Any,
 ) -> SweepResult:
     """Run trials of a training with other parameters, and return them all.
@@ -77,6 +78,7 @@ def sweep(
         client: For the jobs; by default the backend that KFP_MINDSPORE_BACKEND names.
         jobs: Another place that runs the trials, to which `template` then belongs, JSON types.
         on_trial: Called with each trial that has ended.
+        engine: `msjob`, or `ray` for trials that Ray Tune runs, each one process; see `sweeps.tune.run_on_ray`.
         **options: Further fields of `SweepOptions`.
 
     Raises:
@@ -89,6 +91,14 @@ def sweep(
     if list_generations(given) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:
         raise UserError(f"sweep: {given.pruner} sets the parameter epochs", hint="Set interval and trials instead.")
     folder = Path(directory).absolute()
+    if engine == RAY:
+        from kfp_mindspore.sweeps.tune import run_on_ray
+
+        result = run_on_ray(folder, template, parsed, given)
+        if on_trial is not None:
+            for trial in result.trials:
+                on_trial(trial)
+        return result
     description = {
         "template": dict(template),
         "space": list(parsed.to_dict().items()),

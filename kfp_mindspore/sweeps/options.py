@@ -12,6 +12,7 @@ from kfp_mindspore.options import check_options, option
 
 SAMPLERS = ("tpe", "random", "grid", "gp", "cmaes")
 PBT, HALVING = "pbt", "halving"
+ENGINES = (MSJOB, RAY) = ("msjob", "ray")
 PRUNERS = ("asha", "hyperband", "median", "none", HALVING, PBT)
 CHECKPOINT_BYTES = "checkpoint_bytes"
 MINIMIZED = ("loss", "eval_loss", CHECKPOINT_BYTES)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def train(config: dict[str, Any]) -> Any:
     labels = inputs[:, :4].argmax(axis=1).astype(np.int32)
     training.set_seed(3)
     network = nn.Dense(8, 4)
-    optimizer = nn.Adam(network.trainable_params(), learning_rate=0.05)
+    optimizer = nn.Adam(network.trainable_params(), learning_rate=config.get("learning_rate", 0.05))
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     options = training.TrainingConfig(epochs=EPOCHS, batch_size=16, verbose=False, **config.get("options", {}))
     return training.fit(
@@ -52,4 +52,8 @@ def kill_once(marker: str, rank: int, step: int) -> Any:
 
 
 if __name__ == "__main__":
-    train({"options": {"output_dir": sys.argv[1]}})
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output-dir")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    given = parser.parse_args()
+    train({"options": {"output_dir": given.output_dir}, "learning_rate": given.learning_rate})

@@ -50,7 +50,7 @@ def result(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_two_workers_train_like_msjob(result: Any, isolated_home: Path) -> None:
     client = MSJobClient(LocalBackend())
-    command = [sys.executable, loops.__file__, str(isolated_home / "out")]
+    command = [sys.executable, loops.__file__, "--output-dir", str(isolated_home / "out")]
     client.create_job(build_msjob("ray-peer", command=command, workers=2))
     client.wait_for_job_conditions("ray-peer")
     expected, found = read_weights(isolated_home / "out" / "checkpoint"), read_weights(result.checkpoint.path)
