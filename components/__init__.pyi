@@ -14,6 +14,7 @@ from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
 from .training.compress_model.component import compress_model as compress_model
 from .training.export_mindir.component import export_mindir as export_mindir
+from .training.ray_job.component import ray_job as ray_job
 from .training.stop_msjobs.component import stop_msjobs as stop_msjobs
 from .training.sweep_msjob.component import sweep_msjob as sweep_msjob
 from .training.train_msjob.component import train_msjob as train_msjob

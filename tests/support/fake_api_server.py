@@ -22,7 +22,7 @@ TICK_SECONDS = 0.02
 _COLLECTIONS = frozenset(
     {
         *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
-        *("configmaps", "secrets", "persistentvolumeclaims", "workflows", "trainjobs"),
+        *("configmaps", "secrets", "persistentvolumeclaims", "workflows", "trainjobs", "rayjobs"),
     }
 )
 

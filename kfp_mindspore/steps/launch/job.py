@@ -109,6 +109,10 @@ class StepJobs:
             job.metadata["annotations"][LEASE_ANNOTATION] = format_lease()
         return self.client.backend.create(job)
 
+    def is_drained(self) -> bool:
+        """Return whether this step's pod is being deleted, so that a retry adopts its jobs."""
+        return self._step is not None and self._step.is_deleted()
+
     def cancel(self, jobs: Iterable[MSJob], error: BaseException) -> None:
         """Request deletion for unfinished jobs when this process ends before them, unless a step retry adopts them.
 
@@ -118,7 +122,7 @@ class StepJobs:
         """
         # Kubeflow Pipelines closes stdout when it terminates a step.
         is_terminated = isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError))
-        if self.has_lease and (not is_terminated or (self._step is not None and self._step.is_deleted())):
+        if self.has_lease and (not is_terminated or self.is_drained()):
             return
         for job in jobs:
             with contextlib.suppress(KfpMindSporeError):

@@ -1,0 +1,78 @@
+"""Component that trains a model on Ray."""
+
+from kfp import dsl
+from kfp.dsl import HTML, Dataset, Input, Metrics, Model, Output
+
+
+@dsl.component(
+    base_image="kfp-mindspore.invalid/python:placeholder",
+    install_kfp_package=False,
+    task_config_passthroughs=[
+        dsl.TaskConfigField.RESOURCES,
+        dsl.TaskConfigField.KUBERNETES_AFFINITY,
+        dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+        dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+        dsl.TaskConfigField.KUBERNETES_VOLUMES,
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+    ],
+)
+def ray_job(
+    model: Output[Model],
+    metrics: Output[Metrics],
+    curves: Output[HTML],
+    command: list[str],
+    dataset: Input[Dataset] = None,
+    args: list[str] = [],
+    hyperparameters: dict = {},
+    workers: int = 1,
+    image: str = "",
+    env: dict = {},
+    restart_policy: str = "OnFailure",
+    backoff_limit: int = 3,
+    active_deadline_seconds: int = 0,
+    job_name: str = "",
+    namespace: str = "",
+    checkpoint_dir: str = "",
+    storage: str = "workspace",
+    task_config: dsl.TaskConfig = None,
+):
+    """Train on Ray by a Python command that uses `fit`, and wait until it has finished.
+
+    The command is train_msjob's: it runs in each of Ray's workers, reads its data from the directory
+    KFP_MINDSPORE_DATASET_DIR and writes its output to KFP_MINDSPORE_OUTPUT_DIR. Ray Train keeps the checkpoints that
+    `fit` reports and resumes from the newest after a failure.
+
+    On this machine Ray is started in the step. On a cluster the step creates a RayJob for KubeRay, whose head runs the
+    driver and whose worker pods have the task's resources; the image needs kfp-mindspore[ray]. A step retry adopts the
+    RayJob, a terminated run deletes it, and it belongs to the run.
+
+    Args:
+        model: The job's output: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
+        metrics: Each metric's last value in metrics.jsonl, such as loss and accuracy.
+        curves: A page with the loss and the metrics by epoch.
+        command: The Python command, such as ["python", "train.py"].
+        dataset: The dataset directory; optional.
+        args: Command arguments; integers are written without a decimal point.
+        hyperparameters: Further arguments by name; values can be pipeline parameters.
+        workers: Worker count; on a cluster a pod for each.
+        image: The pods' image; default $KFP_MINDSPORE_IMAGE, else the step's image.
+        env: The pods' environment variables by name.
+        restart_policy: Whether training resumes after a failure: `OnFailure` or `Never`.
+        backoff_limit: Failures after which the job fails.
+        active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
+        job_name: RayJob name, a DNS label of at most 47 characters; default the same for each step retry.
+        namespace: Its namespace; default the step's.
+        checkpoint_dir: Ray's storage path for later runs: a URI or a directory in a volume.
+        storage: How data reach the pods on a cluster: `workspace` or `claim:NAME/PATH`.
+        task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the pods.
+    """
+    arguments = locals()
+    from kfp_mindspore.steps.launch.ray_job import train_on_ray
+
+    train_on_ray(**arguments)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(ray_job, package_path=__file__.replace(".py", ".yaml"))

@@ -1,0 +1,250 @@
+"""The step that trains a model on Ray: in this process, or by a RayJob on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import NotFoundError, ProcessFailedError, ValidationError
+from kfp_mindspore.evaluation.curves import render_curves
+from kfp_mindspore.files import write_text
+from kfp_mindspore.kube.cluster import CancellationToken, Cluster
+from kfp_mindspore.kube.resources import PODS, Resource
+from kfp_mindspore.msjob.build import JobOptions, PodPatch
+from kfp_mindspore.msjob.kinds import export_job, rayjob
+from kfp_mindspore.msjob.kinds.common import is_python
+from kfp_mindspore.options import from_literals, to_text
+from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
+from kfp_mindspore.steps.handover.job_name import make_job_name
+from kfp_mindspore.steps.handover.storage_spec import ARTIFACTS, parse_storage
+from kfp_mindspore.steps.handover.task_config import read_task_config
+from kfp_mindspore.steps.launch.arguments import parse_numbers
+from kfp_mindspore.steps.launch.job import SPEC_ANNOTATION, StepJobs
+from kfp_mindspore.steps.launch.options import merge_task_options
+from kfp_mindspore.steps.launch.train import (
+    TrainingResult,
+    describe_model,
+    open_files,
+    read_result,
+    to_arguments,
+)
+
+if TYPE_CHECKING:
+    from kfp import dsl
+
+    from kfp_mindspore.msjob import MSJob
+
+SUCCEEDED, FAILED = "Complete", "Failed"
+# The submitter's pod, which prints the entry point's log, and how long it is read after the job's end.
+_SUBMITTER_LABEL = "batch.kubernetes.io/job-name"
+_LAST_SECONDS = 10.0
+
+
+def train_on_ray(
+    model: dsl.Model,
+    metrics: dsl.Metrics,
+    curves: dsl.HTML,
+    *,
+    command: Sequence[Any],
+    dataset: dsl.Dataset | None = None,
+    args: Sequence[Any] = (),
+    hyperparameters: Mapping[str, Any] | None = None,
+    checkpoint_dir: str = "",
+    job_name: str = "",
+    namespace: str = "",
+    task_config: dsl.TaskConfig | None = None,
+    **options: Any,
+) -> TrainingResult:
+    """Run a Python command in Ray's workers, describe its model and log its metrics.
+
+    Args:
+        model: Output artifact; its path is the job's output directory.
+        metrics: Receives each metric's last value in metrics.jsonl.
+        curves: Receives the page with the metrics by epoch.
+        command: The Python command, which uses `fit`.
+        dataset: The dataset directory; None for none.
+        args: Command arguments.
+        hyperparameters: Further arguments by name.
+        checkpoint_dir: Ray's storage path for later runs; empty for one that is deleted at the end.
+        job_name: RayJob name; empty for one derived from the output root.
+        namespace: Its namespace; empty for the step's.
+        task_config: What the pipeline has set on the task, for the pods.
+        **options: Fields of `JobOptions`, as the component's arguments have them.
+
+    Raises:
+        ValidationError: An argument is invalid; the message names it.
+        ProcessFailedError: The job failed, or its output directory is empty.
+    """
+    given = merge_task_options(from_literals(JobOptions, **options))
+    parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
+    is_remote = get_backend_name() == KUBERNETES
+    errors = [] if parts and is_python(parts[0]) else [f"command: must be a Python command, got {parts[:1]}"]
+    if is_remote and parse_storage(given.storage).kind == ARTIFACTS:
+        errors.append("storage: must be workspace or claim:NAME/PATH, Ray's pods need a shared volume, got artifacts")
+    if errors:
+        raise ValidationError(errors, subject="ray_job")
+    root = model.uri.rstrip("/").rpartition("/")[0]
+    pod = read_task_config(task_config)
+    files = open_files(
+        given.storage,
+        root=root,
+        output_dir=model.path,
+        output_uri=model.uri,
+        dataset_dir=dataset.path if dataset else "",
+        dataset_uri=dataset.uri if dataset else "",
+        checkpoint_dir=checkpoint_dir,
+        command=parts,
+        patch=pod,
+    )
+    name = job_name or make_job_name(root)
+    namespace = namespace or get_namespace() or "default"
+    with files.explain_failures():
+        if is_remote:
+            merged = given.merge({"env": files.directories})
+            run_rayjob(StepJobs(root, namespace), name, parts, merged, (pod or PodPatch()).merge(files.patch))
+        else:
+            _run_here(name, parts[1:], given, files.directories)
+    described = TrainingResult(name, namespace, given.workers, tuple(parts), parse_numbers(hyperparameters or {}))
+    result = read_result(files, described)
+    describe_model(model, metrics, result)
+    write_text(Path(curves.path), render_curves(f"RayJob {name}", {name: result.history}))
+    return result
+
+
+def _run_here(name: str, words: Sequence[str], options: JobOptions, directories: Mapping[str, str]) -> None:
+    """Train on a Ray that is started in this process."""
+    from kfp_mindspore.ray.job import run_script
+
+    os.environ.update({**{item: str(value) for item, value in options.env.items()}, **directories})
+    run_script(words, name=name, workers=options.workers, max_failures=options.backoff_limit or 0)
+
+
+def run_rayjob(jobs: StepJobs, name: str, command: Sequence[str], options: JobOptions, pod: PodPatch) -> None:
+    """Create a RayJob or adopt an earlier attempt's, print its log and wait for its end.
+
+    Args:
+        jobs: The step's access to its jobs.
+        name: RayJob name.
+        command: The Python command.
+        options: The job's options.
+        pod: Additions to the pods.
+
+    Raises:
+        ProcessFailedError: It failed.
+    """
+    from kfp_mindspore.local.interrupts import Interrupts
+
+    job = jobs.build(name, command, options, pod=pod)
+    client = RayJobs(Cluster(), job)
+    with Interrupts() as interrupts:
+        with interrupts.held():
+            client.submit()
+        try:
+            interrupts.raise_pending()
+            client.follow()
+        except (SystemExit, KeyboardInterrupt, BrokenPipeError):
+            # Not when the step's pod is drained: its retry adopts the job.
+            if not jobs.is_drained():
+                client.cancel()
+            raise
+
+
+class RayJobs:
+    """A step's RayJob on a cluster.
+
+    Args:
+        cluster: The cluster.
+        job: The MSJob that describes it.
+    """
+
+    def __init__(self, cluster: Cluster, job: MSJob) -> None:
+        (self._manifest,) = export_job(job, rayjob.KIND.name).manifests
+        # A conversion carries no owner; this one is the step's run.
+        if owners := job.metadata.get("ownerReferences"):
+            self._manifest["metadata"]["ownerReferences"] = owners
+        self._cluster, self._name, self._namespace = cluster, job.name, job.namespace
+        self._resource: Resource = cluster.resolve_resource(rayjob.KIND.api_version, rayjob.KIND.kind)
+        self._uid = ""
+
+    def submit(self) -> None:
+        """Create the job; one that an earlier attempt of this step has submitted is adopted unless it has failed."""
+        with contextlib.suppress(NotFoundError):
+            present = self._cluster.get(self._resource, self._name, self._namespace)
+            digests = [
+                item["metadata"].get("annotations", {}).get(SPEC_ANNOTATION) for item in (present, self._manifest)
+            ]
+            is_kept = not present["metadata"].get("deletionTimestamp") and _read_state(present) != FAILED
+            if digests[0] == digests[1] and is_kept:
+                print(f"Adopting RayJob {self._name} of an earlier attempt of this step", flush=True)
+                self._uid = present["metadata"]["uid"]
+                return
+            self._cluster.delete(self._resource, self._name, self._namespace, propagation="Foreground")
+            for objects in self._cluster.watch(self._resource, self._namespace, fields=f"metadata.name={self._name}"):
+                if not objects:
+                    break
+        created = self._cluster.create(self._resource, self._manifest, self._namespace)
+        self._uid = created["metadata"]["uid"]
+
+    def follow(self) -> None:
+        """Print the entry point's log and return when the job has succeeded.
+
+        Raises:
+            ProcessFailedError: It failed, or was deleted.
+        """
+        token = CancellationToken()
+        reader = threading.Thread(target=self._print_log, args=(token,), name="log of RayJob", daemon=True)
+        reader.start()
+        shown = ""
+        try:
+            for objects in self._cluster.watch(
+                self._resource, self._namespace, fields=f"metadata.name={self._name}", token=token
+            ):
+                found = objects.get(self._name)
+                if found is None or found["metadata"]["uid"] != self._uid:
+                    raise ProcessFailedError(f"RayJob {self._name}: was deleted before its end")
+                state = _read_state(found)
+                if state not in ("", shown):
+                    print(f"RayJob {self._name}: {state}", flush=True)
+                    shown = state
+                if state == SUCCEEDED and found["status"].get("jobStatus") == "SUCCEEDED":
+                    reader.join(_LAST_SECONDS)
+                    return
+                if state in (SUCCEEDED, FAILED):
+                    reader.join(_LAST_SECONDS)
+                    status = found["status"]
+                    raise ProcessFailedError(
+                        f"RayJob {self._name}: failed ({status.get('reason') or status.get('jobStatus')}): "
+                        f"{status.get('message', '')}"
+                    )
+        finally:
+            token.cancel()
+
+    def cancel(self) -> None:
+        """Request the job's deletion, with its cluster."""
+        with contextlib.suppress(NotFoundError):
+            self._cluster.delete(self._resource, self._name, self._namespace, uid=self._uid)
+
+    def _print_log(self, token: CancellationToken) -> None:
+        """Print the submitter's log from its first line."""
+        label = f"{_SUBMITTER_LABEL}={self._name}"
+        for pods in self._cluster.watch(PODS, self._namespace, labels=label, token=token):
+            started = [pod for pod in pods.values() if pod["status"].get("phase") not in (None, "Pending")]
+            if started:
+                metadata = started[0]["metadata"]
+                for line in self._cluster.stream_log(
+                    metadata["name"], self._namespace, uid=metadata["uid"], token=token
+                ):
+                    print(line, flush=True)
+                return
+
+
+def _read_state(document: Mapping[str, Any]) -> str:
+    return str((document.get("status") or {}).get("jobDeploymentStatus") or "")
+
+
+def _read_digest(document: Mapping[str, Any]) -> str:
+    return str((document["metadata"].get("annotations") or {}).get(SPEC_ANNOTATION) or "")
