@@ -31,9 +31,14 @@ OPTIONAL = {
     "build": {"images"},
     "register": {"registry"},
     "deploy": {"registry"},
+    "ray_job": {"ray"},
 }
-# The second one names its extra when the library is missing.
-EXEMPT = {"kfp_mindspore.inference.backends.local", "kfp_mindspore.transform.subwords"}
+# The other ones name their extra when the library is missing.
+EXEMPT = {
+    "kfp_mindspore.inference.backends.local",
+    "kfp_mindspore.transform.subwords",
+    "kfp_mindspore.sweeps.tune",
+}
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 
