@@ -24,4 +24,4 @@ def test_digits_are_trained_on_ray(run_component, lifecycle) -> None:
     model = outputs.artifacts["model"]
     assert (Path(model["uri"]) / "checkpoint" / "checkpoint.json").is_file()
     assert json.loads((Path(model["uri"]) / "checkpoint" / "checkpoint.json").read_text())["training"]["workers"] == 2
-    assert 0 < outputs.artifacts["metrics"]["metadata"]["accuracy"] <= 1
+    assert 0 < outputs.artifacts["metrics"]["metadata"]["validation.accuracy"] <= 1
