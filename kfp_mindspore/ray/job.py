@@ -29,7 +29,7 @@ def run_script(
     name: str = "training",
     resources_per_worker: dict[str, float] | None = None,
 ) -> Any:
-    """Train by a script on the Ray that runs here, or on one started for this process; return Ray's result.
+    """Train by a script on the Ray in RAY_ADDRESS, or on one started for this process; return Ray's result.
 
     A second call with the same name and storage path resumes from the last report.
 
@@ -70,7 +70,7 @@ def run_script(
     )
     own = not ray.is_initialized()
     if own:
-        ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False)
+        _connect(ray)
     try:
         return trainer.fit()
     except TrainingFailedError as error:
@@ -78,6 +78,14 @@ def run_script(
     finally:
         if own:
             ray.shutdown()
+
+
+def _connect(ray: Any) -> None:
+    """Connect to the Ray in RAY_ADDRESS, which its jobs have, or start one: `ray.init` alone joins a stranger's."""
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init()
+    else:
+        ray.init(address="local", include_dashboard=False)
 
 
 def _train(config: dict[str, Any]) -> None:
