@@ -141,3 +141,179 @@ def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArr
     exponents = np.arange(0, config.head_size, 2) / config.head_size
     angles = np.outer(np.arange(config.max_length), (config.rope_theta or 1.0) ** -exponents)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> Any:
+    """Normalise the last axis by the weight at `index`, and with layer norm the bias behind it."""
+    if config.norm == "layer":
+        hidden = hidden - ops.mean(hidden, -1, True)
+    scale = ops.rsqrt(ops.mean(hidden * hidden, -1, True) + config.epsilon)
+    hidden = hidden * scale * weights[index]
+    if config.norm == "layer":
+        hidden = hidden + weights[index + 1]
+    return hidden
+
+
+class _Block(nn.Cell):
+    """One layer; `weights` are all of the decoder's, and the attributes positions among them."""
+
+    def __init__(self, config: DecoderConfig, names: dict[str, int], index: int) -> None:
+        super().__init__()
+        self.config = config
+        layer = f"layers.{index}"
+        self.norm1, self.norm2 = names[f"{layer}.norm1.weight"], names[f"{layer}.norm2.weight"]
+        self.qkv, self.out = names[f"{layer}.qkv.weight"], names[f"{layer}.out.weight"]
+        self.up, self.down = names[f"{layer}.up.weight"], names[f"{layer}.down.weight"]
+        self.q_norm, self.k_norm = names.get(f"{layer}.q_norm", -1), names.get(f"{layer}.k_norm", -1)
+        self.query = config.heads * config.head_size
+        self.key = config.kv_heads * config.head_size
+        self.half = config.head_size // 2
+        self.scale = config.head_size**-0.5
+        self.dense = ops.MatMul(transpose_b=True)
+        self.score = ops.BatchMatMul(transpose_b=True)
+        self.mix = ops.BatchMatMul()
+        self.softmax = ops.Softmax(-1)
+
+    def project(self, hidden: Any, weights: Any, index: int, bias: bool) -> Any:
+        hidden = self.dense(hidden, weights[index])
+        return hidden + weights[index + 1] if bias else hidden
+
+    def normalise(self, value: Any, weight: Any) -> Any:
+        return value * ops.rsqrt(ops.mean(value * value, -1, True) + self.config.epsilon) * weight
+
+    def rotate(self, value: Any, rotations: Any) -> Any:
+        """Rotate (B, S, heads, size) by cosines and sines, each (B, S, 1, size / 2)."""
+        first, second = value[..., : self.half], value[..., self.half :]
+        cosine, sine = rotations
+        return ops.concat((first * cosine - second * sine, second * cosine + first * sine), -1)
+
+    def activate(self, value: Any) -> Any:
+        if self.config.activation == "silu":
+            return value * ops.sigmoid(value)
+        if self.config.activation == "gelu":
+            return value * 0.5 * (1.0 + ops.erf(value * 0.7071067811865476))
+        return value * ops.sigmoid(_TWO_Z * (value + _CUBIC * value * value * value))
+
+    def construct(self, hidden: Any, rotations: Any, masks: Any, cache: Any, weights: Any) -> Any:
+        """Return the layer's output (B * S, width) and new keys and values, each (B, kv_heads, S, head_size).
+
+        Args:
+            hidden: (B * S, width).
+            rotations: Cosines and sines, or an empty tuple.
+            masks: Added to the scores: of new tokens (B, 1, S, S), and of cached ones (B, 1, 1, L).
+            cache: Keys and values, each (B, kv_heads, L, head_size), or an empty tuple.
+            weights: The decoder's.
+        """
+        config = self.config
+        batch, length = masks[0].shape[0], masks[0].shape[2]
+        groups = config.heads // config.kv_heads
+        fused = self.project(apply_norm(config, hidden, weights, self.norm1), weights, self.qkv, config.qkv_bias)
+        query = fused[:, : self.query].reshape(batch, length, config.heads, config.head_size)
+        key = fused[:, self.query : self.query + self.key].reshape(batch, length, config.kv_heads, config.head_size)
+        value = fused[:, self.query + self.key :].reshape(batch, length, config.kv_heads, config.head_size)
+        if config.qk_norm:
+            query = self.normalise(query, weights[self.q_norm])
+            key = self.normalise(key, weights[self.k_norm])
+        if config.rope_theta:
+            query, key = self.rotate(query, rotations), self.rotate(key, rotations)
+        key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
+        # Query heads that share a key head are rows of one product: keys are not repeated.
+        query = (query * self.scale).transpose(0, 2, 1, 3)
+        query = query.reshape(batch, config.kv_heads, groups * length, config.head_size)
+        scores = self.score(query, key).reshape(batch, config.heads, length, length) + masks[0]
+        if cache:
+            old = self.score(query, cache[0])
+            size = old.shape[3]
+            scores = ops.concat((old.reshape(batch, config.heads, length, size) + masks[1], scores), -1)
+        shape = (batch, config.kv_heads, groups * length, -1)
+        shares = self.softmax(scores)
+        if cache:
+            mixed = self.mix(shares[..., :size].reshape(shape), cache[1])
+            mixed = mixed + self.mix(shares[..., size:].reshape(shape), value)
+        else:
+            mixed = self.mix(shares.reshape(shape), value)
+        mixed = mixed.reshape(batch, config.heads, length, config.head_size).transpose(0, 2, 1, 3)
+        mixed = mixed.reshape(batch * length, self.query)
+        hidden = hidden + self.project(mixed, weights, self.out, config.out_bias)
+        inner = self.project(apply_norm(config, hidden, weights, self.norm2), weights, self.up, config.mlp_bias)
+        if config.gated:
+            inner = self.activate(inner[:, : config.hidden]) * inner[:, config.hidden :]
+        else:
+            inner = self.activate(inner)
+        return hidden + self.project(inner, weights, self.down, config.mlp_bias), key, value
+
+
+class Decoder(nn.Cell):
+    """A decoder without weights of its own.
+
+    Args:
+        config: Dimensions and variants.
+        cached: Whether the graph has caches as inputs.
+    """
+
+    def __init__(self, config: DecoderConfig, *, cached: bool = False) -> None:
+        super().__init__()
+        self.config, self.cached = config, cached
+        names = {name: index for index, name in enumerate(list_weights(config))}
+        self.blocks = nn.CellList([_Block(config, names, index) for index in range(config.layers)])
+        self.norm = names["norm.weight"]
+        self.head = names.get("head", 0)
+        self.first_weight = 2 * config.layers if cached else 0
+        self.dense = ops.MatMul(transpose_b=True)
+
+    def compute_hidden(self, ids: Any, positions: Any, masks: Any, tables: Any, caches: Any, weights: Any) -> Any:
+        """Return the normalised hidden states (B * S, width) and all new keys and values.
+
+        Args:
+            ids: int32 (B, S).
+            positions: int32 (B, S).
+            masks: As a block has them; a training passes its own, of packed texts.
+            tables: `compute_rotations`' cosines and sines.
+            caches: Keys and values by layer, or an empty tuple.
+            weights: In the order of `list_weights`.
+        """
+        batch, length = ids.shape
+        hidden = ops.gather(weights[0], ids.reshape(-1), 0)
+        rotations = ()
+        if self.config.rope_theta:
+            shape = (batch, length, 1, self.config.head_size // 2)
+            rows = positions.reshape(-1)
+            rotations = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
+        else:
+            hidden = hidden + ops.gather(weights[1], positions.reshape(-1), 0)
+        rows = ()
+        for index in range(self.config.layers):
+            cache = caches[2 * index : 2 * index + 2] if self.cached else ()
+            hidden, key, value = self.blocks[index](hidden, rotations, masks, cache, weights)
+            rows = rows + (key, value)
+        return apply_norm(self.config, hidden, weights, self.norm), rows
+
+    def construct(self, ids: Any, position: Any, last: Any, cosine: Any, sine: Any, *tensors: Any) -> Any:
+        """Extend sequences by S tokens.
+
+        Args:
+            ids: int32 (B, S), padded on the right.
+            position: Tokens that each sequence's cache holds, int32 (B,).
+            last: Index among the S whose logits are returned, int32 (B,).
+            cosine: See `compute_rotations`.
+            sine: See `compute_rotations`.
+            tensors: With caches, keys and values by layer, each (B, kv_heads, L, head_size); then the weights.
+
+        Returns:
+            Logits (B, V), normalised hidden states (B, S, width), new rows (2 * layers, B, kv_heads, S, head_size).
+        """
+        batch, length = ids.shape
+        steps = ms.numpy.arange(length)
+        causal = ops.where(steps[None, :] <= steps[:, None], 0.0, _MASKED).reshape(1, 1, length, length)
+        masks = (ops.tile(causal, (batch, 1, 1, 1)),)
+        caches, weights = tensors[: self.first_weight], tensors[self.first_weight :]
+        if self.cached:
+            slots = ms.numpy.arange(caches[0].shape[2])
+            old = ops.where(slots[None, :] < position[:, None], 0.0, _MASKED)
+            masks = masks + (old.reshape(batch, 1, 1, -1),)
+        # Padding may lie beyond the tables; a gather out of range breaks the graph.
+        positions = ops.minimum(position[:, None] + steps[None, :], self.config.max_length - 1)
+        hidden, rows = self.compute_hidden(ids, positions, masks, (cosine, sine), caches, weights)
+        hidden = hidden.reshape(batch, length, self.config.width)
+        chosen = hidden[ms.numpy.arange(batch), last]
+        return self.dense(chosen, weights[self.head]), hidden, ops.stack(rows, 0)
