@@ -157,9 +157,9 @@ def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> 
 class _Block(nn.Cell):
     """One layer; `weights` are all of the decoder's, and the attributes positions among them."""
 
-    def __init__(self, config: DecoderConfig, names: dict[str, int], index: int) -> None:
+    def __init__(self, config: DecoderConfig, names: dict[str, int], index: int, cached: bool) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.cached = config, cached
         layer = f"layers.{index}"
         self.norm1, self.norm2 = names[f"{layer}.norm1.weight"], names[f"{layer}.norm2.weight"]
         self.qkv, self.out = names[f"{layer}.qkv.weight"], names[f"{layer}.out.weight"]
@@ -207,6 +207,7 @@ class _Block(nn.Cell):
         config = self.config
         batch, length = masks[0].shape[0], masks[0].shape[2]
         groups = config.heads // config.kv_heads
+        size = cache[0].shape[2] if self.cached else 0
         fused = self.project(apply_norm(config, hidden, weights, self.norm1), weights, self.qkv, config.qkv_bias)
         query = fused[:, : self.query].reshape(batch, length, config.heads, config.head_size)
         key = fused[:, self.query : self.query + self.key].reshape(batch, length, config.kv_heads, config.head_size)
@@ -221,13 +222,12 @@ class _Block(nn.Cell):
         query = (query * self.scale).transpose(0, 2, 1, 3)
         query = query.reshape(batch, config.kv_heads, groups * length, config.head_size)
         scores = self.score(query, key).reshape(batch, config.heads, length, length) + masks[0]
-        if cache:
+        if self.cached:
             old = self.score(query, cache[0])
-            size = old.shape[3]
             scores = ops.concat((old.reshape(batch, config.heads, length, size) + masks[1], scores), -1)
         shape = (batch, config.kv_heads, groups * length, -1)
         shares = self.softmax(scores)
-        if cache:
+        if self.cached:
             mixed = self.mix(shares[..., :size].reshape(shape), cache[1])
             mixed = mixed + self.mix(shares[..., size:].reshape(shape), value)
         else:
@@ -255,7 +255,7 @@ class Decoder(nn.Cell):
         super().__init__()
         self.config, self.cached = config, cached
         names = {name: index for index, name in enumerate(list_weights(config))}
-        self.blocks = nn.CellList([_Block(config, names, index) for index in range(config.layers)])
+        self.blocks = nn.CellList([_Block(config, names, index, cached) for index in range(config.layers)])
         self.norm = names["norm.weight"]
         self.head = names.get("head", 0)
         self.first_weight = 2 * config.layers if cached else 0

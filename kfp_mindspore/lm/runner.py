@@ -1,0 +1,215 @@
+"""A bundle's decoder with one cache per slot, for the server's executor thread and for verification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import CorruptBundleError, UserError
+from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
+
+NETWORK_FILE = "network.json"
+WEIGHTS_FILE = "weights.safetensors"
+BATCHES = (1, 2, 4, 8, 16)
+CHUNKS = (16, 64)
+_LEAST_LENGTH = 256
+
+
+class CausalRunner:
+    """Computes prompts and single tokens against caches in NumPy.
+
+    Graphs are compiled per batch size (1, 2, 4, 8, 16), chunk (16, 64) and cache length (256 doubled up to
+    `max_length`). Caches enter them without a copy. The caches grow to the longest sequence, and shrink when a prompt
+    begins in slot 0, which the scheduler does only when all slots are free.
+
+    Args:
+        config: The decoder's.
+        weights: Arrays by `list_weights`' names, float32.
+        slots: Sequences at once; at most 16.
+        max_length: Most tokens of a sequence.
+
+    Raises:
+        UserError: `slots` or `max_length` is beyond the limit.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, NDArray[np.float32]], *, slots: int, max_length: int
+    ) -> None:
+        if not 1 <= slots <= BATCHES[-1]:
+            raise UserError(f"slots: must be from 1 to {BATCHES[-1]}, got {slots}")
+        if not 1 <= max_length <= config.max_length:
+            raise UserError(f"max_length: must be from 1 to {config.max_length}, the model's positions, got {max_length}")
+        self.config = config
+        self.vocabulary_size, self.max_length, self.slots = config.vocabulary_size, max_length, slots
+        self.row_bytes = config.layers * 2 * config.kv_heads * config.head_size * 4
+        self._arrays = [np.ascontiguousarray(weights[name], np.float32) for name in list_weights(config)]
+        self._head = self._arrays[0] if config.tied else self._arrays[-1]
+        self._tables = [Tensor.from_numpy(table) for table in compute_rotations(config)]
+        self._weights = [Tensor.from_numpy(array) for array in self._arrays]
+        self._decoder = Decoder(config, cached=True)
+        self._extents = [0] * slots
+        self._allocate(self._fit_length(1))
+
+    def prefill(
+        self, slot: int, ids: NDArray[np.int32], position: int, *, all_positions: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute a prompt's tokens from a position on.
+
+        Args:
+            slot: The sequence's slot.
+            ids: Token IDs with shape (n,); computed in chunks of 64.
+            position: Count of tokens that the slot holds.
+            all_positions: Whether all positions' logits are returned.
+
+        Returns:
+            The last position's logits, float32 with shape (V,); or all, (n, V).
+        """
+        if slot == 0 and position == 0:
+            self._extents = [0] * self.slots
+            if (length := self._fit_length(len(ids))) < self._length:
+                self._allocate(length)
+        self._reserve(slot, position + len(ids))
+        hidden, logits = [], np.zeros((1, self.vocabulary_size), np.float32)
+        for start in range(0, len(ids), CHUNKS[-1]):
+            part = ids[start : start + CHUNKS[-1]]
+            size = next(chunk for chunk in CHUNKS if chunk >= len(part))
+            padded = np.zeros((1, size), np.int32)
+            padded[0, : len(part)] = part
+            first = position + start
+            last = np.array([len(part) - 1], np.int32)
+            logits, states, rows = self._extend(slot, padded, np.array([first], np.int32), last)
+            self._cache[:, slot, :, first : first + len(part)] = rows[:, 0, :, : len(part)]
+            if all_positions:
+                hidden.append(states.asnumpy()[0, : len(part)])
+        return np.concatenate(hidden) @ self._head.T if all_positions else logits[0]
+
+    def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Compute one token of each of several sequences.
+
+        Args:
+            slots: Their slots, the first ones: 0 to B - 1.
+            ids: Token IDs with shape (B,).
+            positions: Count of tokens that each slot holds, with shape (B,).
+
+        Returns:
+            Logits, float32 with shape (B, V).
+
+        Raises:
+            ValueError: The slots are not the first ones.
+        """
+        count = len(slots)
+        if list(slots) != list(range(count)):
+            raise ValueError(f"slots: must be 0 to {count - 1}, got {list(slots)}")
+        for slot in slots:
+            self._reserve(slot, int(positions[slot]) + 1)
+        size = min(self.slots, next(batch for batch in BATCHES if batch >= count))
+        padded = np.zeros((2, size), np.int32)
+        padded[0, :count], padded[1, :count] = ids, positions
+        logits, _, rows = self._extend(0, padded[0][:, None], padded[1], np.zeros(size, np.int32))
+        first = np.arange(count)
+        # Two separated index arrays: their axis is the first one of the selection.
+        self._cache[:, first, :, positions] = rows[:, :count, :, 0].swapaxes(0, 1)
+        return logits[:count]
+
+    def read_rows(self, slot: int, start: int, stop: int) -> NDArray[np.float32]:
+        """Return a copy of the cache rows of tokens from `start` to before `stop`, (n, 2 * layers, heads, size)."""
+        return self._cache[:, slot, :, start:stop].transpose(2, 0, 1, 3).copy()
+
+    def write_rows(self, slot: int, start: int, rows: NDArray[np.float32]) -> None:
+        """Write what `read_rows` returned, from token `start` on."""
+        self._reserve(slot, start + len(rows))
+        self._cache[:, slot, :, start : start + len(rows)] = rows.transpose(1, 2, 0, 3)
+
+    def warm(self) -> None:
+        """Compile the graphs of the shortest caches; those of longer ones are compiled when a sequence needs them."""
+        one = np.zeros(1, np.int32)
+        for chunk in CHUNKS:
+            self._extend(0, np.zeros((1, chunk), np.int32), one, one)
+        for size in sorted({min(batch, self.slots) for batch in BATCHES}):
+            self._extend(0, np.zeros((size, 1), np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32))
+
+    def _fit_length(self, length: int) -> int:
+        size = _LEAST_LENGTH
+        while size < length:
+            size *= 2
+        return min(size, self.max_length)
+
+    def _reserve(self, slot: int, length: int) -> None:
+        if length > self.max_length:
+            raise ValueError(f"slot {slot}: at most {self.max_length} tokens, got {length}")
+        self._extents[slot] = length
+        if length > self._length:
+            self._allocate(self._fit_length(length))
+
+    def _allocate(self, length: int) -> None:
+        config = self.config
+        cache = np.zeros((2 * config.layers, self.slots, config.kv_heads, length, config.head_size), np.float32)
+        if extent := min(max(self._extents), length, getattr(self, "_length", 0)):
+            cache[:, :, :, :extent] = self._cache[:, :, :, :extent]
+        self._cache, self._length = cache, length
+        # Tensors of a cache's parts by first slot and count: they share its memory, and see later writes.
+        self._parts: dict[tuple[int, int], list[Any]] = {}
+
+    def _extend(
+        self, slot: int, ids: NDArray[np.int32], positions: NDArray[np.int32], last: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float32], Any, NDArray[np.float32]]:
+        count = len(ids)
+        parts = self._parts.get((slot, count))
+        if parts is None:
+            parts = [Tensor.from_numpy(layer[slot : slot + count]) for layer in self._cache]
+            self._parts[slot, count] = parts
+        inputs = [Tensor.from_numpy(np.ascontiguousarray(array)) for array in (ids, positions, last)]
+        logits, hidden, rows = self._decoder.compile_and_run(*inputs, *self._tables, *parts, *self._weights)
+        return logits.asnumpy(), hidden, rows.asnumpy()
+
+
+def load(directory: Path | str, *, slots: int, max_length: int) -> CausalRunner:
+    """Load a bundle's network and compile its first graphs.
+
+    Args:
+        directory: The bundle.
+        slots: Sequences at once.
+        max_length: Most tokens of a sequence.
+
+    Raises:
+        CorruptBundleError: Its configuration or weights are not readable; the message names the file.
+    """
+    config, weights = read_network(Path(directory))
+    runner = CausalRunner(config, weights, slots=slots, max_length=max_length)
+    runner.warm()
+    return runner
+
+
+def read_network(directory: Path) -> tuple[DecoderConfig, dict[str, NDArray[np.float32]]]:
+    """Read a bundle's configuration and weights.
+
+    Args:
+        directory: The bundle.
+
+    Raises:
+        CorruptBundleError: A file is not readable, or the weights do not fit the configuration.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    file = directory / NETWORK_FILE
+    try:
+        config = DecoderConfig(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CorruptBundleError(f"{file}: not readable: {error}") from None
+    file = directory / WEIGHTS_FILE
+    try:
+        weights = load_file(file)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CorruptBundleError(f"{file}: not readable: {error}") from None
+    for name, shape in list_weights(config).items():
+        found = weights[name].shape if name in weights else "nothing"
+        if found != shape:
+            raise CorruptBundleError(f"{file}: {name}: shape must be {shape}, got {found}")
+    return config, weights
