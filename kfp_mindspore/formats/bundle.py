@@ -1,6 +1,6 @@
 """The model bundle, a directory.
 
-model.mindir      graph and weights
+model.mindir      graph and weights; a language model has weights.safetensors instead, see kfp_mindspore.lm.bundle
 verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, `labels` where known, and with
                   preprocessing steps the same samples as requests have them, `raw.<name>` (see formats/npz.py)
 preprocessing.json  optional: declared preprocessing and postprocessing, see kfp_mindspore.transform.declaration
@@ -43,6 +43,7 @@ __all__ = [
     "SIGNATURE_FILE",
     "TRANSFORM_FILE",
     "VERIFIED_FILE",
+    "WEIGHTS_FILE",
     "BundleWriter",
     "Dimension",
     "ModelBundle",
@@ -58,6 +59,7 @@ VERIFIED_FILE = "verified.npz"
 PREPROCESSING_FILE = "preprocessing.json"
 TRANSFORM_FILE = "transform.py"
 EXAMPLE_FILE = "example.json"
+WEIGHTS_FILE = "weights.safetensors"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
 _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR"
@@ -130,7 +132,9 @@ class ModelBundle:
             raise NotFoundError(f"{path}: no such model directory", hint=_EXPORT_HINT)
         if not path.is_dir():
             raise UserError(f"{path}: a file, where a model directory is needed", hint=_EXPORT_HINT)
-        missing = [name for name in (SIGNATURE_FILE, MODEL_FILE) if not (path / name).is_file()]
+        # A language model's bundle has weights and no MindIR.
+        model = WEIGHTS_FILE if (path / WEIGHTS_FILE).is_file() else MODEL_FILE
+        missing = [name for name in (SIGNATURE_FILE, model) if not (path / name).is_file()]
         if missing:
             what = "an empty directory" if not any(path.iterdir()) else "no model bundle"
             raise UserError(f"{path}: {what}: {' and '.join(missing)} missing", hint=_EXPORT_HINT)
@@ -213,7 +217,7 @@ class ModelBundle:
         return dict(declaration)
 
     def _check(self, *, digests: bool) -> None:
-        if MODEL_FILE not in self.signature.files:
+        if not {MODEL_FILE, WEIGHTS_FILE} & set(self.signature.files):
             raise CorruptBundleError(f"{self.path / SIGNATURE_FILE}: files: no entry for {MODEL_FILE}", hint=_COPY_HINT)
         check_files(self.path, self.signature.files, SIGNATURE_FILE, digests=digests, hint=_COPY_HINT)
 

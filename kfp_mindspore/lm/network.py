@@ -195,7 +195,7 @@ class _Block(nn.Cell):
         return value * ops.sigmoid(_TWO_Z * (value + _CUBIC * value * value * value))
 
     def construct(self, hidden: Any, rotations: Any, masks: Any, cache: Any, weights: Any) -> Any:
-        """Return the layer's output (B * S, width) and new keys and values, each (B, kv_heads, S, head_size).
+        """Return the layer's output (B * S, width) and a pair of new keys and values, each (B, kv_heads, S, head_size).
 
         Args:
             hidden: (B * S, width).
@@ -240,7 +240,7 @@ class _Block(nn.Cell):
             inner = self.activate(inner[:, : config.hidden]) * inner[:, config.hidden :]
         else:
             inner = self.activate(inner)
-        return hidden + self.project(inner, weights, self.down, config.mlp_bias), key, value
+        return hidden + self.project(inner, weights, self.down, config.mlp_bias), (key, value)
 
 
 class Decoder(nn.Cell):
@@ -284,8 +284,8 @@ class Decoder(nn.Cell):
         rows = ()
         for index in range(self.config.layers):
             cache = caches[2 * index : 2 * index + 2] if self.cached else ()
-            hidden, key, value = self.blocks[index](hidden, rotations, masks, cache, weights)
-            rows = rows + (key, value)
+            hidden, pair = self.blocks[index](hidden, rotations, masks, cache, weights)
+            rows = rows + pair
         return apply_norm(self.config, hidden, weights, self.norm), rows
 
     def construct(self, ids: Any, position: Any, last: Any, cosine: Any, sine: Any, *tensors: Any) -> Any:
@@ -305,12 +305,14 @@ class Decoder(nn.Cell):
         batch, length = ids.shape
         steps = ms.numpy.arange(length)
         causal = ops.where(steps[None, :] <= steps[:, None], 0.0, _MASKED).reshape(1, 1, length, length)
-        masks = (ops.tile(causal, (batch, 1, 1, 1)),)
+        causal = ops.tile(causal, (batch, 1, 1, 1))
         caches, weights = tensors[: self.first_weight], tensors[self.first_weight :]
         if self.cached:
             slots = ms.numpy.arange(caches[0].shape[2])
             old = ops.where(slots[None, :] < position[:, None], 0.0, _MASKED)
-            masks = masks + (old.reshape(batch, 1, 1, -1),)
+            masks = (causal, old.reshape(batch, 1, 1, -1))
+        else:
+            masks = (causal,)
         # Padding may lie beyond the tables; a gather out of range breaks the graph.
         positions = ops.minimum(position[:, None] + steps[None, :], self.config.max_length - 1)
         hidden, rows = self.compute_hidden(ids, positions, masks, (cosine, sine), caches, weights)

@@ -12,10 +12,10 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import CorruptBundleError, UserError
+from kfp_mindspore.formats.bundle import WEIGHTS_FILE
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
 
 NETWORK_FILE = "network.json"
-WEIGHTS_FILE = "weights.safetensors"
 BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (16, 64)
 _LEAST_LENGTH = 256
@@ -44,7 +44,9 @@ class CausalRunner:
         if not 1 <= slots <= BATCHES[-1]:
             raise UserError(f"slots: must be from 1 to {BATCHES[-1]}, got {slots}")
         if not 1 <= max_length <= config.max_length:
-            raise UserError(f"max_length: must be from 1 to {config.max_length}, the model's positions, got {max_length}")
+            raise UserError(
+                f"max_length: must be from 1 to {config.max_length}, the model's positions, got {max_length}"
+            )
         self.config = config
         self.vocabulary_size, self.max_length, self.slots = config.vocabulary_size, max_length, slots
         self.row_bytes = config.layers * 2 * config.kv_heads * config.head_size * 4

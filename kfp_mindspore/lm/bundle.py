@@ -1,0 +1,130 @@
+"""Bundles of the kind `causal-lm`.
+
+network.json          the decoder's configuration; its graphs are built from it at load
+weights.safetensors   the weights, float32
+tokenizer.json, chat_template.jinja, generation.json
+prompts.npz           verified prompts: `ids.<n>`, the network's last logits `logits.<n>`, the continuation `greedy.<n>`
+signature.json        digests over all, see kfp_mindspore.formats.bundle
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mindspore
+import numpy as np
+from mindspore import Tensor
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.formats.bundle import WEIGHTS_FILE, Signature, write_bundle
+from kfp_mindspore.lm.network import Decoder, compute_rotations, list_weights
+from kfp_mindspore.lm.runner import NETWORK_FILE, CausalRunner
+from kfp_mindspore.lm.sources.gguf import read_gguf
+from kfp_mindspore.lm.sources.huggingface import read_huggingface
+from kfp_mindspore.lm.sources.model import SourceModel
+
+KIND = "causal-lm"
+PROMPTS_FILE = "prompts.npz"
+_PROMPTS = ("The capital of France is", "def add(a, b):")
+_GREEDY = 8
+_TOLERANCE = 1e-5
+
+
+def read_source(source: Path) -> SourceModel:
+    """Read a published model.
+
+    Args:
+        source: A Hugging Face directory or a GGUF file.
+
+    Raises:
+        UserError: It is neither, or not supported; the message names the field.
+    """
+    if source.is_dir():
+        return read_huggingface(source)
+    if not source.is_file():
+        raise UserError(f"{source}: must be a directory with config.json or a GGUF file, found nothing")
+    if source.suffix in (".bin", ".pt", ".pth"):
+        raise UserError(f"{source}: pickle files are never opened", hint="Save the model as safetensors.")
+    return read_gguf(source)
+
+
+def import_model(source: Path, bundle: Path) -> float:
+    """Write a published model as a bundle.
+
+    Args:
+        source: A Hugging Face directory or a GGUF file.
+        bundle: The bundle's directory; replaced when it exists.
+
+    Returns:
+        The graphs' largest difference from the full forward pass, as a part of the largest logit.
+
+    Raises:
+        UserError: The source is not supported or damaged; the message names the field.
+        KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
+    """
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer
+
+    model = read_source(source)
+    tokenizer = Tokenizer.from_str(model.tokenizer)
+    prompts = [np.array(tokenizer.encode(prompt).ids, np.int32) for prompt in _PROMPTS]
+    arrays, difference = compute_prompts(model, prompts)
+    if not difference <= _TOLERANCE:
+        raise KfpMindSporeError(
+            f"{source}: a graph's logits must differ by at most {_TOLERANCE} from the full forward pass, "
+            f"got {difference:.1e} of the largest logit"
+        )
+    with write_bundle(bundle) as writer:
+        directory = writer.directory
+        (directory / NETWORK_FILE).write_text(json.dumps(model.config.to_dict(), indent=2))
+        save_file({name: np.ascontiguousarray(model.weights[name]) for name in model.weights}, directory / WEIGHTS_FILE)
+        (directory / "tokenizer.json").write_text(model.tokenizer)
+        if model.template:
+            (directory / "chat_template.jinja").write_text(model.template)
+        (directory / "generation.json").write_text(json.dumps(dict(model.generation), indent=2))
+        np.savez(directory / PROMPTS_FILE, **arrays)
+        metadata = {"kind": KIND, "architecture": model.architecture, "max_length": str(model.config.max_length)}
+        verified = {"samples": len(prompts), "max_abs_diff": difference, "tolerance": _TOLERANCE}
+        writer.sign(Signature((), (), mindspore.__version__, verified=verified, metadata=metadata))
+    return difference
+
+
+def compute_prompts(
+    model: SourceModel, prompts: list[NDArray[np.int32]]
+) -> tuple[dict[str, NDArray[np.float32] | NDArray[np.int32]], float]:
+    """Return verified prompts' arrays and the largest difference from the full forward pass.
+
+    Args:
+        model: The model.
+        prompts: Token IDs, each with shape (n,).
+    """
+    runner = CausalRunner(model.config, model.weights, slots=1, max_length=min(256, model.config.max_length))
+    arrays: dict[str, NDArray[np.float32] | NDArray[np.int32]] = {}
+    difference = 0.0
+    texts, found = [], []
+    for number, ids in enumerate(prompts):
+        logits = runner.prefill(0, ids, 0)
+        arrays |= {f"ids.{number}": ids, f"logits.{number}": logits}
+        steps, greedy = [logits], [int(logits.argmax())]
+        while len(greedy) < _GREEDY:
+            position = np.array([len(ids) + len(greedy) - 1], np.int32)
+            steps.append(runner.decode(range(1), np.array(greedy[-1:], np.int32), position)[0])
+            greedy.append(int(steps[-1].argmax()))
+        arrays[f"greedy.{number}"] = np.array(greedy, np.int32)
+        texts.append(np.concatenate([ids, greedy[:-1]]).astype(np.int32))
+        found.append(np.stack(steps))
+    length = max(map(len, texts))
+    weights = [model.weights[name] for name in list_weights(model.config)]
+    tensors = [Tensor.from_numpy(array) for array in (*compute_rotations(model.config), *weights)]
+    zero, decoder = Tensor(np.zeros(1, np.int32)), Decoder(model.config)
+    head = model.weights.get("head", model.weights["embedding"])
+    for text, logits in zip(texts, found, strict=True):
+        padded = np.pad(text, (0, length - len(text)))[None]
+        states = decoder.compile_and_run(Tensor(padded), zero, zero, *tensors)[1].asnumpy()[0, : len(text)]
+        expected = states[-_GREEDY:] @ head.T
+        # NaN has to count as a difference.
+        part = float(np.abs(logits - expected).max() / np.abs(expected).max())
+        difference = part if not part <= difference else difference
+    return arrays, difference

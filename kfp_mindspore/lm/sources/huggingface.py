@@ -1,0 +1,219 @@
+"""Hugging Face directories: config.json, *.safetensors, tokenizer.json, generation_config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.lm.network import DecoderConfig
+from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
+
+_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh"),
+}
+_GENERATION = ("eos_token_id", "bos_token_id", "pad_token_id", "temperature", "top_p", "top_k", "repetition_penalty")
+_IGNORED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+
+
+def read_huggingface(directory: Path) -> SourceModel:
+    """Read a directory as `save_pretrained` writes it.
+
+    Args:
+        directory: With config.json.
+
+    Raises:
+        NotFoundError: A file is missing.
+        UserError: The architecture or a variant is not supported, or a file is damaged; the message names the field.
+    """
+    values = _read_json(directory / "config.json")
+    subject = str(directory / "config.json")
+    config = parse_config(values, subject)
+    if not (directory / "tokenizer.json").is_file():
+        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    reader = _open_weights(directory)
+    if values["model_type"] == "gpt2":
+        reader = _Gpt2Reader(reader)
+    parts = _list_parts(config, gpt2=values["model_type"] == "gpt2")
+    weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
+    tokenizer_config = _read_json(directory / "tokenizer_config.json", required=False)
+    generation = {**values, **_read_json(directory / "generation_config.json", required=False)}
+    return SourceModel(
+        config,
+        weights,
+        (directory / "tokenizer.json").read_text(),
+        _read_template(directory, tokenizer_config),
+        {name: generation[name] for name in _GENERATION if generation.get(name) is not None},
+        str(values["model_type"]),
+    )
+
+
+def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
+    """Return the decoder's configuration of a config.json.
+
+    Args:
+        values: Its content.
+        subject: Its path, for messages.
+
+    Raises:
+        UserError: The architecture or a variant is not supported, or a field is missing.
+    """
+    kind = values.get("model_type")
+    refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
+    refuse_architecture(subject, kind, ("gpt2", *_LLAMA_LIKE))
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    window = values.get("sliding_window") if kind == "mistral" or values.get("use_sliding_window") else None
+    length = values.get("max_position_embeddings", values.get("n_positions", 0))
+    activation = values.get("hidden_act", values.get("activation_function", ""))
+    experts = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if values.get(name)]
+    refuse_fields(
+        subject,
+        {
+            "rope_type": rope_type != "default" and f"must be 'default', got {rope_type!r}",
+            "sliding_window": window and window < length and f"not supported, got {window}",
+            "quantization_config": values.get("quantization_config") and "not supported; import the float weights",
+            **dict.fromkeys(experts, "mixtures of experts are not supported"),
+            "hidden_act": activation not in _ACTIVATIONS
+            and f"must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}",
+            "scale_attn_by_inverse_layer_idx": values.get("scale_attn_by_inverse_layer_idx") and "not supported",
+            "add_cross_attention": values.get("add_cross_attention") and "not supported",
+        },
+    )
+    try:
+        if kind == "gpt2":
+            width, heads = values["n_embd"], values["n_head"]
+            return DecoderConfig(
+                *(values["vocab_size"], width, values["n_layer"], heads, heads, width // heads),
+                *(values.get("n_inner") or 4 * width, length),
+                rope_theta=0,
+                epsilon=values.get("layer_norm_epsilon", 1e-5),
+                norm="layer",
+                activation=_ACTIVATIONS[activation],
+                gated=False,
+                tied=values.get("tie_word_embeddings", True),
+                **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True),
+            )
+        width, heads = values["hidden_size"], values["num_attention_heads"]
+        bias = bool(values.get("attention_bias", False))
+        return DecoderConfig(
+            *(values["vocab_size"], width, values["num_hidden_layers"], heads),
+            *(values.get("num_key_value_heads") or heads, values.get("head_dim") or width // heads),
+            *(values["intermediate_size"], length),
+            rope_theta=rope.get("rope_theta", values.get("rope_theta", 10000.0)),
+            epsilon=values.get("rms_norm_eps", 1e-6),
+            activation=_ACTIVATIONS[activation],
+            tied=bool(values.get("tie_word_embeddings", False)),
+            qk_norm=kind == "qwen3",
+            # Qwen2 has these biases without a field.
+            qkv_bias=bias or kind == "qwen2",
+            out_bias=bias and kind != "qwen2",
+            mlp_bias=bool(values.get("mlp_bias", False)),
+        )
+    except KeyError as error:
+        raise UserError(f"{subject}: {error.args[0]}: missing") from None
+    except (TypeError, ZeroDivisionError) as error:
+        raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
+
+
+def _list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:
+    parts: dict[str, tuple[str, ...]] = {"head": ("lm_head.weight",)}
+    if gpt2:
+        parts |= {"embedding": ("wte.weight",), "positions": ("wpe.weight",)}
+        parts |= {f"norm.{kind}": (f"ln_f.{kind}",) for kind in ("weight", "bias")}
+        names = {"norm1": ("ln_1",), "qkv": tuple(f"attn.c_attn.{part}" for part in "qkv"), "out": ("attn.c_proj",)}
+        names |= {"norm2": ("ln_2",), "up": ("mlp.c_fc",), "down": ("mlp.c_proj",)}
+    else:
+        parts |= {"embedding": ("model.embed_tokens.weight",), "norm.weight": ("model.norm.weight",)}
+        names = {"norm1": ("input_layernorm",), "norm2": ("post_attention_layernorm",), "down": ("mlp.down_proj",)}
+        names |= {"qkv": tuple(f"self_attn.{part}_proj" for part in "qkv"), "out": ("self_attn.o_proj",)}
+        names["up"] = ("mlp.gate_proj", "mlp.up_proj") if config.gated else ("mlp.up_proj",)
+    for index in range(config.layers):
+        prefix = f"h.{index}" if gpt2 else f"model.layers.{index}"
+        for name, sources in names.items():
+            for kind in ("weight", "bias"):
+                parts[f"layers.{index}.{name}.{kind}"] = tuple(f"{prefix}.{source}.{kind}" for source in sources)
+        for name in ("q_norm", "k_norm"):
+            parts[f"layers.{index}.{name}"] = (f"{prefix}.self_attn.{name}.weight",)
+    return parts
+
+
+class _Gpt2Reader(SafetensorsReader):
+    """GPT-2's tensors: matrices transposed, the fused projection split, names without `transformer.`."""
+
+    def __init__(self, reader: SafetensorsReader) -> None:
+        self._entries = {name.removeprefix("transformer."): entry for name, entry in reader._entries.items()}
+
+    def get_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return all shapes by name, as the network has them."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, shape in super().get_shapes().items():
+            turned = shape[::-1] if _is_transposed(name) else shape
+            if ".attn.c_attn." in name:
+                head, kind = name.rsplit(".", 1)
+                shapes |= {f"{head}.{part}.{kind}": (turned[0] // 3, *turned[1:]) for part in "qkv"}
+            else:
+                shapes[name] = turned
+        return shapes
+
+    def read(self, name: str) -> Any:
+        """Read one tensor as float32, as the network has it."""
+        if ".attn.c_attn." in name:
+            head, part, kind = name.rsplit(".", 2)
+            array = super().read(f"{head}.{kind}").T
+            rows = len(array) // 3
+            return array["qkv".index(part) * rows :][:rows]
+        array = super().read(name)
+        return array.T if _is_transposed(name) else array
+
+
+def _is_transposed(name: str) -> bool:
+    return ".c_" in name and name.endswith(".weight")
+
+
+def _open_weights(directory: Path) -> SafetensorsReader:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        files = [directory / Path(name).name for name in names]
+    else:
+        files = sorted(directory.glob("*.safetensors"))
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise NotFoundError(f"{directory}: {', '.join(missing)} missing, which {index.name} names")
+    if not files:
+        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in directory.glob(pattern))
+        found = f"; {', '.join(pickled[:3])}: pickle files are never opened" if pickled else ""
+        raise UserError(f"{directory}: no *.safetensors{found}", hint="Save the model with safe_serialization=True.")
+    return SafetensorsReader(files)
+
+
+def _read_template(directory: Path, tokenizer_config: Mapping[str, Any]) -> str:
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    template = tokenizer_config.get("chat_template") or ""
+    if isinstance(template, list):
+        template = next((item["template"] for item in template if item.get("name") == "default"), "")
+    return str(template)
+
+
+def _read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
+    if not file.is_file():
+        if required:
+            raise NotFoundError(f"{file}: missing")
+        return {}
+    try:
+        value = json.loads(file.read_text())
+    except ValueError as error:
+        raise UserError(f"{file}: no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: must be an object, got {type(value).__name__}")
+    return value
