@@ -138,7 +138,7 @@ def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArr
     Args:
         config: The decoder's; its `rope_theta` is not 0.
     """
-    exponents = np.arange(0, config.head_size, 2) / config.head_size
+    exponents = 2 * np.arange(config.head_size // 2) / config.head_size
     angles = np.outer(np.arange(config.max_length), (config.rope_theta or 1.0) ** -exponents)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
@@ -154,7 +154,7 @@ def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> 
     return hidden
 
 
-class _Block(nn.Cell):
+class _Block(nn.Cell):  # type: ignore[misc]
     """One layer; `weights` are all of the decoder's, and the attributes positions among them."""
 
     def __init__(self, config: DecoderConfig, names: dict[str, int], index: int, cached: bool) -> None:
@@ -199,7 +199,7 @@ class _Block(nn.Cell):
 
         Args:
             hidden: (B * S, width).
-            rotations: Cosines and sines, or an empty tuple.
+            rotations: Cosines and sines, each (B, S, 1, head_size / 2); not used with learned positions.
             masks: Added to the scores: of new tokens (B, 1, S, S), and of cached ones (B, 1, 1, L).
             cache: Keys and values, each (B, kv_heads, L, head_size), or an empty tuple.
             weights: The decoder's.
@@ -243,7 +243,7 @@ class _Block(nn.Cell):
         return hidden + self.project(inner, weights, self.down, config.mlp_bias), (key, value)
 
 
-class Decoder(nn.Cell):
+class Decoder(nn.Cell):  # type: ignore[misc]
     """A decoder without weights of its own.
 
     Args:
@@ -273,20 +273,26 @@ class Decoder(nn.Cell):
             weights: In the order of `list_weights`.
         """
         batch, length = ids.shape
+        rows = positions.reshape(-1)
         hidden = ops.gather(weights[0], ids.reshape(-1), 0)
-        rotations = ()
-        if self.config.rope_theta:
-            shape = (batch, length, 1, self.config.head_size // 2)
-            rows = positions.reshape(-1)
-            rotations = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
-        else:
-            hidden = hidden + ops.gather(weights[1], positions.reshape(-1), 0)
-        rows = ()
+        if not self.config.rope_theta:
+            hidden = hidden + ops.gather(weights[1], rows, 0)
+        shape = (batch, length, 1, self.config.head_size // 2)
+        rotations = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
+        pairs = ()
         for index in range(self.config.layers):
             cache = caches[2 * index : 2 * index + 2] if self.cached else ()
             hidden, pair = self.blocks[index](hidden, rotations, masks, cache, weights)
-            rows = rows + pair
-        return apply_norm(self.config, hidden, weights, self.norm), rows
+            pairs = pairs + pair
+        return apply_norm(self.config, hidden, weights, self.norm), pairs
+
+    def make_masks(self, causal: Any, position: Any, caches: Any) -> Any:
+        """Return the masks of new and cached tokens."""
+        if self.cached:
+            slots = ms.numpy.arange(caches[0].shape[2])
+            old = ops.where(slots[None, :] < position[:, None], 0.0, _MASKED)
+            return causal, old.reshape(position.shape[0], 1, 1, -1)
+        return (causal,)
 
     def construct(self, ids: Any, position: Any, last: Any, cosine: Any, sine: Any, *tensors: Any) -> Any:
         """Extend sequences by S tokens.
@@ -307,12 +313,7 @@ class Decoder(nn.Cell):
         causal = ops.where(steps[None, :] <= steps[:, None], 0.0, _MASKED).reshape(1, 1, length, length)
         causal = ops.tile(causal, (batch, 1, 1, 1))
         caches, weights = tensors[: self.first_weight], tensors[self.first_weight :]
-        if self.cached:
-            slots = ms.numpy.arange(caches[0].shape[2])
-            old = ops.where(slots[None, :] < position[:, None], 0.0, _MASKED)
-            masks = (causal, old.reshape(batch, 1, 1, -1))
-        else:
-            masks = (causal,)
+        masks = self.make_masks(causal, position, caches)
         # Padding may lie beyond the tables; a gather out of range breaks the graph.
         positions = ops.minimum(position[:, None] + steps[None, :], self.config.max_length - 1)
         hidden, rows = self.compute_hidden(ids, positions, masks, (cosine, sine), caches, weights)

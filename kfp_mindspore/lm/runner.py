@@ -56,6 +56,7 @@ class CausalRunner:
         self._weights = [Tensor.from_numpy(array) for array in self._arrays]
         self._decoder = Decoder(config, cached=True)
         self._extents = [0] * slots
+        self._cache = np.zeros((2 * config.layers, slots, config.kv_heads, 0, config.head_size), np.float32)
         self._allocate(self._fit_length(1))
 
     def prefill(
@@ -89,7 +90,11 @@ class CausalRunner:
             self._cache[:, slot, :, first : first + len(part)] = rows[:, 0, :, : len(part)]
             if all_positions:
                 hidden.append(states.asnumpy()[0, : len(part)])
-        return np.concatenate(hidden) @ self._head.T if all_positions else logits[0]
+        if all_positions:
+            scores: NDArray[np.float32] = np.concatenate(hidden) @ self._head.T
+            return scores
+        final: NDArray[np.float32] = logits[0]
+        return final
 
     def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
         """Compute one token of each of several sequences.
@@ -152,7 +157,7 @@ class CausalRunner:
     def _allocate(self, length: int) -> None:
         config = self.config
         cache = np.zeros((2 * config.layers, self.slots, config.kv_heads, length, config.head_size), np.float32)
-        if extent := min(max(self._extents), length, getattr(self, "_length", 0)):
+        if extent := min(max(self._extents), length, self._cache.shape[3]):
             cache[:, :, :, :extent] = self._cache[:, :, :, :extent]
         self._cache, self._length = cache, length
         # Tensors of a cache's parts by first slot and count: they share its memory, and see later writes.

@@ -170,7 +170,11 @@ def _parse_config(values: Mapping[str, Any], reader: Any, subject: str) -> Decod
 
 
 def _list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
-    parts = {"embedding": ("token_embd.weight",), "norm.weight": ("output_norm.weight",), "head": ("output.weight",)}
+    parts: dict[str, tuple[str, ...]] = {
+        "embedding": ("token_embd.weight",),
+        "norm.weight": ("output_norm.weight",),
+        "head": ("output.weight",),
+    }
     names = {"norm1": ("attn_norm",), "qkv": ("attn_q", "attn_k", "attn_v"), "out": ("attn_output",)}
     names |= {"norm2": ("ffn_norm",), "up": ("ffn_gate", "ffn_up"), "down": ("ffn_down",)}
     for index in range(config.layers):
@@ -195,7 +199,9 @@ class _GgufReader:
         tensor = self._tensors[name]
         shape = self.get_shapes()[name]
         try:
-            array = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False).reshape(shape)
+            array: NDArray[np.float32] = (
+                gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False).reshape(shape)
+            )
         except (NotImplementedError, ValueError) as error:
             raise UserError(f"{name}: {tensor.tensor_type.name} cannot be dequantized: {error}") from None
         if self._interleaved and name.split(".")[-2] in ("attn_q", "attn_k"):
