@@ -16,7 +16,9 @@ from tests.ray import loops
 pytestmark = pytest.mark.mindspore
 
 
-def run_trainer(tmp_path: Path, workers: Any, config: dict[str, Any] | None = None, failures: int = 0) -> Any:
+def run_trainer(
+    tmp_path: Path, workers: Any, config: dict[str, Any] | None = None, failures: int = 0, cpus: int = 1
+) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
     from kfp_mindspore.ray import MindSporeTrainer
@@ -24,7 +26,7 @@ def run_trainer(tmp_path: Path, workers: Any, config: dict[str, Any] | None = No
     return MindSporeTrainer(
         loops.train,
         train_loop_config=config or {},
-        scaling_config=ScalingConfig(num_workers=workers),
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=RunConfig(
             name="run",
             storage_path=str(tmp_path),
@@ -74,3 +76,12 @@ def test_killed_worker_resumes_with_the_same_weights(rank: int, result: Any, tmp
     expected = read_weights(result.checkpoint.path)
     for name, value in read_weights(found.checkpoint.path).items():
         np.testing.assert_array_equal(expected[name], value)
+
+
+def test_fewer_elastic_workers_compute_result_of_all(result: Any, tmp_path: Path) -> None:
+    # Ray has four CPUs.
+    found = run_trainer(tmp_path, (1, 2), cpus=3)
+    assert Checkpoint.open(found.checkpoint.path).training["workers"] == 1
+    expected = read_weights(result.checkpoint.path)
+    for name, value in read_weights(found.checkpoint.path).items():
+        np.testing.assert_allclose(expected[name], value, atol=1e-6)
