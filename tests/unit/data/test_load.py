@@ -499,7 +499,7 @@ def test_mindrecord_has_same_content(load: Callable[..., Dataset], tmp_path: Pat
             {"preprocessing": "scale"},
             "preprocessing: must be standardize, imagenet, none or a list of steps, got 'scale'",
         ),
-        ({"storage": "zip"}, "storage: must be one of npz, mindrecord, got 'zip'"),
+        ({"storage": "zip"}, "storage: must be one of npz, mindrecord, parquet, got 'zip'"),
         ({"limit": -1}, "limit: must be an integer ≥ 0, got -1"),
         ({"length": 0}, "length: must be an integer ≥ 1, got 0"),
         ({"target": "label", "ids": ["label"]}, "label: has two roles"),
