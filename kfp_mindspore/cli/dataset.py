@@ -77,14 +77,14 @@ def load(
     reviews, shapes, waves, wine), or a path or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or
     MindRecord file, or an image folder. --preprocessing takes a FILE.json with the list too.
     """
-    from kfp_mindspore.data import load_dataset
     from kfp_mindspore.data.options import parse_texts
     from kfp_mindspore.data.report import render_report
+    from kfp_mindspore.steps.data import load_by_engine
 
     changes: dict[str, Any] = {"inputs": {name: _parse_fields(name, fields) for name, fields in inputs}}
     if str(options.preprocessing).endswith(".json"):
         changes["preprocessing"] = json.dumps(files.read_json(Path(str(options.preprocessing))))
-    loaded = load_dataset(source, directory, parse_texts(dataclasses.replace(options, **changes)))
+    loaded = load_by_engine(source, directory, parse_texts(dataclasses.replace(options, **changes)))
     if as_json:
         print_json(_describe(loaded))
     else:

@@ -87,6 +87,10 @@ def load_dataset(
     from kfp_mindspore.data.preprocessing import get_max_pixels, list_limits
 
     options.check()
+    if options.engine != "memory":
+        raise UserError(
+            f"engine: must be memory here, got {options.engine}", hint="Use kfp_mindspore.ray.load_dataset."
+        )
     source = join_sources(source, options)
     kind, field = parse_mode(options.split) if options.split else ("", "")
     exact = list_exact_fields(list(options.target), options.weight, options.ids, field, options.inputs)

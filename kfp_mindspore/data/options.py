@@ -16,6 +16,7 @@ from kfp_mindspore.options import list_options, option
 if TYPE_CHECKING:
     from kfp_mindspore.data.preprocessing import Given
 
+ENGINES = ("memory", "ray")
 # Without effect on a dataset directory, which is copied.
 _SPLITTING = ("validation_fraction", "test_fraction", "seed")
 
@@ -50,12 +51,13 @@ class DatasetOptions:
             `kfp_mindspore.transform` steps or their declarations. Fitted on the training split.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number. Mean and median are the
             training split's; `drop` removes the sample.
-        storage: `npz` or `mindrecord`.
+        storage: `npz`, `mindrecord`, or `parquet` for shards that training streams.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all. Taken at random before
             missing splits; for a stratified split with the same class shares.
+        engine: `memory`, or `ray` for Parquet shards from data that need not fit in memory. `ray` splits by hashes.
     """
 
     seed: int = 42
@@ -77,6 +79,7 @@ class DatasetOptions:
     length: int = option(64, minimum=1)
     image_size: Sequence[int] | None = None
     limit: int = option(0, minimum=0)
+    engine: str = option("memory", enum=ENGINES)
 
     def __post_init__(self) -> None:
         if isinstance(self.target, str):

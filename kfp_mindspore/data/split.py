@@ -85,7 +85,7 @@ def split_samples(
     import numpy as np
 
     if kind == "column" and values is not None:
-        given = _parse_names(values)
+        given = parse_names(values)
         kind = "random" if classes is None else "stratified"
     everything = np.arange(count)
     parts = [everything] if given is None else [everything[given == index] for index in range(len(SPLITS))]
@@ -243,7 +243,12 @@ def _divide_groups(
     return {split: chosen[assigned[group] == SPLITS.index(split)] for split in ("train", *wanted)}
 
 
-def _parse_names(values: NDArray[Any]) -> NDArray[np.int8]:
+def parse_names(values: NDArray[Any]) -> NDArray[np.int8]:
+    """Return each sample's index into SPLITS for split names.
+
+    Raises:
+        UserError: A name is no split's.
+    """
     import numpy as np
 
     names, index = np.unique(values, return_inverse=True)

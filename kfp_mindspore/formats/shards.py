@@ -75,9 +75,7 @@ class SplitWriter:
 
     def write(self, arrays: Arrays) -> None:
         """Append rows: arrays with shape (N, *column.shape) by column."""
-        pyarrow = _import_pyarrow()
-        fields = {column.name: _to_arrow(arrays[column.name], column) for column in self._columns}
-        self._tables.append(pyarrow.table(fields))
+        self._tables.append(encode_columns(self._columns, arrays))
         self._pending += len(self._tables[-1])
         while self._pending >= self._block_rows:
             self._write_block(self._block_rows)
@@ -206,6 +204,15 @@ class ShardReader:
         if len(table) != rows:
             raise UserError(f"{path}: block {group}: must have {rows} rows, got {len(table)}")
         return {column.name: decode_column(table.column(column.name), column) for column in self._columns}
+
+
+def encode_columns(columns: Sequence[Column], arrays: Arrays) -> Any:
+    """Return arrays as an Arrow table in the form of a shard.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    return _import_pyarrow().table({column.name: _to_arrow(arrays[column.name], column) for column in columns})
 
 
 def decode_column(values: Any, column: Column) -> NDArray[Any]:

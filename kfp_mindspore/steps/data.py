@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.steps.launch.arguments import to_metadata
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kfp import dsl
+
+    from kfp_mindspore.data.options import DatasetOptions
+    from kfp_mindspore.formats.dataset import Dataset
 
 
 def prepare_dataset(artifact: dsl.Dataset, name: str, **options: Any) -> tuple[int, int, int]:
@@ -21,11 +26,10 @@ def prepare_dataset(artifact: dsl.Dataset, name: str, **options: Any) -> tuple[i
     Returns:
         Samples in the train, validation and test splits.
     """
-    from kfp_mindspore.data import load_dataset
     from kfp_mindspore.data.options import DatasetOptions, parse_texts
     from kfp_mindspore.data.report import render_report
 
-    dataset = load_dataset(name, artifact.path, parse_texts(DatasetOptions(**options)))
+    dataset = load_by_engine(name, artifact.path, parse_texts(DatasetOptions(**options)))
     print(render_report(dataset))
     artifact.metadata.update(
         name=dataset.name,
@@ -38,3 +42,18 @@ def prepare_dataset(artifact: dsl.Dataset, name: str, **options: Any) -> tuple[i
         digest=dataset.digest,
     )
     return dataset.splits["train"], dataset.splits["validation"], dataset.splits["test"]
+
+
+def load_by_engine(source: str, directory: Path | str, options: DatasetOptions) -> Dataset:
+    """Load a dataset with the engine that the options name.
+
+    Args:
+        source: Name, path or URI.
+        directory: The dataset directory to write.
+        options: The options.
+    """
+    if options.engine == "ray":
+        from kfp_mindspore.ray import load_dataset
+    else:
+        from kfp_mindspore.data import load_dataset
+    return load_dataset(source, directory, options)

@@ -29,6 +29,7 @@ def load_dataset(
     length: int = 64,
     image_size: List[int] = [],
     limit: int = 0,
+    engine: str = "memory",
 ) -> NamedTuple("Outputs", [("train_samples", int), ("validation_samples", int), ("test_samples", int)]):
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
@@ -55,11 +56,12 @@ def load_dataset(
         test: The test split's path or URI; default a fraction of the source.
         preprocessing: `standardize`, `imagenet`, `none`, or a JSON list of steps; default `standardize` for tables.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
-        storage: `npz` or `mindrecord`.
+        storage: `npz`, `mindrecord`, or `parquet` for shards that training streams.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all.
+        engine: `memory`, or `ray` for Parquet shards from data that need not fit in memory.
 
     Returns:
         train_samples: Samples in the train split.

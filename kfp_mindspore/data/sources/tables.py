@@ -64,7 +64,7 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
             if len(types_seen) == len(names):
                 blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
                 with csv.open_csv(str(path), blocks, parse, options) as reader:
-                    return _to_source("CSV", where, reader.schema, reader, request, exact, integers)
+                    return read_batches("CSV", where, reader.schema, reader, request, exact, integers)
         except lib.ArrowInvalid:
             # A column that starts with numbers and continues with texts.
             pass
@@ -77,7 +77,7 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
         if not isinstance(error, OSError):
             check_cells(path, where, delimiter)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
-    return _to_source("CSV", where, table.schema, table.to_batches(), request, exact, integers)
+    return read_batches("CSV", where, table.schema, table.to_batches(), request, exact, integers)
 
 
 def read_parquet(path: Path, request: SourceRequest) -> Source:
@@ -100,7 +100,7 @@ def read_parquet(path: Path, request: SourceRequest) -> Source:
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be read ({error})") from None
     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
-    return _to_source(
+    return read_batches(
         "Parquet", where, table.schema, batches, request, request.exact | request.optional | set(guess_target(names))
     )
 
@@ -126,7 +126,7 @@ def read_json_lines(path: Path, request: SourceRequest) -> Source:
         raise UserError(f"{where}: cannot be parsed ({error})") from None
     names = select_fields(where, request, table.column_names)
     table = table.select(names)
-    return _to_source(
+    return read_batches(
         "JSON lines",
         where,
         table.schema,
@@ -142,7 +142,7 @@ def _is_integer(kind: Any) -> bool:
     return bool(types.is_integer(kind))
 
 
-def _to_source(
+def read_batches(
     kind: str,
     where: str,
     schema: Any,
