@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,3 +265,12 @@ def _check_shape(name: str, array: Array, shape: tuple[int | None, ...]) -> None
     if not fits:
         wanted = ", ".join("K" if size is None else str(size) for size in shape)
         raise UserError(f"{name}: must have shape ({wanted}), got {array.shape}")
+
+
+def render_lines(indexes: Sequence[int], outputs: Mapping[str, NDArray[Any]], decoded: Sequence[Any]) -> Iterator[str]:
+    """Yield each sample's JSON line: index, outputs by name, and the prediction unless it is None."""
+    for row, index in enumerate(indexes):
+        line = {"index": index, "outputs": {name: array[row].tolist() for name, array in outputs.items()}}
+        if decoded[row] is not None:
+            line["prediction"] = decoded[row]
+        yield json.dumps(line)

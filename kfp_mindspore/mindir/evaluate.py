@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
 from kfp_mindspore.data.preprocessing import find_tokenizers
-from kfp_mindspore.data.samples import GROUP, Samples, read_samples
+from kfp_mindspore.data.samples import GROUP, Samples, build_samples, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import Predictions, build_predictions, compute_metrics, get_metric
 from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
@@ -150,13 +150,34 @@ def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Sam
     Raises:
         UserError: There is no such split, or its columns do not fit the preprocessing.
     """
+    return read_samples(dataset, split, **_get_preprocessing(bundle, dataset))
+
+
+def open_model_samples(
+    bundle: ModelBundle, dataset: Dataset, split: str
+) -> Callable[[NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return a function that returns the graph's inputs for samples by index, as `read_model_samples` reads them.
+
+    It reads Parquet shards by blocks; a split in another storage is read now.
+
+    Raises:
+        UserError: There is no such split, or its columns do not fit the preprocessing or the bundle.
+    """
+    if dataset.storage == "parquet":
+        reader, options = dataset.open_shards(split), _get_preprocessing(bundle, dataset)
+        return lambda indexes: select_inputs(bundle, build_samples(dataset, reader.take(indexes), **options))
+    inputs = select_inputs(bundle, read_model_samples(bundle, dataset, split))
+    return lambda indexes: {name: array[indexes] for name, array in inputs.items()}
+
+
+def _get_preprocessing(bundle: ModelBundle, dataset: Dataset) -> dict[str, Any]:
     declaration = bundle.read_preprocessing()
     pre = declaration if declaration.get("pre") else None
     # A model without preprocessing has its layout for raw columns, not for the dataset's preprocessed ones.
     # A transform's layout is for its own inputs, which are not the graph's.
     is_code = TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
     layout = bundle.signature.rows if pre or not (dataset.preprocessing.get("pre") or is_code) else None
-    return read_samples(dataset, split, preprocessing=pre, layout=layout)
+    return {"preprocessing": pre, "layout": layout}
 
 
 def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:

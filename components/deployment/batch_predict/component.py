@@ -13,6 +13,7 @@ def batch_predict(
     predictions: Output[Dataset],
     split: str = "test",
     shard: str = "1/1",
+    engine: str = "memory",
 ) -> NamedTuple("Outputs", [("samples", int)]):
     """Compute a model bundle's predictions for a dataset split, or for one shard of it.
 
@@ -25,13 +26,14 @@ def batch_predict(
         predictions: JSON lines with `index`, `outputs` by name and `prediction`: class, labels, number or ids by task.
         split: The dataset's split.
         shard: This step's shard and the shard count: "2/4" for the second of four.
+        engine: `memory` for one process, or `ray` for Ray's workers, which read a sharded dataset by blocks.
 
     Returns:
         samples: Samples in the shard.
     """
     from kfp_mindspore.steps.deployment.predict import predict_batch
 
-    return (predict_batch(bundle, dataset, predictions, split=split, shard=shard),)
+    return (predict_batch(bundle, dataset, predictions, split=split, shard=shard, engine=engine),)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
+from kfp_mindspore.errors import UserError, ValidationError
 
 if TYPE_CHECKING:
     from kfp import dsl
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.formats.bundle import ModelBundle
+    from kfp_mindspore.formats.dataset import Dataset
 
 
 def predict_batch(
@@ -19,6 +24,7 @@ def predict_batch(
     *,
     split: str = "test",
     shard: str = "1/1",
+    engine: str = "memory",
 ) -> int:
     """Write the predictions for one split shard as JSON lines.
 
@@ -31,6 +37,7 @@ def predict_batch(
             class, the labels, the number or the ids by task, and absent for a task without one.
         split: The dataset's split.
         shard: The shard and the shard count: "2/4" for the second shard out of four.
+        engine: `memory` for one process, or `ray` for Ray's workers.
 
     Returns:
         How many samples the shard has.
@@ -40,40 +47,51 @@ def predict_batch(
     """
     import numpy as np
 
-    from kfp_mindspore.compat.mindspore_import import import_mindspore
+    from kfp_mindspore.data.options import ENGINES
     from kfp_mindspore.data.split import parse_shard
-    from kfp_mindspore.evaluation.predictions import decode_scores
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
     from kfp_mindspore.formats.dataset import Dataset
-    from kfp_mindspore.mindir import GraphRunner
-    from kfp_mindspore.mindir.evaluate import read_model_samples, select_inputs
 
     number, count = parse_shard(shard)
+    if engine not in ENGINES:
+        raise ValidationError([f"engine: must be one of {', '.join(ENGINES)}, got {engine!r}"], subject="batch_predict")
     opened = ModelBundle.open(bundle.path)
-    signature = opened.signature
     data = Dataset.open(dataset.path)
-    inputs = select_inputs(opened, read_model_samples(opened, data, split))
+    if split not in data.splits:
+        raise UserError(f"{data.path}: no split {split!r}, found {', '.join(data.splits)}")
     indexes = np.arange(number - 1, data.splits[split], count)
     file = Path(predictions.path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    outputs, decoded = {}, []
-    if len(indexes):
-        import_mindspore()
-        with GraphRunner(opened, warm=()) as runner, events.span("mindir.predict"):
-            outputs = runner.predict({name: array[indexes] for name, array in inputs.items()})
-        decoded = decode_scores(signature.task or data.task, outputs[signature.outputs[0].name], signature.labels)
-    with file.open("w", encoding="utf-8") as stream:
-        for row, index in enumerate(indexes.tolist()):
-            line = {"index": index, "outputs": {name: array[row].tolist() for name, array in outputs.items()}}
-            if decoded[row] is not None:
-                line["prediction"] = decoded[row]
-            stream.write(json.dumps(line) + "\n")
+    lines: Iterable[str] = ()
+    if engine == "ray" and len(indexes):
+        from kfp_mindspore.ray import predict_rows
+
+        lines = predict_rows(bundle.path, dataset.path, split, indexes)
+    elif len(indexes):
+        lines = _compute_lines(opened, data, split, indexes)
+    with file.open("w", encoding="utf-8") as stream, events.span("mindir.predict"):
+        stream.writelines(line + "\n" for line in lines)
     predictions.metadata.update(
         format="jsonl",
         split=split,
         shard=number,
         shards=count,
         samples=len(indexes),
-        model_sha256=signature.files[MODEL_FILE]["sha256"],
+        model_sha256=opened.signature.files[MODEL_FILE]["sha256"],
     )
     return len(indexes)
+
+
+def _compute_lines(bundle: ModelBundle, dataset: Dataset, split: str, indexes: NDArray[Any]) -> Iterator[str]:
+    from kfp_mindspore.compat.mindspore_import import import_mindspore
+    from kfp_mindspore.evaluation.predictions import decode_scores, render_lines
+    from kfp_mindspore.mindir import GraphRunner
+    from kfp_mindspore.mindir.evaluate import open_model_samples
+
+    inputs = open_model_samples(bundle, dataset, split)(indexes)
+    import_mindspore()
+    with GraphRunner(bundle, warm=()) as runner:
+        outputs = runner.predict(inputs)
+    signature = bundle.signature
+    decoded = decode_scores(signature.task or dataset.task, outputs[signature.outputs[0].name], signature.labels)
+    yield from render_lines(indexes.tolist(), outputs, decoded)
