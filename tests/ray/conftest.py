@@ -23,6 +23,8 @@ def ray_session() -> Iterator[Any]:
 
     # By default Ray's workers yield to every other process: they take a minute to start beside another test run.
     os.environ |= {"RAY_worker_niceness": "0"}
+    # Serve gives its proxy 5 s to start.
+    os.environ |= {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120"}
     import ray
 
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
