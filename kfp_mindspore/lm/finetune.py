@@ -1,0 +1,299 @@
+"""Training of an imported decoder by `fit`: all weights, or low-rank adapters (LoRA)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from numpy.typing import NDArray
+
+from kfp_mindspore import files
+from kfp_mindspore.errors import CorruptBundleError, ValidationError
+from kfp_mindspore.lm.data import LanguageModelData
+from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
+
+# A projection's weight in the network, and its number among the weight's stacked parts.
+_MODULES = {"q_proj": ("qkv", 0), "k_proj": ("qkv", 1), "v_proj": ("qkv", 2), "output_proj": ("out", 0)}
+# peft's names, which are Hugging Face's.
+_PEFT = {**{name: name for name in _MODULES}, "output_proj": "o_proj"}
+_MASKED = -1e9
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """A low-rank adapter, by torchtune's names.
+
+    Args:
+        lora_rank: Rank of each update.
+        lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
+        lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
+
+    Raises:
+        ValidationError: A value is out of range; the message names the field.
+    """
+
+    lora_rank: int = 8
+    lora_alpha: float = 16.0
+    lora_attn_modules: tuple[str, ...] = ("q_proj", "v_proj")
+
+    def __post_init__(self) -> None:
+        errors = [] if self.lora_rank >= 1 else [f"lora_rank: must be >= 1, got {self.lora_rank}"]
+        if not self.lora_alpha > 0:
+            errors.append(f"lora_alpha: must be > 0, got {self.lora_alpha}")
+        unknown = [name for name in self.lora_attn_modules if name not in _MODULES]
+        if unknown or not self.lora_attn_modules:
+            known = ", ".join(_MODULES)
+            errors.append(f"lora_attn_modules: must be some of {known}, got {', '.join(unknown) or 'none'}")
+        if errors:
+            raise ValidationError(errors, subject="the adapter's configuration")
+
+
+class TrainedDecoder(nn.Cell):  # type: ignore[misc]
+    """A decoder that returns its loss, for `fit` without a loss function.
+
+    The loss is the sum over counted tokens divided by the windows and by `tokens_per_window`, a constant. So `fit`'s
+    means over samples are exact token-weighted means, whatever the accumulation and the count of workers.
+
+    Args:
+        config: The decoder's.
+        weights: Arrays by `list_weights`' names, float32; with an adapter they are frozen.
+        tokens_per_window: Mean count of counted tokens in the data's windows.
+        lora: The adapter's configuration; None trains all weights.
+        seed: Of the adapter's initial values; its update is 0 at first.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, NDArray[np.float32]],
+        *,
+        tokens_per_window: float,
+        lora: LoraConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.config, self.lora = config, lora
+        self.decoder = Decoder(config)
+        names = list(list_weights(config))
+        self.base = ms.ParameterTuple(
+            [Parameter(Tensor(weights[name]), name=name, requires_grad=lora is None) for name in names]
+        )
+        tables = compute_rotations(config)
+        self.tables = (Tensor(tables[0]), Tensor(tables[1]))
+        self.tokens_per_window = tokens_per_window
+        self.head_index = names.index("embedding" if config.tied else "head")
+        self.dense = ops.MatMul(transpose_b=True)
+        # Of each weight: the first factor's index in `factors`, by stacked part; -1 for a part without an update.
+        self.updates: tuple[tuple[int, ...], ...] = ((),) * len(names)
+        self.heights: tuple[tuple[int, ...], ...] = ((),) * len(names)
+        self.factors = ms.ParameterTuple(self._create_factors(names, seed) if lora is not None else [])
+        self.scale = lora.lora_alpha / lora.lora_rank if lora is not None else 0.0
+
+    def _create_factors(self, names: list[str], seed: int) -> list[Parameter]:
+        assert self.lora is not None
+        random, rank = np.random.default_rng(seed), self.lora.lora_rank
+        shapes = list_weights(self.config)
+        updates, heights = list(self.updates), list(self.heights)
+        factors: list[Parameter] = []
+        for layer in range(self.config.layers):
+            for weight in ("qkv", "out"):
+                name = f"layers.{layer}.{weight}.weight"
+                sizes, width = _list_parts(self.config, weight), shapes[name][1]
+                firsts = [-1] * len(sizes)
+                for module in self.lora.lora_attn_modules:
+                    owner, part = _MODULES[module]
+                    if owner != weight:
+                        continue
+                    firsts[part] = len(factors)
+                    bound = width**-0.5
+                    down = random.uniform(-bound, bound, (rank, width)).astype(np.float32)
+                    up = np.zeros((sizes[part], rank), np.float32)
+                    prefix = f"layers.{layer}.{module}"
+                    factors += [Parameter(Tensor(down), name=f"{prefix}.lora_A")]
+                    factors += [Parameter(Tensor(up), name=f"{prefix}.lora_B")]
+                if max(firsts) >= 0:
+                    updates[names.index(name)], heights[names.index(name)] = tuple(firsts), tuple(sizes)
+        self.updates, self.heights = tuple(updates), tuple(heights)
+        return factors
+
+    def update(self, index: int) -> Any:
+        """Return a weight with its adapter's update."""
+        weight = self.base[index]
+        firsts, sizes = self.updates[index], self.heights[index]
+        if not firsts:
+            return weight
+        parts: Any = ()
+        for part in range(len(firsts)):
+            first = firsts[part]
+            if first < 0:
+                parts = (*parts, ops.zeros((sizes[part], weight.shape[1]), ms.float32))
+            else:
+                parts = (*parts, ops.matmul(self.factors[first + 1], self.factors[first]) * self.scale)
+        return weight + (ops.concat(parts, 0) if len(parts) > 1 else parts[0])
+
+    def construct(self, ids: Any, next_ids: Any, counts: Any, positions: Any, segments: Any) -> Any:
+        """Return the loss of windows.
+
+        Args:
+            ids: int32 (N, L).
+            next_ids: Targets, int32 (N, L).
+            counts: float32 (N, L), 1 where the loss counts.
+            positions: int32 (N, L).
+            segments: int32 (N, L).
+        """
+        length = ids.shape[1]
+        weights: Any = ()
+        for index in range(len(self.base)):
+            weights = (*weights, self.update(index))
+        steps = ms.numpy.arange(length)
+        allowed = ops.logical_and(segments[:, :, None] == segments[:, None, :], steps[None, :] <= steps[:, None])
+        masks = (ops.where(allowed, 0.0, _MASKED).reshape(-1, 1, length, length),)
+        hidden, _ = self.decoder.compute_hidden(ids, positions, masks, self.tables, (), weights)
+        logits = self.dense(hidden, weights[self.head_index])
+        losses = ops.cross_entropy(logits, next_ids.reshape(-1), reduction="none")
+        return (losses * counts.reshape(-1)).sum() / (ids.shape[0] * self.tokens_per_window)
+
+    def get_adapter(self) -> dict[str, NDArray[np.float32]]:
+        """Return the adapter's factors by name, `layers.<n>.<module>.lora_A` (rank, in) and `lora_B` (out, rank)."""
+        return {factor.name: factor.asnumpy() for factor in self.factors}
+
+    def get_weights(self) -> dict[str, NDArray[np.float32]]:
+        """Return all weights by name, an adapter merged."""
+        base = {weight.name: weight.asnumpy() for weight in self.base}
+        return base if self.lora is None else merge_adapter(self.config, base, self.get_adapter(), self.lora)
+
+
+def build_arrays(data: LanguageModelData) -> dict[str, NDArray[Any]]:
+    """Return windows as `fit`'s data for a `TrainedDecoder`."""
+    names = {"ids": data.ids, "next_ids": data.targets, "counts": data.weights}
+    return {**names, "positions": data.positions, "segments": data.segments}
+
+
+def merge_adapter(
+    config: DecoderConfig,
+    weights: Mapping[str, NDArray[np.float32]],
+    adapter: Mapping[str, NDArray[np.float32]],
+    lora: LoraConfig,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the weights with an adapter's updates added.
+
+    Args:
+        config: The decoder's.
+        weights: Arrays by `list_weights`' names; unchanged.
+        adapter: `TrainedDecoder.get_adapter`'s factors.
+        lora: The adapter's configuration.
+    """
+    merged = dict(weights)
+    for layer in range(config.layers):
+        for module in lora.lora_attn_modules:
+            owner, part = _MODULES[module]
+            name, prefix = f"layers.{layer}.{owner}.weight", f"layers.{layer}.{module}"
+            sizes = _list_parts(config, owner)
+            start = sum(sizes[:part])
+            update = adapter[f"{prefix}.lora_B"] @ adapter[f"{prefix}.lora_A"] * (lora.lora_alpha / lora.lora_rank)
+            changed = merged[name].copy()
+            changed[start : start + sizes[part]] += update
+            merged[name] = changed
+    return merged
+
+
+def write_adapter(directory: Path, adapter: Mapping[str, NDArray[np.float32]], lora: LoraConfig) -> None:
+    """Write an adapter as peft does: adapter_config.json and adapter_model.safetensors.
+
+    Args:
+        directory: Replaced when it exists.
+        adapter: `TrainedDecoder.get_adapter`'s factors, of an architecture with separate projections (not GPT-2).
+        lora: Its configuration.
+    """
+    from safetensors.numpy import save_file
+
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": lora.lora_rank,
+        "lora_alpha": lora.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": [_PEFT[module] for module in lora.lora_attn_modules],
+        "base_model_name_or_path": "",
+        "inference_mode": True,
+    }
+    with files.replace_directory(directory) as temporary:
+        files.write_json(temporary / "adapter_config.json", settings)
+        tensors = {_to_peft(name): np.ascontiguousarray(array) for name, array in adapter.items()}
+        save_file(tensors, temporary / "adapter_model.safetensors")
+
+
+def read_adapter(directory: Path, config: DecoderConfig) -> tuple[dict[str, NDArray[np.float32]], LoraConfig]:
+    """Read an adapter in peft's format.
+
+    Args:
+        directory: With adapter_config.json and adapter_model.safetensors.
+        config: The decoder's.
+
+    Raises:
+        CorruptBundleError: A file is not readable, or a tensor is missing or has another shape.
+        ValidationError: The adapter uses what is not supported; the message names the field.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    file = directory / "adapter_config.json"
+    try:
+        settings = json.loads(file.read_text())
+        unsupported = {
+            "use_dora": False,
+            "use_rslora": False,
+            "bias": "none",
+            "modules_to_save": None,
+            "peft_type": "LORA",
+        }
+        errors = [
+            f"{name}: must be {expected!r}, got {settings[name]!r}"
+            for name, expected in unsupported.items()
+            if name in settings and settings[name] != expected
+        ]
+        own = {name: module for module, name in _PEFT.items()}
+        targets = settings["target_modules"]
+        errors += [f"target_modules: {name}: must be one of {', '.join(own)}" for name in targets if name not in own]
+        if errors:
+            raise ValidationError(errors, subject=str(file))
+        modules = tuple(module for module in _MODULES if _PEFT[module] in targets)
+        lora = LoraConfig(int(settings["r"]), float(settings["lora_alpha"]), modules)
+        tensors = load_file(directory / "adapter_model.safetensors")
+    except ValidationError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        raise CorruptBundleError(f"{directory}: not a readable adapter: {error!r}") from None
+    shapes = list_weights(config)
+    adapter = {}
+    for layer in range(config.layers):
+        for module in modules:
+            owner, part = _MODULES[module]
+            width = shapes[f"layers.{layer}.{owner}.weight"][1]
+            height = _list_parts(config, owner)[part]
+            for kind, shape in (("A", (lora.lora_rank, width)), ("B", (height, lora.lora_rank))):
+                name = f"layers.{layer}.{module}.lora_{kind}"
+                found = tensors.get(_to_peft(name))
+                if found is None or found.shape != shape:
+                    got = "nothing" if found is None else found.shape
+                    raise CorruptBundleError(f"{directory}: {_to_peft(name)}: shape must be {shape}, got {got}")
+                adapter[name] = found.astype(np.float32)
+    return adapter, dataclasses.replace(lora, lora_attn_modules=modules)
+
+
+def _list_parts(config: DecoderConfig, weight: str) -> list[int]:
+    query, key = config.heads * config.head_size, config.kv_heads * config.head_size
+    return [query, key, key] if weight == "qkv" else [config.width]
+
+
+def _to_peft(name: str) -> str:
+    _, layer, module, factor = name.split(".")
+    return f"base_model.model.model.layers.{layer}.self_attn.{_PEFT[module]}.{factor}.weight"

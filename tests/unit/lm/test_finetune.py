@@ -1,0 +1,161 @@
+"""Fine-tuning learns, its losses are means over tokens, and adapters merge into the same network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from kfp_mindspore.errors import CorruptBundleError, ValidationError
+from kfp_mindspore.lm.data import LanguageModelData
+from kfp_mindspore.lm.finetune import (
+    LoraConfig,
+    TrainedDecoder,
+    build_arrays,
+    merge_adapter,
+    read_adapter,
+    write_adapter,
+)
+from kfp_mindspore.lm.network import DecoderConfig, list_weights
+from kfp_mindspore.training import TrainingConfig, fit
+
+pytestmark = pytest.mark.mindspore
+
+CONFIG = DecoderConfig(40, 16, 1, 4, 2, 4, 24, 16)
+LORA = LoraConfig(4, 8.0, ("q_proj", "v_proj", "output_proj"))
+EXAMPLES = 10
+
+
+def make_weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    shapes = list_weights(CONFIG).items()
+    return {name: random.normal(len(shape) == 1, 0.3, shape).astype(np.float32) for name, shape in shapes}
+
+
+def make_data() -> LanguageModelData:
+    """Answers repeat their prompts, of 1 to 3 tokens."""
+    random = np.random.default_rng(4)
+    examples = []
+    for size in random.integers(1, 4, EXAMPLES):
+        prompt = random.integers(2, 40, size)
+        examples.append((np.concatenate([prompt, prompt, [1]]).astype(np.int32), np.arange(2 * size + 1) >= size))
+    return LanguageModelData.pack(examples, length=8)
+
+
+def compute_loss(network: TrainedDecoder, data: LanguageModelData) -> float:
+    arrays = [Tensor(array) for array in build_arrays(data).values()]
+    return float(network(*arrays).asnumpy())
+
+
+def repeat(data: LanguageModelData, place: Any) -> LanguageModelData:
+    """Return as many windows as the data have, each with the tokens at a place: one shape compiles once."""
+    size, length = data.ids.shape
+
+    def fill(array: np.ndarray) -> np.ndarray:
+        tokens = array[place]
+        return np.tile(np.pad(tokens, (0, length - len(tokens))), (size, 1))
+
+    return LanguageModelData(
+        fill(data.ids), fill(data.targets), fill(data.weights), fill(data.positions), fill(data.segments)
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainedDecoder, LanguageModelData, float, float]:
+    data = make_data()
+    network = TrainedDecoder(CONFIG, make_weights(), tokens_per_window=float(data.weights.sum() / len(data)), lora=LORA)
+    before = compute_loss(network, data)
+    optimizer = nn.Adam(network.trainable_params(), 0.03)
+    config = TrainingConfig(
+        epochs=60,
+        batch_size=len(data),
+        checkpoint_dir=tmp_path_factory.mktemp("ckpt"),
+        verbose=False,
+        export_check="off",
+    )
+    fit(network, build_arrays(data), optimizer=optimizer, config=config)
+    return network, data, before, compute_loss(network, data)
+
+
+def test_adapter_learns_and_base_is_unchanged(
+    trained: tuple[TrainedDecoder, LanguageModelData, float, float],
+) -> None:
+    network, _, before, after = trained
+    assert after < 0.8 * before
+    for weight, (name, array) in zip(network.base, make_weights().items(), strict=True):
+        assert weight.name == name
+        np.testing.assert_array_equal(weight.asnumpy(), array)
+
+
+def test_merged_network_has_adapters_loss(trained: tuple[TrainedDecoder, LanguageModelData, float, float]) -> None:
+    network, data, _, after = trained
+    merged = TrainedDecoder(CONFIG, network.get_weights(), tokens_per_window=network.tokens_per_window)
+    assert compute_loss(merged, data) == pytest.approx(after, rel=1e-5)
+
+
+def test_parts_weighted_by_windows_give_mean_over_tokens(
+    trained: tuple[TrainedDecoder, LanguageModelData, float, float],
+) -> None:
+    network, data, _, after = trained
+    assert len(set(data.weights.sum(1).tolist())) > 1
+    parts = [compute_loss(network, repeat(data, row)) for row in range(len(data))]
+    assert np.mean(parts) == pytest.approx(after, rel=1e-5)
+
+
+def test_window_does_not_change_loss(trained: tuple[TrainedDecoder, LanguageModelData, float, float]) -> None:
+    network, data, _, after = trained
+    total = 0.0
+    for row in range(len(data)):
+        for segment in range(1, data.segments[row].max() + 1):
+            total += compute_loss(network, repeat(data, (row, data.segments[row] == segment)))
+    assert total / len(data) == pytest.approx(after, rel=1e-4)
+
+
+def test_adapter_is_read_as_written(
+    trained: tuple[TrainedDecoder, LanguageModelData, float, float], tmp_path: Path
+) -> None:
+    adapter = trained[0].get_adapter()
+    write_adapter(tmp_path / "adapter", adapter, LORA)
+    found, lora = read_adapter(tmp_path / "adapter", CONFIG)
+    assert lora == LORA
+    assert found.keys() == adapter.keys()
+    merged = merge_adapter(CONFIG, make_weights(), found, lora)
+    for name, array in trained[0].get_weights().items():
+        np.testing.assert_array_equal(merged[name], array)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("use_dora", True, "use_dora: must be False, got True"),
+        ("target_modules", ["gate_proj"], "target_modules: gate_proj: must be one of q_proj, k_proj, v_proj, o_proj"),
+        ("r", 0, "lora_rank: must be >= 1, got 0"),
+    ],
+)
+def test_unsupported_adapter_is_refused(field: str, value: object, message: str, tmp_path: Path) -> None:
+    directory = tmp_path / "adapter"
+    write_adapter(directory, {}, LORA)
+    file = directory / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(ValidationError) as error:
+        read_adapter(directory, CONFIG)
+    assert message in str(error.value)
+
+
+def test_incomplete_adapter_is_refused(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "adapter", {}, LORA)
+    with pytest.raises(CorruptBundleError, match=r"q_proj\.lora_A\.weight: shape must be \(4, 16\), got nothing"):
+        read_adapter(tmp_path / "adapter", CONFIG)
+    with pytest.raises(CorruptBundleError, match="not a readable adapter"):
+        read_adapter(tmp_path, CONFIG)
+
+
+def test_adapters_configuration_is_checked() -> None:
+    with pytest.raises(ValidationError) as error:
+        LoraConfig(0, -1.0, ("gate",))
+    for field in ("lora_rank: must be >= 1", "lora_alpha: must be > 0", "lora_attn_modules: must be some of"):
+        assert field in str(error.value)
