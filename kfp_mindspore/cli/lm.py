@@ -13,7 +13,7 @@ from kfp_mindspore.cli.output import add_json_option, print_json
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
 def lm() -> None:
-    """Import published language models."""
+    """Import and export language models."""
 
 
 @lm.command("import", epilog="Example: kfp-mindspore lm import ./Qwen2-0.5B -o chat-model")
@@ -42,3 +42,21 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
         print_json({"bundle": str(output), "difference": difference})
         return
     click.echo(f"{output}: verified, graphs differ from the full forward pass by {difference:.1e} of the largest logit")
+
+
+@lm.command("export", epilog="Example: kfp-mindspore lm export chat-model -o hf-model --dtype float16")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Hugging Face directory; replaced when it exists.",
+)
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+def export_command(bundle: Path, output: Path, dtype: str) -> None:
+    """Write the language model BUNDLE as a directory that transformers loads."""
+    from kfp_mindspore.lm.export import export_huggingface
+
+    export_huggingface(bundle, output, dtype=dtype)
+    click.echo(f"{output}: written")

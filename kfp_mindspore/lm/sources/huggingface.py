@@ -41,7 +41,7 @@ def read_huggingface(directory: Path) -> SourceModel:
     reader = _open_weights(directory)
     if values["model_type"] == "gpt2":
         reader = _Gpt2Reader(reader)
-    parts = _list_parts(config, gpt2=values["model_type"] == "gpt2")
+    parts = list_parts(config, gpt2=values["model_type"] == "gpt2")
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
     tokenizer_config = _read_json(directory / "tokenizer_config.json", required=False)
     generation = {**values, **_read_json(directory / "generation_config.json", required=False)}
@@ -123,7 +123,13 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
         raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
 
 
-def _list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:
+def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:
+    """Return the tensors that each weight stacks, by its name.
+
+    Args:
+        config: The decoder's.
+        gpt2: Whether the names are GPT-2's, without `transformer.`.
+    """
     parts: dict[str, tuple[str, ...]] = {"head": ("lm_head.weight",)}
     if gpt2:
         parts |= {"embedding": ("wte.weight",), "positions": ("wpe.weight",)}

@@ -78,7 +78,7 @@ def read_weights(
     errors = []
     for name, shape in list_weights(config).items():
         names = parts[name]
-        for part, rows in zip(names, _split_rows(config, name, shape[0]), strict=True):
+        for part, rows in zip(names, split_rows(config, name, shape[0]), strict=True):
             known.add(part)
             expected = (rows, *shape[1:])
             if part not in found:
@@ -119,7 +119,14 @@ def refuse_architecture(subject: str, name: Any, supported: Collection[str]) -> 
         raise UserError(f"{subject}: architecture must be one of {join_names(sorted(supported))}, got {name!r}")
 
 
-def _split_rows(config: DecoderConfig, name: str, rows: int) -> list[int]:
+def split_rows(config: DecoderConfig, name: str, rows: int) -> list[int]:
+    """Return the rows of each part that a weight stacks.
+
+    Args:
+        config: The decoder's.
+        name: The weight.
+        rows: All its rows.
+    """
     if ".qkv." in name:
         key = config.kv_heads * config.head_size
         return [rows - 2 * key, key, key]
