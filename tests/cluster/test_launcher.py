@@ -491,18 +491,20 @@ def test_refused_data_are_one_message(make_run: Callable[[], Run], jobs: Jobs, s
 SWEEP_SPACE = "x: [1.3, 2.3, 10.0, 0.3]"
 
 
-def start_sweep(run: Run, start_step: Callable[..., Step], **arguments: Any) -> Step:
+def start_sweep(run: Run, start_step: Callable[..., Step], script: str = "sweep_script.py", **arguments: Any) -> Step:
     return start_step(
         run,
         "training/sweep_msjob",
-        command=["python", str(ROOT / "tests/support/sweep_script.py")],
-        hyperparameters={"seconds": 1.5},
-        space=SWEEP_SPACE,
+        command=["python", str(ROOT / "tests/support" / script)],
         objective="loss",
-        sampler="grid",
-        trials=4,
         namespace=run.jobs.namespace,
-        **arguments,
+        **{
+            "hyperparameters": {"seconds": 1.5},
+            "space": SWEEP_SPACE,
+            "sampler": "grid",
+            "trials": 4,
+            **arguments,
+        },
     )
 
 
@@ -541,6 +543,29 @@ def test_killed_launcher_goes_on_with_its_sweep(
         records = [json.loads(line) for line in run.store.get(key).splitlines()]
         assert len({record["pid"] for record in records}) == 1
     assert run.store.get(f"{step.key}/model/metrics.jsonl") == run.store.get(trials[3])
+
+
+def test_population_goes_on_from_winners_checkpoints_in_store(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step], tmp_path: Path
+) -> None:
+    run = make_run()
+    options = {"pruner": "pbt", "population": 2, "interval": 2, "sampler": "random", "hyperparameters": {}}
+    with PodProcesses(run.jobs, tmp_path / "pods"):
+        step = start_sweep(
+            run, start_step, "population_script.py", space="rate: {low: 0.1, high: 4.0}", parallel=2, **options
+        )
+        assert step.wait() == 0, step.log.read_text()
+    trials = [
+        [json.loads(line) for line in run.store.get(f"{step.key}/sweep/trials/{number}/metrics.jsonl").splitlines()]
+        for number in range(4)
+    ]
+    # The second generation goes on where the first one has ended.
+    assert [[record["epoch"] for record in records] for records in trials] == [[1, 2], [1, 2], [3, 4], [3, 4]]
+    best = min(record["loss"] for records in trials for record in records)
+    output = json.loads((step.root / "output_metadata.json").read_text())
+    assert output["parameterValues"]["best_value"] == best
+    left = [name for name in run.store.list(step.key) if "/checkpoints/" in name]
+    assert left == [], "no trial goes on from them any more"
 
 
 def test_terminated_sweep_deletes_its_jobs(
