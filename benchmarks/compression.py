@@ -6,13 +6,14 @@ parameters that is trained from scratch for the epochs of both; and with packed 
 split; the gate of a compression never saw it. Prints a line a result, and all as JSON on the last line.
 
 `--quick`: one seed, 4,000 images, few epochs. It shows that everything runs, and proves nothing about accuracy.
+`--rows FILE` appends each result to a file and leaves out what the file has, so that hours can be spread over days.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class ResNet(nn.Cell):  # type: ignore[misc]
         width: Channels of the first stage; the others have twice and four times as many.
     """
 
-    def __init__(self, width: int = 16) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(1, width, 3), nn.BatchNorm2d(width)
         widths = (width, width, 2 * width, 2 * width, 4 * width, 4 * width)
@@ -80,12 +81,12 @@ class Case:
     factory: Callable[..., Any]
     width: int
     small: int
-    methods: tuple[str, ...]
+    has_batch_norm: bool
 
 
 CASES = {
-    "resnet": Case(ResNet, 16, 11, METHODS),
-    "vit": Case(build_vit, 64, 44, tuple(method for method in METHODS if method != "bn")),
+    "resnet": Case(ResNet, 8, 6, has_batch_norm=True),
+    "vit": Case(build_vit, 64, 44, has_batch_norm=False),
 }
 
 
@@ -118,30 +119,34 @@ def evaluate(checkpoint: Path, dataset: Path, output: Path) -> float:
     return evaluate_bundle(output, dataset).value
 
 
-def measure(name: str, dataset: Path, epochs: int, seed: int, *, quick: bool) -> list[dict[str, Any]]:
-    """Return a row for the whole network, each method, form of weights, and the small network from scratch."""
+def measure(name: str, dataset: Path, epochs: int, seed: int, variants: Collection[str], rows: Rows) -> None:
+    """Add a row for the whole network, for each variant, and for the small network from scratch."""
     case = CASES[name]
-    rows: list[dict[str, Any]] = []
+    missing = [variant for variant in ("whole", "from scratch", *variants) if not rows.has(name, seed, variant)]
+    if not missing:
+        return
     options = CompressionOptions(
         pruned=PRUNED, rounds=1, epochs=epochs, batch_size=128, max_accuracy_lost=1.0, seed=seed
     )
 
     def add(variant: str, accuracy: float, **figures: float) -> None:
-        rows.append({"network": name, "seed": seed, "variant": variant, "accuracy": round(accuracy, 4), **figures})
-        print(rows[-1], flush=True)
+        rows.add({"network": name, "seed": seed, "variant": variant, "accuracy": round(accuracy, 4), **figures})
 
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         whole = train(case, case.width, dataset, root / "whole", epochs, seed)
-        add("whole", evaluate(whole, dataset, root / "whole-model"))
-        small = train(case, case.small, dataset, root / "scratch", 2 * epochs, seed)
-        add("from scratch", evaluate(small, dataset, root / "scratch-model"))
-        variants = {method: {"method": method} for method in case.methods}
-        variants |= {form: {"weights": form, "pruned": 0, "min_pruned": 0} for form in WEIGHTS}
-        if quick:
-            variants = {key: variants[key] for key in ("l1", "taylor", "random", "slb4", "slb1")}
-        for variant, changes in variants.items():
-            result = compress(whole, dataset, root / variant, options, **changes)
+        if "whole" in missing:
+            add("whole", evaluate(whole, dataset, root / "whole-model"))
+        if "from scratch" in missing:
+            small = train(case, case.small, dataset, root / "scratch", 2 * epochs, seed)
+            add("from scratch", evaluate(small, dataset, root / "scratch-model"))
+        for variant in variants:
+            if variant not in missing or (variant == "bn" and not case.has_batch_norm):
+                continue
+            packed = {"weights": variant, "pruned": 0, "min_pruned": 0}
+            result = compress(
+                whole, dataset, root / variant, options, **(packed if variant in WEIGHTS else {"method": variant})
+            )
             add(
                 variant,
                 evaluate(result.checkpoint, dataset, root / f"{variant}-model"),
@@ -149,23 +154,51 @@ def measure(name: str, dataset: Path, epochs: int, seed: int, *, quick: bool) ->
                 bytes=round(result.after.bytes / result.before.bytes, 3),
                 faster=round(result.before.latency[32] / result.after.latency[32], 2),
             )
-    return rows
+
+
+class Rows:
+    """Results, appended to a file as they come.
+
+    Args:
+        path: JSON lines of an earlier run, which count as measured; None keeps the results in memory.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.values: list[dict[str, Any]] = []
+        if path is not None and path.exists():
+            self.values = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+    def has(self, network: str, seed: int, variant: str) -> bool:
+        """Return whether a result is there."""
+        return (network, seed, variant) in {(row["network"], row["seed"], row["variant"]) for row in self.values}
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Print a result and append it to the file."""
+        print(row, flush=True)
+        self.values.append(row)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def main() -> None:
     """Run and print the results."""
     parser = build_parser(__doc__ or "")
+    parser.add_argument("--images", type=int, default=0, help="images of each split; 0 for all")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs of training, and of fine-tuning")
+    parser.add_argument("--variants", nargs="+", default=[*METHODS, *WEIGHTS], choices=[*METHODS, *WEIGHTS])
+    parser.add_argument("--rows", type=Path, help="file of results, read and appended to")
     options = parser.parse_args()
-    seeds = (1,) if options.quick else (1, 2, 3)
-    epochs = 4 if options.quick else 20
-    rows = []
+    if options.quick:
+        options.images, options.epochs, options.variants = 4000, 4, ["l1", "taylor", "random", "slb4", "slb1"]
+    rows = Rows(options.rows)
     with tempfile.TemporaryDirectory() as scratch:
-        limit = {"limit": 4000} if options.quick else {}
-        dataset = load_dataset("fashion_mnist", Path(scratch) / "data", **limit).path
-        for name in CASES:
-            for seed in seeds:
-                rows += measure(name, dataset, epochs, seed, quick=options.quick)
-    print(json.dumps({"name": "compression", "rows": rows}))
+        dataset = load_dataset("fashion_mnist", Path(scratch) / "data", limit=options.images).path
+        for seed in (1,) if options.quick else (1, 2, 3):
+            for name in CASES:
+                measure(name, dataset, options.epochs, seed, options.variants, rows)
+    print(json.dumps({"name": "compression", "rows": rows.values}))
 
 
 if __name__ == "__main__":
