@@ -67,8 +67,8 @@ contracts: $(STAMP) ## Import contracts
 unit: $(STAMP) ## The tests of `make test` alone
 	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test.xml -m 'not slow and $(ANYWHERE)'
 
-test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served
-	$(PYTEST) $(PARALLEL) --durations 10 -m workload tests/workloads
+test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served; SHORT=1: a template whose workload is tested is not
+	$(if $(SHORT),KFP_MINDSPORE_SHORT=1 )$(PYTEST) $(PARALLEL) --durations 10 -m workload tests/workloads
 
 test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at random: 20 minutes
 	KFP_MINDSPORE_ENDURANCE=1 $(PYTEST) tests/faults/test_gang_faults.py
