@@ -153,7 +153,9 @@ class _Lifespan:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         if scope["type"] != "lifespan":
-            await self._application(dict(scope), receive, send)
+            # The application's routes are those below the route prefix.
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            await self._application({**scope, "path": path}, receive, send)
             return
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})

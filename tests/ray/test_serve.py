@@ -104,7 +104,7 @@ def test_handle_computes_what_http_does(digits: Any, serve_port: int, rows: np.n
 
 
 def test_mistake_in_batch_is_of_one_request(digits: Any, rows: np.ndarray) -> None:
-    good, bad = (digits.predict.remote({"image": array}) for array in (rows[:2], rows[:2, :4]))
+    good, bad = (digits.predict.remote({"image": array}) for array in (rows[:2], rows[:2, :, :4]))
     with pytest.raises(UserError, match="model digits: input 'image': shape must be"):
         bad.result(timeout_s=120)
     assert all(len(array) == 2 for array in good.result(timeout_s=120).values())
