@@ -48,7 +48,14 @@ def compare(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN, GPT2], ids=["llama", "qwen", "gpt2"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(LLAMA, id="llama", marks=pytest.mark.slow),
+        pytest.param(QWEN, id="qwen", marks=pytest.mark.slow),
+        pytest.param(GPT2, id="gpt2"),
+    ],
+)
 def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "_LEAST_LENGTH", 16 if config is LLAMA else 40)
     weights = make_weights(config)
