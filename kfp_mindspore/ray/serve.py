@@ -94,13 +94,23 @@ class ModelDeployment:
         Raises:
             UserError: The bundle is damaged, cannot be loaded, or has code that is not allowed.
         """
-        await self._repository.load_all()
+        await self._load()
         return _Lifespan(self._application)
 
-    def check_health(self) -> None:
-        """Raise unless the executor thread runs; Serve replaces an unhealthy replica."""
+    async def check_health(self) -> None:
+        """Raise unless the model is loaded and the executor thread runs; Serve calls this before the first request too.
+
+        Raises:
+            UserError: The bundle is damaged, cannot be loaded, or has code that is not allowed.
+            RuntimeError: The executor thread has ended; Serve replaces the replica.
+        """
+        await self._load()
         if not self._state.is_alive():
             raise RuntimeError(f"model {self._name}: its executor thread has ended")
+
+    async def _load(self) -> None:
+        if not self._repository.loaded:
+            await self._repository.load_all()
 
     async def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of raw rows, for handles: `await handle.predict.remote({"image": array})`.
@@ -166,6 +176,7 @@ def bind_model(
     bundle: ModelBundle | Path | str,
     *,
     name: str = "",
+    http: bool = True,
     max_batch: int = 64,
     max_queue: int = 1024,
     batch_wait_seconds: float = 0.0,
@@ -181,6 +192,8 @@ def bind_model(
     Args:
         bundle: An opened bundle, or its directory, which each node has under this path.
         name: Model name in URLs; default the directory's name.
+        http: Whether it answers HTTP; False for a model that is bound to another deployment, since one deployment in an
+            application may answer.
         max_batch: Most rows in an execution; larger requests are split.
         max_queue: Rows that are accepted and not yet answered; further requests are refused.
         batch_wait_seconds: How long a batch of handle calls is delayed to fill it. HTTP requests are not delayed: those
@@ -204,7 +217,7 @@ def bind_model(
     settings = DeploymentSettings(
         str(opened.path.resolve()), name, max_batch, max_queue, batch_wait_seconds, allow_code, key
     )
-    deployment = serve.deployment(serve.ingress()(ModelDeployment))
+    deployment = serve.deployment(serve.ingress()(ModelDeployment) if http else ModelDeployment)
     application: serve.Application = deployment.options(**{"name": name, "max_ongoing_requests": 256, **options}).bind(
         settings
     )

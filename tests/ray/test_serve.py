@@ -144,7 +144,7 @@ def test_transformer_two_models_and_vote(serve_port: int, models: Path, rows: np
             scores = [next(iter((await answer).values())) for answer in answers]
             return np.mean(scores, axis=0).argmax(axis=1).tolist()  # type: ignore[no-any-return]
 
-    members = [bind_model(models / name, name=name, **SMALL) for name in ("free", "fixed")]
+    members = [bind_model(models / name, name=name, http=False, **SMALL) for name in ("free", "fixed")]
     handle = serve.run(Vote.bind(*members), name="vote", route_prefix=None)
     found = handle.remote(rows).result(timeout_s=240)
     expected = read_samples(models / "dataset", "test", count=40).target
