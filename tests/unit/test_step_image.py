@@ -38,6 +38,8 @@ EXEMPT = {
     "kfp_mindspore.inference.backends.local",
     "kfp_mindspore.transform.subwords",
     "kfp_mindspore.sweeps.tune",
+    "kfp_mindspore.ray.data",
+    "kfp_mindspore.ray.predict",
 }
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
 

@@ -155,7 +155,7 @@ class _Gpt2Reader(SafetensorsReader):
     """GPT-2's tensors: matrices transposed, the fused projection split, names without `transformer.`."""
 
     def __init__(self, reader: SafetensorsReader) -> None:
-        self._entries = {name.removeprefix("transformer."): entry for name, entry in reader._entries.items()}
+        self.entries = {name.removeprefix("transformer."): entry for name, entry in reader.entries.items()}
 
     def get_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return all shapes by name, as the network has them."""

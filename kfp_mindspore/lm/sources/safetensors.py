@@ -28,16 +28,16 @@ class SafetensorsReader:
     """
 
     def __init__(self, files: list[Path]) -> None:
-        self._entries: dict[str, tuple[Path, int, dict[str, Any]]] = {}
+        self.entries: dict[str, tuple[Path, int, dict[str, Any]]] = {}
         for file in files:
             for name, start, entry in _read_header(file):
-                if name in self._entries:
-                    raise UserError(f"{file}: {name}: also in {self._entries[name][0].name}")
-                self._entries[name] = file, start, entry
+                if name in self.entries:
+                    raise UserError(f"{file}: {name}: also in {self.entries[name][0].name}")
+                self.entries[name] = file, start, entry
 
     def get_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return all shapes by name."""
-        return {name: tuple(entry["shape"]) for name, (_, _, entry) in self._entries.items()}
+        return {name: tuple(entry["shape"]) for name, (_, _, entry) in self.entries.items()}
 
     def read(self, name: str) -> NDArray[np.float32]:
         """Read one tensor as float32.
@@ -45,7 +45,7 @@ class SafetensorsReader:
         Args:
             name: Its name.
         """
-        file, start, entry = self._entries[name]
+        file, start, entry = self.entries[name]
         shape = tuple(entry["shape"])
         count = math.prod(shape)
         array = np.fromfile(file, _TYPES[entry["dtype"]], count, offset=start + entry["data_offsets"][0])

@@ -47,22 +47,22 @@ class Matcher:
             grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": False})
         except ValueError as error:
             raise LanguageError(f"{param}: not a JSON schema: {error}", param) from None
-        self._matcher = LLMatcher(vocabulary.matching, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
+        self.matcher = LLMatcher(vocabulary.matching, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
         self._size = vocabulary.size
         self._bits = np.zeros((vocabulary.size + 31) // 32, np.int32)
-        if self._matcher.is_error():
+        if self.matcher.is_error():
             raise self._get_error()
 
     def copy(self) -> Matcher:
         """Return a matcher of the same schema for another answer: compiling it again takes 20 to 50 ms."""
         other = copy.copy(self)
-        other._matcher = self._matcher.deep_copy()
+        other.matcher = self.matcher.deep_copy()
         return other
 
     @property
     def is_stopped(self) -> bool:
         """Whether the answer is complete."""
-        return bool(self._matcher.is_stopped())
+        return bool(self.matcher.is_stopped())
 
     def compute_mask(self) -> NDArray[np.bool_]:
         """Return whether each token may follow, with shape (V,).
@@ -70,16 +70,16 @@ class Matcher:
         Raises:
             LanguageError: The schema exceeds a limit at this token.
         """
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self.matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         mask = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little").view(np.bool_)
-        if self._matcher.is_error() or not mask.any():
+        if self.matcher.is_error() or not mask.any():
             raise self._get_error()
         return mask
 
     def consume(self, token: int) -> None:
         """Record a chosen token."""
-        self._matcher.consume_token(token)
+        self.matcher.consume_token(token)
 
     def _get_error(self) -> LanguageError:
-        message = shorten_text(self._matcher.get_error() or "no token may follow", 500)
+        message = shorten_text(self.matcher.get_error() or "no token may follow", 500)
         return LanguageError(f"{self._param}: a schema that cannot be used: {message}", self._param)
