@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
 _LARGE = 1e7
+# Below it a float has fewer digits, and a tick's distance can be 0.
+_LEAST = 1e-290
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ def build_axis(low: float, high: float, count: int = 5) -> Axis:
         high: The greatest value.
         count: About how many ticks.
     """
-    if high <= low:
-        margin = abs(low) / 2 or 1.0
+    if high - low < _LEAST:
+        margin = abs(low) / 2 if abs(low) > _LEAST else 1.0
         low, high = low - margin, low + margin
     raw = (high - low) / (count - 1)
     power = 10.0 ** math.floor(math.log10(raw))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kfp_mindspore.evaluation.axes import build_axis
@@ -29,6 +29,8 @@ finite = st.floats(-1e12, 1e12)
 
 
 @given(finite, finite)
+@example(0.0, 5e-324)
+@example(1e-310, 2e-310)
 def test_axis_contains_values_with_few_distinct_ticks(first: float, second: float) -> None:
     low, high = sorted((first, second))
     axis = build_axis(low, high)
