@@ -64,7 +64,8 @@ def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | No
     elif resolve_kind(document) is not None:
         converted, changes = import_job(dict(document), [] if others is None else others)
     else:
-        known = ", ".join(dict.fromkeys(f"{kind.kind} of {kind.api_version}" for kind in KINDS.values()))
+        readable = [kind for kind in KINDS.values() if kind.read is not None or kind.kind == KIND]
+        known = ", ".join(dict.fromkeys(f"{kind.kind} of {kind.api_version}" for kind in readable))
         found = f"{show(names[1])} of {show(names[0])}"
         raise ValidationError([f"apiVersion, kind: must be one of {known}, got {found}"], subject=name_job(document))
     try:

@@ -10,6 +10,7 @@ import copy
 import shlex
 from typing import Any
 
+from kfp_mindspore.msjob.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,
     Manifest,
@@ -35,8 +36,7 @@ _SPECS = "spec.msReplicaSpecs"
 _VERSION = "2.60.0"
 _ENTRYPOINT = ["-m", "kfp_mindspore.ray.job"]
 _KEPT = tuple(
-    f"runPolicy.{name}"
-    for name in ("activeDeadlineSeconds", "backoffLimit", "suspend", "ttlSecondsAfterFinished", "cleanPodPolicy")
+    f"runPolicy.{name}" for name in ("activeDeadlineSeconds", "backoffLimit", "suspend", "ttlSecondsAfterFinished")
 )
 _DEFAULT_CPUS = "1"
 
@@ -57,9 +57,9 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         return []
     head = copy.deepcopy(template)
     remove_devices(get_container(head))
-    lowest = (elastic and elastic.min_replicas) or job.workers
+    workers, lowest = get_requested_workers(job), get_minimum_workers(job)
     restarts = convert_restart_policy(job, _NAME, notes)
-    numbers = [f"--workers={job.workers}", f"--min-workers={lowest}", f"--max-failures={restarts}"]
+    numbers = [f"--workers={workers}", f"--min-workers={lowest}", f"--max-failures={restarts}"]
     words = [str(command[0]), *_ENTRYPOINT, f"--name={job.name}", *numbers, "--", *map(str, command[1:])]
     spec: dict[str, Any] = {
         "entrypoint": shlex.join(words),
@@ -77,9 +77,9 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
             "workerGroupSpecs": [
                 {
                     "groupName": WORKER.lower(),
-                    "replicas": job.workers,
+                    "replicas": workers,
                     "minReplicas": lowest,
-                    "maxReplicas": job.workers,
+                    "maxReplicas": max(workers, (elastic and elastic.max_replicas) or workers),
                     "rayStartParams": {"num-cpus": _DEFAULT_CPUS},
                     "template": _rename(template, "ray-worker"),
                 }
