@@ -76,7 +76,7 @@ def build_samples(
     preprocessing: Mapping[str, Any] | None = None,
     layout: RowLayout | None = None,
 ) -> Samples:
-    """Return the samples for a dataset's columns as stored; the arguments are those of `read_samples`.
+    """Return the samples for a dataset's columns as stored; it takes the arguments that `read_samples` takes.
 
     Raises:
         UserError: The preprocessing does not fit the columns.

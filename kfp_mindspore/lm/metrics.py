@@ -61,7 +61,7 @@ def score_answers(answers: Sequence[str], references: Sequence[str]) -> dict[str
 
 
 def compute_rouge_l(answer: str, reference: str) -> float:
-    """Return the F measure of two texts' longest common subsequence of words, 0 to 1; 0 for a text without words."""
+    """Return two texts' ROUGE-L: the F measure by their longest common word subsequence, 0 to 1; 0 without words."""
     found, expected = (_WORD.findall(text.lower()) for text in (answer, reference))
     lengths = [0] * (len(expected) + 1)
     for word in found:

@@ -97,7 +97,7 @@ class CausalRunner:
         return final
 
     def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Compute one token of each of several sequences.
+        """Compute one token for each sequence.
 
         Args:
             slots: Their slots, the first ones: 0 to B - 1.
@@ -125,7 +125,7 @@ class CausalRunner:
         return logits[:count]
 
     def read_rows(self, slot: int, start: int, stop: int) -> NDArray[np.float32]:
-        """Return a copy of the cache rows of tokens from `start` to before `stop`, (n, 2 * layers, heads, size)."""
+        """Copy the cache rows for tokens from `start` to before `stop`, (n, 2 * layers, heads, size)."""
         return self._cache[:, slot, :, start:stop].transpose(2, 0, 1, 3).copy()
 
     def write_rows(self, slot: int, start: int, rows: NDArray[np.float32]) -> None:
@@ -134,7 +134,7 @@ class CausalRunner:
         self._cache[:, slot, :, start : start + len(rows)] = rows.transpose(1, 2, 0, 3)
 
     def warm(self) -> None:
-        """Compile the graphs of the shortest caches; those of longer ones are compiled when a sequence needs them."""
+        """Compile the graphs for the shortest caches; longer ones are compiled when a sequence needs them."""
         one = np.zeros(1, np.int32)
         for chunk in CHUNKS:
             self._extend(0, np.zeros((1, chunk), np.int32), one, one)

@@ -36,7 +36,7 @@ def iter_mindspore_batches(
 ) -> Iterable[Any]:
     """Return an iterable over a dataset's batches as dicts of MindSpore tensors.
 
-    The arguments are those of Ray's `DataIterator.iter_torch_batches`; `device` and `pin_memory` have no counterpart.
+    It takes the arguments that Ray's `iter_torch_batches` takes, without `device` and `pin_memory`.
 
     Args:
         shard: A worker's share by `ray.train.get_dataset_shard`, or any Ray dataset or data iterator.

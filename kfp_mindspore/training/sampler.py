@@ -62,7 +62,7 @@ class Sampler:
 class BlockSampler(Sampler):
     """Batches in an order whose reader holds few of the samples at a time.
 
-    The order is a permutation of all blocks, and a permutation of the rows in each window of consecutive blocks. Both
+    The order permutes all blocks, then the rows within each window (consecutive blocks). Both
     follow from (seed, epoch), so a position means the same for any world size.
 
     Args:

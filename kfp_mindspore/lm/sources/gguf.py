@@ -21,7 +21,7 @@ _LLAMA3 = (
 # None splits by the byte level's own expression.
 _SPLITS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
 _CONTROL, _USER_DEFINED = 3, 4
-# Least bytes of a metadata entry and of a tensor's entry.
+# Least bytes per entry: metadata, tensors.
 _LEAST_ENTRY, _LEAST_TENSOR = 13, 24
 
 

@@ -37,7 +37,7 @@ _COMMON = frozenset({*_NUMBERS, "model", "max_tokens", "logit_bias", "stop", "n"
 _COMMON |= {"stream_options", "ignore_eos", "user", "response_format"}
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"}
 _COMPLETION = _COMMON | {"prompt", "echo"}
-# Fields of the protocol and of vLLM that change the answer and are not supported, with the values that change nothing:
+# Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
 # 1 equals True, and None always is one.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "prediction", "web_search_options", "reasoning_effort", "verbosity"), ()),

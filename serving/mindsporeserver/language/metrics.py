@@ -30,7 +30,7 @@ class LanguageFamilies:
 
         self.running = gauge("num_requests_running", "Answers that are being computed.")
         self.waiting = gauge("num_requests_waiting", "Answers that wait for a slot.")
-        self.cache_usage = gauge("kv_cache_usage_perc", "Used share of the cache of keys and values, 0 to 1.")
+        self.cache_usage = gauge("kv_cache_usage_perc", "Used share of the key and value cache, 0 to 1.")
         self.prefix_queries = count("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self.prefix_hits = count("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self.prompt_tokens = count("prompt_tokens", "Prompt tokens.")
@@ -42,7 +42,7 @@ class LanguageFamilies:
 
 
 class _Share:
-    """One version's part of a gauge that all versions of a model share.
+    """One version's part in a gauge that all the model's versions share.
 
     Args:
         gauge: The sum.

@@ -42,7 +42,7 @@ class Runner(Protocol):
         """
 
     def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Compute one token of each of several sequences.
+        """Compute one token for each sequence.
 
         Args:
             slots: Their slots.
@@ -54,7 +54,7 @@ class Runner(Protocol):
         """
 
     def read_rows(self, slot: int, start: int, stop: int) -> NDArray[Any]:
-        """Return a copy of the cache rows of tokens from `start` to before `stop`."""
+        """Copy the cache rows for tokens from `start` to before `stop`."""
 
     def write_rows(self, slot: int, start: int, rows: NDArray[Any]) -> None:
         """Write what `read_rows` returned, from token `start` on."""
