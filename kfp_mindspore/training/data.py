@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,7 +71,7 @@ class Batch:
     samples: int
 
 
-class _SampledSource:
+class _SampledSource(abc.ABC):
     """Batches in a sampler's order by (seed, epoch), so that any epoch can be repeated.
 
     Each worker reads its share of every batch; the parts differ by at most one sample.
@@ -120,9 +121,9 @@ class _SampledSource:
             yield Batch(tuple(map(Tensor, batch)), len(indices))
             position += len(indices)
 
+    @abc.abstractmethod
     def _read_columns(self, indices: NDArray[Any]) -> Columns:
         """Return the samples at indices, which may be none."""
-        raise NotImplementedError
 
     def _augment(self, batch: Sequence[NDArray[Any]], generator: np.random.Generator) -> list[NDArray[Any]]:
         assert self._config.augment is not None

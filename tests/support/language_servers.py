@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -35,11 +36,10 @@ class LanguageServer:
     def _wait_ready(self, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
-            try:
+            with contextlib.suppress(httpx.TransportError):
                 if httpx.get(f"{self.url}/health").status_code == 200:
                     return
-            except httpx.TransportError:
-                time.sleep(0.05)
+            time.sleep(0.05)
         raise AssertionError(f"the server is not ready:\n{self.log.read_text()[-3000:]}")
 
     def read_metric(self, name: str) -> float:
