@@ -18,9 +18,9 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.formats.bundle import WEIGHTS_FILE, Signature, write_bundle
+from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle, Signature, write_bundle
 from kfp_mindspore.lm.network import Decoder, compute_rotations, list_weights
-from kfp_mindspore.lm.runner import NETWORK_FILE, CausalRunner
+from kfp_mindspore.lm.runner import NETWORK_FILE, CausalRunner, read_network
 from kfp_mindspore.lm.sources.gguf import read_gguf
 from kfp_mindspore.lm.sources.huggingface import read_huggingface
 from kfp_mindspore.lm.sources.model import SourceModel
@@ -64,16 +64,32 @@ def import_model(source: Path, bundle: Path) -> float:
         UserError: The source is not supported or damaged; the message names the field.
         KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
     """
+    return write_model(read_source(source), bundle, subject=str(source))
+
+
+def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:
+    """Write a model as a bundle.
+
+    Args:
+        model: The model.
+        bundle: The bundle's directory; replaced when it exists.
+        subject: Its origin, for messages.
+
+    Returns:
+        As `import_model`.
+
+    Raises:
+        KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
+    """
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer
 
-    model = read_source(source)
     tokenizer = Tokenizer.from_str(model.tokenizer)
     prompts = [np.array(tokenizer.encode(prompt).ids, np.int32) for prompt in _PROMPTS]
     arrays, difference = compute_prompts(model, prompts)
     if not difference <= _TOLERANCE:
         raise KfpMindSporeError(
-            f"{source}: a graph's logits must differ by at most {_TOLERANCE} from the full forward pass, "
+            f"{subject}: a graph's logits must differ by at most {_TOLERANCE} from the full forward pass, "
             f"got {difference:.1e} of the largest logit"
         )
     with write_bundle(bundle) as writer:
@@ -89,6 +105,31 @@ def import_model(source: Path, bundle: Path) -> float:
         verified = {"samples": len(prompts), "max_abs_diff": difference, "tolerance": _TOLERANCE}
         writer.sign(Signature((), (), mindspore.__version__, verified=verified, metadata=metadata))
     return difference
+
+
+def read_model(bundle: Path) -> SourceModel:
+    """Read a bundle as a model, such as one whose weights a training replaces.
+
+    Args:
+        bundle: The bundle's directory.
+
+    Raises:
+        UserError: It is no bundle of this kind, or damaged; the message names the file.
+    """
+    opened = ModelBundle.open(bundle)
+    if opened.signature.metadata.get("kind") != KIND:
+        found = opened.signature.metadata.get("kind")
+        raise UserError(f"{bundle}: metadata.kind: must be {KIND}, got {found or 'none'}")
+    config, weights = read_network(bundle)
+    template = bundle / "chat_template.jinja"
+    return SourceModel(
+        config,
+        weights,
+        (bundle / "tokenizer.json").read_text(),
+        template.read_text() if template.is_file() else "",
+        json.loads((bundle / "generation.json").read_text()),
+        opened.signature.metadata["architecture"],
+    )
 
 
 def compute_prompts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-from kfp_mindspore.errors import CorruptBundleError, ValidationError
+from kfp_mindspore.errors import CorruptBundleError, UserError, ValidationError
+from kfp_mindspore.formats.bundle import Signature, write_bundle
+from kfp_mindspore.lm.bundle import read_model, write_model
 from kfp_mindspore.lm.data import LanguageModelData
 from kfp_mindspore.lm.finetune import (
     LoraConfig,
@@ -21,6 +25,7 @@ from kfp_mindspore.lm.finetune import (
     write_adapter,
 )
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
+from kfp_mindspore.lm.sources.model import SourceModel
 from kfp_mindspore.training import TrainingConfig, fit
 
 pytestmark = pytest.mark.mindspore
@@ -126,6 +131,32 @@ def test_adapter_is_read_as_written(
     merged = merge_adapter(CONFIG, make_weights(), found, lora)
     for name, array in trained[0].get_weights().items():
         np.testing.assert_array_equal(merged[name], array)
+
+
+def test_trained_weights_are_written_as_bundle(
+    trained: tuple[TrainedDecoder, LanguageModelData, float, float], tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"?": 0, "<eos>": 1}, "?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    model = SourceModel(CONFIG, make_weights(), tokenizer.to_str(), "{{ messages }}", {"eos_token_id": 1}, "llama")
+    write_model(model, tmp_path / "base", subject="base")
+    base = read_model(tmp_path / "base")
+    assert (base.config, base.template, base.generation, base.architecture) == (
+        *(CONFIG, "{{ messages }}"),
+        *({"eos_token_id": 1}, "llama"),
+    )
+    tuned = dataclasses.replace(base, weights=trained[0].get_weights())
+    assert write_model(tuned, tmp_path / "tuned", subject="tuned") <= 1e-5
+    for name, array in read_model(tmp_path / "tuned").weights.items():
+        np.testing.assert_array_equal(array, tuned.weights[name])
+
+
+def test_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with write_bundle(tmp_path / "other") as writer:
+        (writer.directory / "model.mindir").write_bytes(b"")
+        writer.sign(Signature((), (), "2.9.0"))
+    with pytest.raises(UserError, match=r"metadata\.kind: must be causal-lm, got none"):
+        read_model(tmp_path / "other")
 
 
 @pytest.mark.parametrize(
