@@ -12,6 +12,8 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 ANYWHERE := not workload and not cluster and not docker and not ray
 DURATIONS := build/durations
 RUNS ?= 5
+# Thousands of test processes would each compile what they import.
+unexport PYTHONDONTWRITEBYTECODE
 # One worker has a cluster with a node, the other API servers without nodes.
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
