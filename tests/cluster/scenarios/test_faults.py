@@ -117,7 +117,10 @@ def test_lost_node_is_replaced_without_its_kubelet(jobs: NodeJobs) -> None:
                 and all(_is_unschedulable(pod) for pod in pods.values())
             )
         )
-    job.wait_attempt(1)
+    # A node whose kubelet reports late on a loaded machine is lost once more.
+    job.wait_until(
+        lambda found: found.status and found.status.has("Running") and (getattr(found.status, "attempt", 0) or 0) >= 1
+    )
     job.finish()
     assert job.wait("Succeeded").status.restarts == 0
     job.delete()
