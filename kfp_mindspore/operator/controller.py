@@ -20,6 +20,7 @@ from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitE
 from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.observed import Refusal
 from kfp_mindspore.operator.options import OperatorOptions
+from kfp_mindspore.operator.progress import ProgressReader
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.store import JobCache, Key
@@ -42,6 +43,7 @@ class Controller:
         store: The observed state.
         queue: Job keys to reconcile.
         recorder: Writes events.
+        progress: Reads a job's progress when it ends.
         metrics: Counters.
         options: The operator's options.
     """
@@ -52,6 +54,7 @@ class Controller:
         store: JobCache,
         queue: WorkQueue,
         recorder: Recorder,
+        progress: ProgressReader,
         metrics: OperatorMetrics,
         options: OperatorOptions,
     ) -> None:
@@ -59,6 +62,7 @@ class Controller:
         self._store = store
         self._queue = queue
         self._recorder = recorder
+        self._progress = progress
         self._metrics = metrics
         self._options = options
         self._logger = logging.getLogger(__name__)
@@ -91,10 +95,15 @@ class Controller:
         await self._refresh_foreign(key)
         for _ in range(_ROUNDS):
             observed, version = self._store.observe(key)
+            outcome = reconcile(observed, now(), self._options)
+            if _is_ending(observed.job, outcome.status):
+                # The terminal status needs the last report: clients read it, and actions delete the pods.
+                await self._progress.read(key)
+                observed, version = self._store.observe(key)
+                outcome = reconcile(observed, now(), self._options)
             if observed.job is None:
                 self._queue.forget(key)
                 return
-            outcome = reconcile(observed, now(), self._options)
             is_changed = outcome.status not in (None, observed.job.get("status"))
             if is_changed and not await self._write_status(key, observed.job, version, outcome):
                 continue
@@ -252,6 +261,13 @@ class Controller:
         level = logging.WARNING if new in (RESTARTING, FAILED) else logging.INFO
         extra = {"job": str(key), "state": new, "reason": reason, "attempt": after.get("attempt")}
         self._logger.log(level, "%s: %s", new, condition.get("message") or "", extra=extra)
+
+
+def _is_ending(job: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> bool:
+    """Return whether a new status ends a job that was started."""
+    before = (job or {}).get("status") or {}
+    ended = (SUCCEEDED, FAILED)
+    return status is not None and status.get("state") in ended and before.get("state") not in (None, *ended)
 
 
 def _view_refusal(error: ValidationError | ForbiddenError, resource: Resource) -> Refusal:

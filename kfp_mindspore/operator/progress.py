@@ -1,4 +1,4 @@
-"""Running jobs' progress, read from worker 0's last log lines at a bounded rate."""
+"""Jobs' progress, read from worker 0's last log lines: at a bounded rate while they run, and once at their end."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ _INTERVAL_SECONDS = 15.0
 # Between two reads of any job's log: at most ten reads and ten status writes per second.
 _PAUSE_SECONDS = 0.1
 _TIMEOUT_SECONDS = 5.0
-_QUERY = {"container": CONTAINER_NAME, "sinceSeconds": 30, "tailLines": 200, "limitBytes": 1 << 18}
+_QUERY = {"container": CONTAINER_NAME, "tailLines": 200, "limitBytes": 1 << 18}
+_SINCE_SECONDS = 30
 _logger = logging.getLogger(__name__)
 
 
 class ProgressReader:
-    """Reads all running jobs' progress, one job after the other.
+    """Reads jobs' progress.
 
     Args:
         client: The client.
         store: The observed state, to which the progress is added.
-        enqueue: Called with the job key when a job's progress has changed.
+        enqueue: Called with the job key when a running job's progress has changed.
     """
 
     def __init__(self, client: AsyncClient, store: JobCache, enqueue: Callable[[Key], None]):
@@ -40,34 +41,36 @@ class ProgressReader:
         self._is_forbidden = False
 
     async def run(self) -> None:
-        """Read until cancelled."""
-        before: set[Key] = set()
+        """Read running jobs' progress until cancelled."""
         while True:
             begun = time.monotonic()
-            running = set(self._store.list_in_state(RUNNING))
-            # For a job that has finished since, the last report remains to be read.
-            for key in sorted(running | before):
-                await self.read(key)
+            for key in sorted(self._store.list_in_state(RUNNING)):
+                if await self.read(key, since_seconds=_SINCE_SECONDS):
+                    self._enqueue(key)
                 await asyncio.sleep(_PAUSE_SECONDS)
-            before = running
             await asyncio.sleep(max(_PAUSE_SECONDS, _INTERVAL_SECONDS - (time.monotonic() - begun)))
 
-    async def read(self, key: Key) -> None:
-        """Read one job's progress; a log that cannot be read changes nothing."""
+    async def read(self, key: Key, *, since_seconds: int | None = None) -> bool:
+        """Store one job's progress, and return whether it has changed; a log that cannot be read changes nothing.
+
+        Args:
+            key: The job.
+            since_seconds: Maximum age of lines; None for any.
+        """
         pod = self._store.get_pod_name(key, f"{key.name}-worker-0")
         request = ApiRequest("get", "pods/log", pod, key.namespace)
+        query = _QUERY if since_seconds is None else {**_QUERY, "sinceSeconds": since_seconds}
         try:
             text = await asyncio.wait_for(
-                self._client.request(request, "GET", PODS.get_path(key.namespace, pod, "log"), _QUERY), _TIMEOUT_SECONDS
+                self._client.request(request, "GET", PODS.get_path(key.namespace, pod, "log"), query), _TIMEOUT_SECONDS
             )
         except ForbiddenError as error:
             if not self._is_forbidden:
                 _logger.warning("the progress of jobs cannot be read: %s", error.message)
             self._is_forbidden = True
-            return
+            return False
         except (KfpMindSporeError, asyncio.TimeoutError) as error:
             _logger.debug("no progress: %s", error, extra={"job": str(key)})
-            return
+            return False
         progress = read_last_progress(str(text).splitlines())
-        if progress is not None and self._store.set_progress(key, progress):
-            self._enqueue(key)
+        return progress is not None and self._store.set_progress(key, progress)

@@ -141,7 +141,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: OperatorOptio
             state.emit("Warning", "Waiting", state.waiting.message)
         state.status.waiting = state.waiting.message if state.waiting else None
         state.status.waiting_reason = state.waiting.reason if state.waiting else None
-    state.status.progress = state.observed.progress or state.status.progress
+        state.status.progress = state.observed.progress or state.status.progress
     if state.status.is_finished:
         state.status.warm_spares = None
         state.clean_up()

@@ -137,11 +137,12 @@ class Operator:
         """Watch and work until stopped; then finish the work under way."""
         self._unready_reason = "listing"
         recorder = Recorder(client, self.metrics)
-        controller = Controller(client, self.store, self.queue, recorder, self.metrics, self.settings.options)
+        progress = ProgressReader(client, self.store, self.queue.add)
+        controller = Controller(client, self.store, self.queue, recorder, progress, self.metrics, self.settings.options)
         self._watchers = self._make_watchers(client)
         background = [asyncio.create_task(watcher.run()) for watcher in self._watchers]
         background.append(asyncio.create_task(recorder.run()))
-        background.append(asyncio.create_task(ProgressReader(client, self.store, self.queue.add).run()))
+        background.append(asyncio.create_task(progress.run()))
         workers: list[asyncio.Task[None]] = []
         stopping = asyncio.create_task(stop.wait())
         synced = asyncio.create_task(_wait_for_all([watcher.synced for watcher in self._watchers]))

@@ -303,7 +303,8 @@ class _Engine:
         except UnreachableError:
             return
         for record in state.records:
-            running.records[record["epoch"]] = record
+            # A cluster's later report on an epoch has no loss.
+            running.records[record["epoch"]] = {**running.records.get(record["epoch"], {}), **record}
         values = {epoch: self._options.read_value(record) for epoch, record in running.records.items()}
         new = {epoch: value for epoch, value in values.items() if value is not None and epoch not in running.values}
         # Optuna has intermediate values, and prunes, with one objective only.

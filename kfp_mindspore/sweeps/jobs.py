@@ -125,7 +125,10 @@ class ClientJobs:
             self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
 
     def read(self, job: TrialJob) -> JobState:
-        """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status."""
+        """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status.
+
+        The operator writes the last epoch together with the job's end.
+        """
         found = self._client.get_job(job.name)
         # Read before the epochs: the last one of an ended job is written.
         is_failed, is_succeeded = self._client.is_job_failed(job=found), self._client.is_job_succeeded(job=found)
@@ -176,9 +179,14 @@ def to_records(progress: TrainingProgress | None) -> list[dict[str, Any]]:
     """Return the last complete epoch in a progress report as a record of metrics.jsonl; none before its end."""
     if progress is None or not progress.steps or not progress.epochs or progress.step is None:
         return []
-    epoch = progress.step * progress.epochs // progress.steps
+    epoch, rest = divmod(progress.step * progress.epochs, progress.steps)
     values: dict[str, float] = {}
     for metric in progress.metrics:
         with contextlib.suppress(ValueError):
             values[metric.name] = float(metric.value)
-    return [{"epoch": epoch, "validation": values}] if epoch else []
+    loss = values.pop("loss", None)
+    record: dict[str, Any] = {"epoch": epoch, "validation": values}
+    # Within an epoch, it is the mean of that epoch's first steps.
+    if loss is not None and not rest:
+        record["loss"] = loss
+    return [record] if epoch else []

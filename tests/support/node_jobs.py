@@ -109,6 +109,11 @@ class NodeJob:
 
     def create(self, job: MSJob) -> None:
         """Submit a job that has this one's name, with the volume."""
+        self.add_volume(job)
+        self.client.create_job(job)
+
+    def add_volume(self, job: MSJob) -> None:
+        """Mount the volume into a job's pods."""
         for spec in job.ms_replica_specs.values():
             pod = spec.template["spec"]
             volume = {"name": "data", "hostPath": {"path": str(self.volume), "type": "Directory"}}
@@ -118,7 +123,6 @@ class NodeJob:
             for container in pod["containers"]:
                 mount = {"name": "data", "mountPath": self.mount}
                 container["volumeMounts"] = [*container.get("volumeMounts", []), mount]
-        self.client.create_job(job)
 
     # Waiting, and its result.
 

@@ -11,13 +11,14 @@ import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.kube.resources import ENDPOINT_SLICES, SERVICES
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.options import OperatorOptions
+from kfp_mindspore.operator.progress import ProgressReader
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.services import build_endpoint_slice, build_service
 from kfp_mindspore.operator.store import JobCache, Key
@@ -51,7 +52,8 @@ def process(run: Callable[..., Any], store: JobCache) -> Process:
         async def work(client: AsyncClient) -> None:
             queue, metrics = WorkQueue(), OperatorMetrics()
             recorder = Recorder(client, metrics)
-            controller = Controller(client, store, queue, recorder, metrics, OperatorOptions())
+            progress = ProgressReader(client, store, queue.add)
+            controller = Controller(client, store, queue, recorder, progress, metrics, OperatorOptions())
             recording = asyncio.create_task(recorder.run())
             queue.add(KEY)
             while len(queue):
@@ -172,3 +174,41 @@ def test_names_held_by_foreign_objects_are_reported(server: FakeApiServer, store
     assert process() == []
     status = json.loads(store.entries[KEY].job)["status"]
     assert status["waiting"].startswith("pod digits-worker-0: exists and does not belong to this job")
+
+
+@pytest.mark.parametrize(("exit_code", "state"), [(0, "Succeeded"), (1, "Failed")])
+def test_terminal_status_has_last_progress(
+    server: FakeApiServer, store: JobCache, process: Process, exit_code: int, state: str
+) -> None:
+    """The training ends right after its last report, before the operator has read its log once."""
+    job = server.find(COLLECTION, "digits")
+    assert job is not None
+    job["spec"]["msReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
+    store.put_job(server.put(COLLECTION, job))
+    assert process() == []
+    server.write("digits-worker-0", 'T KFP_MINDSPORE_PROGRESS {"epoch": 1}', 'T KFP_MINDSPORE_PROGRESS {"epoch": 2}')
+    pod = server.find(PODS.get_path("team"), "digits-worker-0")
+    assert pod is not None
+    ended = {"name": "mindspore", "state": {"terminated": {"exitCode": exit_code}}}
+    phase = "Succeeded" if exit_code == 0 else "Failed"
+    store.put(
+        PODS,
+        server.put(PODS.get_path("team"), {**pod, "status": {"phase": phase, "containerStatuses": [ended]}}),
+    )
+    server.requests.clear()
+    assert process() == []
+    statuses = [item.body["status"] for item in server.requests if item.method == "PUT"]
+    assert [(status["state"], status["progress"]["epoch"]) for status in statuses] == [(state, 2)]
+    reads = [item for item in server.requests if item.path.endswith("/log")]
+    assert len(reads) == 1, "read once, whatever is reconciled after the end"
+
+
+def test_job_without_readable_log_ends(server: FakeApiServer, store: JobCache, process: Process) -> None:
+    assert process() == []
+    job = server.find(COLLECTION, "digits")
+    assert job is not None
+    job["spec"]["runPolicy"] = {"activeDeadlineSeconds": 1}
+    job["status"]["startTime"] = "2026-01-01T00:00:00Z"
+    store.put_job(server.put(COLLECTION, job))
+    assert process() == []
+    assert store.states["Failed"] == 1

@@ -684,9 +684,11 @@ def test_progress_survives_restarts_and_end() -> None:
     cluster.run_pods()
     cluster.settle()
     cluster.start()
+    cluster.progress = TrainingProgress(100, step=20, steps=20)
     cluster.exit("digits-worker-0", 0)
     cluster.settle()
-    cluster.progress = TrainingProgress(100, step=20, steps=20)
-    cluster.settle()
     assert cluster.has("Succeeded")
+    # A read that began before the job's end returns after it.
+    cluster.progress = TrainingProgress(95, step=19, steps=20)
+    cluster.settle()
     assert cluster.status["progress"]["percentage"] == 100
