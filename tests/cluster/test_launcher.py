@@ -21,15 +21,18 @@ import numpy as np
 import pytest
 import yaml
 
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.lease import format_lease
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.http_server import Server
+from tests.support.mlflow_server import MlflowServer
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
 from tests.support.pod_processes import PodProcesses
@@ -579,3 +582,32 @@ def test_terminated_sweep_deletes_its_jobs(
         assert step.wait() != 0
         run.wait_no_job(SECONDS)
         assert f"{step.key}/sweep/journal.log" in run.store.list(step.key)
+
+
+@pytest.mark.mindspore
+def test_training_logs_into_mlflow_run_of_step(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step], tmp_path: Path
+) -> None:
+    run = make_run()
+    dataset = load_dataset("digits", tmp_path / "digits")
+    with MlflowServer(tmp_path) as server, PodProcesses(run.jobs, tmp_path / "pods"):
+        experiment = server.client.create_experiment("team")
+        number = server.client.create_run(experiment).info.run_id
+        # As the driver of KFP 2.17 with its MLflow plugin sets them: in the step, and in TaskConfig.
+        variables = {"MLFLOW_RUN_ID": number, "MLFLOW_TRACKING_URI": server.url, "MLFLOW_EXPERIMENT_ID": experiment}
+        step = start_step(
+            run,
+            variables=variables,
+            command=[sys.executable, "-m", "kfp_mindspore.workloads.digits.train", "--epochs", "2"],
+            env={DATASET_VARIABLE: str(dataset.path)},
+            namespace=run.jobs.namespace,
+            task_config={"env": [{"name": name, "value": value} for name, value in variables.items()]},
+        )
+        assert step.wait() == 0, step.log.read_text()
+        (found,) = server.client.search_runs([experiment])
+        assert (found.info.run_id, found.info.status) == (number, "RUNNING"), "KFP's driver ends it"
+        assert found.data.params["epochs"] == "2"
+        assert found.data.tags["checkpoint"]
+        records = [json.loads(line) for line in run.store.get(f"{step.key}/model/metrics.jsonl").splitlines()]
+        assert server.get_steps(number, "accuracy") == [record["step"] for record in records]
+        assert found.data.metrics["loss"] == records[-1]["loss"]
