@@ -124,6 +124,7 @@ class PodPatch:
         annotations: Pod annotations.
         image_pull_secrets: Registry secret names: [{"name": …}].
         service_account_name: The pod's service account.
+        automount_service_account_token: Whether the training container has this account's token.
         security_context: PodSecurityContext.
     """
 
@@ -138,6 +139,7 @@ class PodPatch:
     annotations: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: Sequence[Object] = ()
     service_account_name: str = ""
+    automount_service_account_token: bool = False
     security_context: Object = field(default_factory=dict)
 
     def merge(self, other: PodPatch) -> PodPatch:
@@ -149,7 +151,7 @@ class PodPatch:
         merged: dict[str, Any] = {}
         for entry in dataclasses.fields(self):
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
-            if isinstance(mine, str):
+            if isinstance(mine, str | bool):
                 merged[entry.name] = theirs or mine
             elif isinstance(mine, Mapping):
                 merged[entry.name] = _merge_mapping(mine, theirs)
@@ -167,6 +169,7 @@ _POD_FIELDS = {
     "affinity": "affinity",
     "image_pull_secrets": "imagePullSecrets",
     "service_account_name": "serviceAccountName",
+    "automount_service_account_token": "automountServiceAccountToken",
     "security_context": "securityContext",
 }
 _CONTAINER_FIELDS = {"env": "env", "volume_mounts": "volumeMounts", "resources": "resources"}
@@ -320,7 +323,7 @@ def _read(document: Object, fields: Mapping[str, str]) -> dict[str, Any]:
 def _write(document: dict[str, Any], patch: PodPatch, fields: Mapping[str, str]) -> None:
     for name, key in fields.items():
         if value := getattr(patch, name):
-            document[key] = copy.deepcopy(value if isinstance(value, str | Mapping) else list(value))
+            document[key] = copy.deepcopy(value if isinstance(value, str | bool | Mapping) else list(value))
 
 
 def _merge_mapping(mine: Object, theirs: Object) -> dict[str, Any]:

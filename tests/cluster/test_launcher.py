@@ -164,6 +164,8 @@ class Run:
         self.jobs, self.kubeconfig, self.store = jobs, kubeconfig, store
         self.id = secrets.token_hex(8)
         self.steps: list[Step] = []
+        # Environment of the steps' pods, which are no processes.
+        self.pod_env: list[dict[str, Any]] = []
         self.directory = directory / self.id
         self.directory.mkdir()
         workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": f"run-{self.id}"}}
@@ -186,7 +188,7 @@ class Run:
         """Create the pod of a step, which no node runs."""
         name = f"step-{secrets.token_hex(4)}"
         metadata = {"name": name, "labels": {RUN_LABEL: self.id}, "ownerReferences": [self.owner]}
-        spec = {"containers": [{"name": "main", "image": "example.com/step:1"}]}
+        spec = {"containers": [{"name": "main", "image": "example.com/step:1", "env": self.pod_env}]}
         self.jobs.cluster.create(
             PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, self.jobs.namespace
         )
@@ -411,7 +413,11 @@ def test_task_config_and_options_reach_pods_of_job(
         start_step,
         variables={"KFP_MINDSPORE_MSJOB_OPTIONS": json.dumps(options)},
         task_config={
-            "env": [secret, {"name": "KFP_MINDSPORE_MSJOB_OPTIONS", "value": "{}"}],
+            "env": [
+                secret,
+                {"name": "KFP_MINDSPORE_MSJOB_OPTIONS", "value": "{}"},
+                {"name": "MLFLOW_TRACKING_AUTH", "value": "kubernetes"},
+            ],
             "nodeSelector": {"zone": "a"},
             "tolerations": [{"key": "npu", "operator": "Exists"}],
             "resources": {"limits": {"cpu": "2"}, "requests": {}},
@@ -428,7 +434,7 @@ def test_task_config_and_options_reach_pods_of_job(
         assert pod["metadata"]["labels"]["team"] == "vision"
         assert spec["nodeSelector"] == {"zone": "a"}
         assert {"key": "npu", "operator": "Exists"} in spec["tolerations"]
-        assert spec["serviceAccountName"] == "default"
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("default", True)
         assert container["resources"]["limits"] == {"cpu": "2"}
         assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
         variables = {item["name"]: item for item in container["env"]}
@@ -589,6 +595,12 @@ def test_training_logs_into_mlflow_run_of_step(
     make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step], tmp_path: Path
 ) -> None:
     run = make_run()
+    metadata = {"name": "kfp-mlflow-credentials"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": "abc"}}
+    run.jobs.cluster.create(SECRETS, secret, run.jobs.namespace)
+    reference = {"name": "kfp-mlflow-credentials", "key": "token"}
+    token = {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": reference}}
+    run.pod_env.append(token)
     dataset = load_dataset("digits", tmp_path / "digits")
     with MlflowServer(tmp_path) as server, PodProcesses(run.jobs, tmp_path / "pods"):
         experiment = server.client.create_experiment("team")
@@ -603,6 +615,8 @@ def test_training_logs_into_mlflow_run_of_step(
             namespace=run.jobs.namespace,
             task_config={"env": [{"name": name, "value": value} for name, value in variables.items()]},
         )
+        (worker,) = run.jobs.wait_pods(run.wait_job()["metadata"]["name"], bool).values()
+        assert token in worker["spec"]["containers"][0]["env"]
         assert step.wait() == 0, step.log.read_text()
         (found,) = server.client.search_runs([experiment])
         assert (found.info.run_id, found.info.status) == (number, "RUNNING"), "KFP's driver ends it"

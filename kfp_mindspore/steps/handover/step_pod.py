@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ RUN_LABEL = "pipeline/runid"
 POD_NAME_VARIABLE = "KFP_POD_NAME"
 # Argo's name for a step's container.
 _STEP_CONTAINER = "main"
+# KFP's MLflow plugin sets credentials on the container from a Secret, and leaves them out of TaskConfig (KFP 2.17).
+_SECRET_PREFIX = "MLFLOW_"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class StepPod:
         image: The step's image.
         cluster: The cluster.
         name: Pod name.
+        secrets: EnvVars with MLflow's credentials, by reference to a Secret in the pod's namespace.
     """
 
     namespace: str
@@ -38,6 +41,7 @@ class StepPod:
     image: str = ""
     cluster: Cluster | None = field(default=None, compare=False, repr=False)
     name: str = ""
+    secrets: Sequence[Mapping[str, Any]] = ()
 
     def is_deleted(self) -> bool:
         """Return whether the pod is being deleted or gone: the node is drained, and the run goes on.
@@ -88,6 +92,7 @@ def read_step_pod(cluster: Cluster) -> StepPod | None:
         return None
     metadata = document["metadata"]
     containers = (document.get("spec") or {}).get("containers") or []
+    container: Mapping[str, Any] = next((entry for entry in containers if entry.get("name") == _STEP_CONTAINER), {})
     owners = metadata.get("ownerReferences") or []
     workflow = next((owner for owner in owners if owner.get("kind") == "Workflow"), None)
     fields = ("apiVersion", "kind", "name", "uid")
@@ -95,7 +100,12 @@ def read_step_pod(cluster: Cluster) -> StepPod | None:
         namespace=namespace,
         run_id=(metadata.get("labels") or {}).get(RUN_LABEL, ""),
         workflow={field: workflow[field] for field in fields} if workflow else None,
-        image=next((entry.get("image", "") for entry in containers if entry.get("name") == _STEP_CONTAINER), ""),
+        image=container.get("image", ""),
         cluster=cluster,
         name=name,
+        secrets=tuple(
+            entry
+            for entry in container.get("env") or []
+            if entry["name"].startswith(_SECRET_PREFIX) and "secretKeyRef" in (entry.get("valueFrom") or {})
+        ),
     )

@@ -19,6 +19,8 @@ PARAMETER = "task_config"
 _LAUNCHER_VARIABLES = frozenset(
     {CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE, TASK_CONFIG_DIGEST_VARIABLE}
 )
+# `kubernetes` or `kubernetes-namespaced`: MLflow's client authenticates with the service account's token.
+_MLFLOW_AUTH_VARIABLE = "MLFLOW_TRACKING_AUTH"
 # Field in kfp.dsl.TaskConfig and PodPatch: key in the executor input.
 _KEYS = {
     "affinity": "affinity",
@@ -41,6 +43,10 @@ def read_task_config(config: Any) -> PodPatch:
     fields = {name: values.get(name) or values.get(key) for name, key in _KEYS.items()}
     if fields["env"]:
         fields["env"] = [entry for entry in fields["env"] if entry["name"] not in _LAUNCHER_VARIABLES]
+        fields["automount_service_account_token"] = any(
+            entry["name"] == _MLFLOW_AUTH_VARIABLE and (entry.get("value") or "").startswith("kubernetes")
+            for entry in fields["env"]
+        )
     if fields["resources"]:
         fields["resources"] = {kind: amounts for kind, amounts in fields["resources"].items() if amounts}
     return PodPatch(**{name: value for name, value in fields.items() if value})

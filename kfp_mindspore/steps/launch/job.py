@@ -65,6 +65,8 @@ class StepJobs:
         step = self._step
         step_image = step.image if step is not None else ""
         image = (step_image if has_step_image else "") or get_image(options.image) or step_image
+        if step is not None and step.namespace == self._namespace:
+            pod = PodPatch(env=step.secrets).merge(pod or PodPatch())
         job = build_msjob(name, command=command, namespace=self._namespace, options=options, pod=pod, image=image)
         spec = json.dumps(job.to_dict()["spec"], sort_keys=True)
         annotations = {STEP_ANNOTATION: _digest(self._root), SPEC_ANNOTATION: _digest(spec)}

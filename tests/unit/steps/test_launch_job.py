@@ -84,6 +84,19 @@ def test_job_belongs_to_run_and_has_image_of_step(launcher: Launcher) -> None:
     assert template["spec"]["containers"][0]["image"] == "registry/step:1"
 
 
+def test_job_has_mlflow_credentials_of_step(launcher: Launcher) -> None:
+    token = {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": {"name": "mlflow", "key": "token"}}}
+    other = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
+    pod = launcher.api.find(PODS.get_path("team"), POD)
+    assert pod is not None
+    pod["spec"]["containers"][0]["env"] = [{"name": "MLFLOW_RUN_ID", "value": "7"}, token, other]
+    launcher.api.put(PODS.get_path("team"), pod)
+    for namespace, expected in (("team", [token]), ("training", None)):
+        launcher.launch(namespace=namespace)
+        template = launcher.get(namespace=namespace)["spec"]["msReplicaSpecs"]["Worker"]["template"]
+        assert template["spec"]["containers"][0].get("env") == expected
+
+
 def test_job_in_another_namespace_has_no_owner(launcher: Launcher) -> None:
     """Kubernetes deletes objects whose owner is in another namespace."""
     launcher.launch(namespace="training")

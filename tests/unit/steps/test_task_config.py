@@ -10,6 +10,7 @@ from kfp_mindspore.settings import IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.handover.task_config import read_task_config
 
 SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
+AUTH = {"name": "MLFLOW_TRACKING_AUTH", "value": "kubernetes-namespaced"}
 VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
 MOUNT = {"name": "data", "mountPath": "/data"}
 # As the driver of KFP 2.17 writes it into the executor input.
@@ -39,6 +40,7 @@ PATCH = PodPatch(
         (None, PodPatch()),
         (dsl.TaskConfig(), PodPatch()),
         ({"resources": {}}, PodPatch()),
+        ({"env": [AUTH]}, PodPatch(env=[AUTH], automount_service_account_token=True)),
         (EXECUTOR_INPUT, PATCH),
         (
             dsl.TaskConfig(
