@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 RUN_VARIABLE = "MLFLOW_RUN_ID"
+# The run in which a new run is nested, as MLflow's own tag says.
+PARENT_VARIABLE = "KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID"
+_PARENT_TAG = "mlflow.parentRunId"
 CHECKPOINT_TAG = "kfp_mindspore.checkpoint_dir"
 # Points that wait for a server that is down; further steps' losses are not logged.
 WAITING_POINTS = 20_000
@@ -38,6 +41,8 @@ _Point = tuple[int, dict[str, float], int]
 
 class MlflowTracker:
     """Logs to the run in MLFLOW_RUN_ID, or to one of its own, with MLflow's client and its variables.
+
+    A run of its own is nested in the run in KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID, if that is set.
 
     The server may be down: the points wait, and those that are never sent are counted in a warning.
 
@@ -194,6 +199,8 @@ class _Session:
     def _create(self, location: str | None) -> str:
         experiment = self._find_experiment() or self._client.create_experiment(_get_experiment_name())
         tags = {} if location is None else {CHECKPOINT_TAG: location.replace("'", "")}
+        if parent := os.environ.get(PARENT_VARIABLE):
+            tags[_PARENT_TAG] = parent
         return str(self._client.create_run(experiment, tags=tags).info.run_id)
 
     def _find_experiment(self) -> str:

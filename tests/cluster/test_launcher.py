@@ -237,6 +237,12 @@ def store() -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with MlflowServer(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
+
+
 @pytest.fixture
 def make_run(api_server: ControlPlane, jobs: Jobs, tmp_path: Path, store: ObjectStore) -> Callable[[], Run]:
     kubeconfig = tmp_path / "kubeconfig"
@@ -592,7 +598,11 @@ def test_terminated_sweep_deletes_its_jobs(
 
 @pytest.mark.mindspore
 def test_training_logs_into_mlflow_run_of_step(
-    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step], tmp_path: Path
+    make_run: Callable[[], Run],
+    operator: OperatorProcess,
+    start_step: Callable[..., Step],
+    mlflow_server: MlflowServer,
+    tmp_path: Path,
 ) -> None:
     run = make_run()
     metadata = {"name": "kfp-mlflow-credentials"}
@@ -602,11 +612,15 @@ def test_training_logs_into_mlflow_run_of_step(
     token = {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": reference}}
     run.pod_env.append(token)
     dataset = load_dataset("digits", tmp_path / "digits")
-    with MlflowServer(tmp_path) as server, PodProcesses(run.jobs, tmp_path / "pods"):
-        experiment = server.client.create_experiment("team")
-        number = server.client.create_run(experiment).info.run_id
+    with PodProcesses(run.jobs, tmp_path / "pods"):
+        experiment = mlflow_server.client.create_experiment("training")
+        number = mlflow_server.client.create_run(experiment).info.run_id
         # As the driver of KFP 2.17 with its MLflow plugin sets them: in the step, and in TaskConfig.
-        variables = {"MLFLOW_RUN_ID": number, "MLFLOW_TRACKING_URI": server.url, "MLFLOW_EXPERIMENT_ID": experiment}
+        variables = {
+            "MLFLOW_RUN_ID": number,
+            "MLFLOW_TRACKING_URI": mlflow_server.url,
+            "MLFLOW_EXPERIMENT_ID": experiment,
+        }
         step = start_step(
             run,
             variables=variables,
@@ -618,10 +632,47 @@ def test_training_logs_into_mlflow_run_of_step(
         (worker,) = run.jobs.wait_pods(run.wait_job()["metadata"]["name"], bool).values()
         assert token in worker["spec"]["containers"][0]["env"]
         assert step.wait() == 0, step.log.read_text()
-        (found,) = server.client.search_runs([experiment])
+        (found,) = mlflow_server.client.search_runs([experiment])
         assert (found.info.run_id, found.info.status) == (number, "RUNNING"), "KFP's driver ends it"
         assert found.data.params["epochs"] == "2"
         assert found.data.tags["checkpoint"]
         records = [json.loads(line) for line in run.store.get(f"{step.key}/model/metrics.jsonl").splitlines()]
-        assert server.get_steps(number, "accuracy") == [record["step"] for record in records]
+        assert mlflow_server.get_steps(number, "accuracy") == [record["step"] for record in records]
         assert found.data.metrics["loss"] == records[-1]["loss"]
+
+
+@pytest.mark.mindspore
+def test_trials_log_into_runs_nested_in_run_of_step(
+    make_run: Callable[[], Run],
+    operator: OperatorProcess,
+    start_step: Callable[..., Step],
+    mlflow_server: MlflowServer,
+    tmp_path: Path,
+) -> None:
+    run = make_run()
+    dataset = load_dataset("digits", tmp_path / "digits")
+    client = mlflow_server.client
+    experiment = client.create_experiment("sweep")
+    number = client.create_run(experiment).info.run_id
+    variables = {"MLFLOW_RUN_ID": number, "MLFLOW_TRACKING_URI": mlflow_server.url, "MLFLOW_EXPERIMENT_ID": experiment}
+    with PodProcesses(run.jobs, tmp_path / "pods"):
+        step = start_step(
+            run,
+            "training/sweep_msjob",
+            variables=variables,
+            command=[sys.executable, "-m", "kfp_mindspore.workloads.digits.train", "--epochs", "1"],
+            objective="accuracy",
+            space="learning_rate: [0.003, 0.001]",
+            sampler="grid",
+            trials=2,
+            env={DATASET_VARIABLE: str(dataset.path)},
+            namespace=run.jobs.namespace,
+            task_config={"env": [{"name": name, "value": value} for name, value in variables.items()]},
+        )
+        assert step.wait() == 0, step.log.read_text()
+    assert client.get_run(number).data.metrics == {}
+    trials = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{number}'")
+    assert [trial.info.status for trial in trials] == ["FINISHED"] * 2
+    output = json.loads((step.root / "output_metadata.json").read_text())
+    best = max(trials, key=lambda trial: trial.data.metrics["accuracy"])
+    assert best.data.metrics["accuracy"] == output["parameterValues"]["best_value"]

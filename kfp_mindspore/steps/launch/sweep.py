@@ -33,6 +33,7 @@ from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.report import describe_trial, rank_trials, render_report, render_table, select_histories
 from kfp_mindspore.sweeps.space import Space, parse_space
 from kfp_mindspore.sweeps.study import TRIALS_FOLDER
+from kfp_mindspore.tracking.mlflow_tracker import PARENT_VARIABLE, RUN_VARIABLE
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -127,7 +128,7 @@ def sweep_models(
     parameters = Space(parse_space(space, "space"))
     parts = [to_text(part) for part in (*command, *args)]
     shared = dict(hyperparameters or {})
-    pod = read_task_config(task_config)
+    pod = nest_mlflow_runs(read_task_config(task_config))
     namespace = namespace or get_namespace() or "default"
     template = {
         "command": parts,
@@ -160,7 +161,7 @@ def sweep_models(
                 given,
                 lambda trial: [*parts, *to_arguments({**shared, **trial.parameters})],
                 open_output,
-                pod=pod or PodPatch(),
+                pod=pod,
                 study=place.study,
                 interrupts=interrupts,
             ),
@@ -188,6 +189,18 @@ def sweep_models(
     lineage = {"trial": best.number, "parameters": to_metadata(best.parameters), "objective": chosen.objective}
     model.metadata.update(lineage, objective_value=best.value)
     return Outputs(dict(best.parameters), float(best.value or 0.0))
+
+
+def nest_mlflow_runs(pod: PodPatch) -> PodPatch:
+    """Return additions to the trials' pods by which each trial has an MLflow run of its own in the step's run.
+
+    In one run, the points of all trials but the first would count as logged before.
+
+    Args:
+        pod: The additions that the pipeline has set.
+    """
+    env = [{**entry, "name": PARENT_VARIABLE} if entry["name"] == RUN_VARIABLE else entry for entry in pod.env]
+    return dataclasses.replace(pod, env=env)
 
 
 @contextlib.contextmanager
