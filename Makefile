@@ -95,9 +95,9 @@ test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, bu
 	$(BIN)/python -m tests.cluster build --gang
 	KFP_MINDSPORE_TEST_GANG=1 $(PYTEST) -m cluster tests/cluster/scenarios/test_gang_scheduling.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py
 
-test-kubeflow: cluster-build ## KServe, the MPI operator, Kubeflow Trainer and Katib, built first (13 minutes the first time)
-	$(BIN)/python -m tests.cluster build --kserve --trainers --katib
-	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py
+test-kubeflow: cluster-build ## KServe, the MPI operator, Kubeflow Trainer, Katib and KubeRay, built first (13 minutes the first time)
+	$(BIN)/python -m tests.cluster build --kserve --trainers --katib --kuberay
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py tests/cluster/scenarios/test_kuberay.py
 
 cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up

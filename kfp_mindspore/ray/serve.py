@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -222,3 +223,19 @@ def bind_model(
         settings
     )
     return application
+
+
+def build_application(arguments: Mapping[str, Any]) -> serve.Application:
+    """Return the application of a Serve configuration, such as RayService's: `import_path` names this function.
+
+    Args:
+        arguments: The configuration's `args`: arguments of `bind_model` by name.
+
+    Raises:
+        UserError: The bundle is not given, or the directory holds no bundle.
+    """
+    try:
+        inspect.signature(bind_model).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"args: must be arguments of kfp_mindspore.ray.bind_model: {error}") from None
+    return bind_model(**arguments)

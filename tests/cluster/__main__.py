@@ -13,6 +13,7 @@ from tests.cluster.infrastructure.binaries import (
     COSCHEDULING,
     KATIB,
     KSERVE,
+    KUBERAY,
     MPI,
     TRAINER,
     VOLCANO,
@@ -26,6 +27,7 @@ from tests.cluster.infrastructure.prerequisites import DATABASE, UnavailableErro
 from tests.cluster.katib_images import make_katib_archives
 from tests.cluster.kserve_images import make_kserve_archives
 from tests.cluster.mpi_image import make_mpi_archive
+from tests.cluster.ray_image import make_ray_archive
 
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
 
@@ -44,6 +46,7 @@ def main() -> int:
         "--trainers", action="store_true", help="also the MPI operator with its image, and Kubeflow Trainer"
     )
     build_command.add_argument("--katib", action="store_true", help="also Katib with its images, and MariaDB")
+    build_command.add_argument("--kuberay", action="store_true", help="also KubeRay and an image with Ray")
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
     commands.add_parser("sweep", help="remove clusters of dead owners")
@@ -51,10 +54,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            options = {
-                name: getattr(arguments, name) for name in ("control_plane", "gang", "kserve", "trainers", "katib")
-            }
-            build(**options)
+            names = ("control_plane", "gang", "kserve", "trainers", "katib", "kuberay")
+            build(**{name: getattr(arguments, name) for name in names})
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
     except UnavailableError as error:
@@ -70,6 +71,7 @@ def build(
     kserve: bool = False,
     trainers: bool = False,
     katib: bool = False,
+    kuberay: bool = False,
 ) -> None:
     """Build missing parts and print the time that each took.
 
@@ -79,6 +81,7 @@ def build(
         kserve: Also KServe and its images, which `make test-kubeflow` runs.
         trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
         katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
+        kuberay: Also KubeRay and an image with Ray, which `make test-kubeflow` runs.
     """
     _time("Kubernetes", build_binaries)
     if control_plane:
@@ -94,6 +97,8 @@ def build(
     if katib:
         _time("Katib", lambda: build_binaries(KATIB))
         _time("MariaDB", lambda: install_packages(DATABASE))
+    if kuberay:
+        _time("KubeRay", lambda: build_binaries(KUBERAY))
     _time("packages of the distribution", install_packages)
     _time("images", build_images)
     _time("packages for pods", install_dependencies)
@@ -103,6 +108,8 @@ def build(
         _time("image of MPI", make_mpi_archive)
     if katib:
         _time("images of Katib", make_katib_archives)
+    if kuberay:
+        _time("image of Ray", make_ray_archive)
 
 
 def up() -> None:

@@ -14,6 +14,7 @@ import pytest
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.ray import bind_model
+from kfp_mindspore.ray.serve import build_application
 from tests.support.model_servers import ModelServer
 from tests.support.ports import reserve_port
 
@@ -170,3 +171,12 @@ def test_damaged_bundle_fails_deployment_with_reason(serve_port: int, models: Pa
 def test_directory_without_bundle_is_refused_before_deployment(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"signature\.json"):
         bind_model(tmp_path)
+
+
+def test_configuration_names_arguments_of_bind_model(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"args: must be arguments of .*bind_model: missing a required argument: 'bundle'"
+    ):
+        build_application({"name": "digits"})
+    with pytest.raises(UserError, match=r"signature\.json"):
+        build_application({"bundle": str(tmp_path)})

@@ -244,7 +244,3 @@ class RayJobs:
 
 def _read_state(document: Mapping[str, Any]) -> str:
     return str((document.get("status") or {}).get("jobDeploymentStatus") or "")
-
-
-def _read_digest(document: Mapping[str, Any]) -> str:
-    return str((document["metadata"].get("annotations") or {}).get(SPEC_ANNOTATION) or "")

@@ -196,6 +196,15 @@ KATIB = Toolset(
     files={name: SourceFile("katib", _KATIB, f"manifests/v1beta1/{path}") for name, path in _KATIB_FILES.items()},
 )
 
+_KUBERAY = "github.com/ray-project/kuberay/ray-operator"
+KUBERAY = Toolset(
+    programs={"ray-operator": Program("kuberay", _KUBERAY)},
+    files={
+        f"{name}.yaml": SourceFile("kuberay", _KUBERAY, f"config/crd/bases/ray.io_{name}.yaml")
+        for name in ("rayclusters", "rayjobs", "rayservices")
+    },
+)
+
 
 def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     """Return the directory of a toolset.
@@ -209,7 +218,7 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
             "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe, "
-            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib)"
+            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay)"
         )
     return directory
 

@@ -1,0 +1,72 @@
+"""Load, train and serve with Ray: Ray Data, Ray Train, export, evaluation and KServe."""
+
+from typing import List
+
+from kfp import dsl
+
+
+@dsl.pipeline(
+    name="ray-lifecycle",
+    description="Load data that need not fit in memory by Ray Data, train on Ray's workers, export the model to "
+    "MindIR, evaluate it on held-out samples and, if its metric passes the threshold, deploy it with KServe's "
+    "protocols and test the service.",
+)
+def ray_lifecycle(
+    data: str,
+    target: List[str] = [],
+    features: List[str] = [],
+    command: list = ["python", "-m", "kfp_mindspore.workloads.tabular.train"],
+    hyperparameters: dict = {"epochs": 30},
+    workers: int = 2,
+    metric: str = "log_loss",
+    threshold: float = 0.5,
+    seed: int = 42,
+    service_name: str = "tabular",
+    namespace: str = "",
+    service_account: str = "",
+    storage: str = "workspace",
+):
+    """Train on Ray with data larger than memory, and serve the model.
+
+    Args:
+        data: File, directory or URI: Parquet, CSV, JSON lines or an image folder, see `load_dataset`.
+        target: Field of the classes or numbers to predict; default the field named target, label or class.
+        features: Fields of the features; default all others.
+        command: The Python command of each worker, which uses `fit`, see `ray_job`.
+        hyperparameters: Arguments of the command.
+        workers: Ray's worker count.
+        metric: Metric of the gate, such as `log_loss` or `accuracy` for classes, `rmse` for numbers.
+        threshold: Its threshold on the test split: a minimum, or a maximum where less is better.
+        seed: Seed of the split.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
+        storage: How data reach Ray's pods on a cluster: `workspace` or `claim:NAME/PATH`.
+    """
+    from kfp_mindspore.components import load_dataset, ray_job
+    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
+
+    dataset = load_dataset(name=data, target=target, features=features, seed=seed, engine="ray").outputs["dataset"]
+    training = ray_job(
+        dataset=dataset,
+        command=command,
+        hyperparameters=hyperparameters,
+        workers=workers,
+        namespace=namespace,
+        storage=storage,
+    )
+    deploy_if_passed(
+        training.outputs["model"],
+        dataset,
+        metric=metric,
+        threshold=threshold,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+    )
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(ray_lifecycle, package_path=__file__.replace(".py", ".yaml"))
