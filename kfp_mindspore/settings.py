@@ -149,3 +149,9 @@ def get_backend_name() -> str:
 def is_debug() -> bool:
     """Return whether `$KFP_MINDSPORE_DEBUG` enables stack traces."""
     return os.environ.get(DEBUG_VARIABLE, "").lower() in {"1", "true", "yes", "on"}
+
+
+# MLflow's own: the run that points are logged to.
+MLFLOW_RUN_VARIABLE = "MLFLOW_RUN_ID"
+# The run in which a new run is nested, as MLflow's own tag says.
+MLFLOW_PARENT_VARIABLE = "KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID"

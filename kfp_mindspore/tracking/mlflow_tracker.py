@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.retries import wait_with_jitter
+from kfp_mindspore.settings import MLFLOW_PARENT_VARIABLE, MLFLOW_RUN_VARIABLE
 from kfp_mindspore.tracking.tracker import STEP_LOSS, TrackerState
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-RUN_VARIABLE = "MLFLOW_RUN_ID"
-# The run in which a new run is nested, as MLflow's own tag says.
-PARENT_VARIABLE = "KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID"
 _PARENT_TAG = "mlflow.parentRunId"
 CHECKPOINT_TAG = "kfp_mindspore.checkpoint_dir"
 # Points that wait for a server that is down; further steps' losses are not logged.
@@ -52,7 +50,7 @@ class MlflowTracker:
 
     def __init__(self, location: str | None) -> None:
         self._location = location
-        self._run_id = os.environ.get(RUN_VARIABLE, "")
+        self._run_id = os.environ.get(MLFLOW_RUN_VARIABLE, "")
         # The run's creator ends it.
         self._is_owner = not self._run_id
         self._parameters: dict[str, str] = {}
@@ -199,7 +197,7 @@ class _Session:
     def _create(self, location: str | None) -> str:
         experiment = self._find_experiment() or self._client.create_experiment(_get_experiment_name())
         tags = {} if location is None else {CHECKPOINT_TAG: location.replace("'", "")}
-        if parent := os.environ.get(PARENT_VARIABLE):
+        if parent := os.environ.get(MLFLOW_PARENT_VARIABLE):
             tags[_PARENT_TAG] = parent
         return str(self._client.create_run(experiment, tags=tags).info.run_id)
 

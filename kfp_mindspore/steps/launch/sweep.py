@@ -16,7 +16,13 @@ from kfp_mindspore.files import write_text
 from kfp_mindspore.local.interrupts import Interrupts
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.options import from_literals, to_text
-from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
+from kfp_mindspore.settings import (
+    KUBERNETES,
+    MLFLOW_PARENT_VARIABLE,
+    MLFLOW_RUN_VARIABLE,
+    get_backend_name,
+    get_namespace,
+)
 from kfp_mindspore.steps.handover.checkpoints import StepCheckpoints
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.storage import open_storage
@@ -33,7 +39,6 @@ from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.report import describe_trial, rank_trials, render_report, render_table, select_histories
 from kfp_mindspore.sweeps.space import Space, parse_space
 from kfp_mindspore.sweeps.study import TRIALS_FOLDER
-from kfp_mindspore.tracking.mlflow_tracker import PARENT_VARIABLE, RUN_VARIABLE
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -199,7 +204,10 @@ def nest_mlflow_runs(pod: PodPatch) -> PodPatch:
     Args:
         pod: The additions that the pipeline has set.
     """
-    env = [{**entry, "name": PARENT_VARIABLE} if entry["name"] == RUN_VARIABLE else entry for entry in pod.env]
+    env = [
+        {**entry, "name": MLFLOW_PARENT_VARIABLE} if entry["name"] == MLFLOW_RUN_VARIABLE else entry
+        for entry in pod.env
+    ]
     return dataclasses.replace(pod, env=env)
 
 
