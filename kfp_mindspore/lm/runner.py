@@ -173,7 +173,9 @@ class CausalRunner:
             self._parts[slot, count] = parts
         inputs = [Tensor.from_numpy(np.ascontiguousarray(array)) for array in (ids, positions, last)]
         logits, hidden, rows = self._decoder.compile_and_run(*inputs, *self._tables, *parts, *self._weights)
-        return logits.asnumpy(), hidden, rows.asnumpy()
+        computed = rows.asnumpy()
+        # A masked NaN in the cache would spread to the slot's next sequence; this sequence's logits are NaN already.
+        return logits.asnumpy(), hidden, np.where(np.isfinite(computed), computed, np.float32(0))
 
 
 def load(directory: Path | str, *, slots: int, max_length: int) -> CausalRunner:

@@ -291,10 +291,11 @@ class Scheduler:
         size = _SMALL_CHUNK if self._decoding else _CHUNK
         ids = answer.prompt[answer.position : answer.position + size]
         logits = self._runner.prefill(answer.slot, ids, answer.position, all_positions=answer.scores_prompt)
+        # The runner's cache keeps no NaN: a later chunk's logits would be finite again.
+        if not np.isfinite(logits.max()):
+            self._fail(answer, _get_nonfinite_error())
+            return
         if answer.scores_prompt:
-            if not np.isfinite(logits.max()):
-                self._fail(answer, _get_nonfinite_error())
-                return
             self._score_prompt(answer, logits)
             logits = logits[-1]
         answer.position += len(ids)
