@@ -41,7 +41,7 @@ test: $(STAMP) ## What a contributor waits for: lint, types, contracts, unit tes
 	@$(MAKE) --no-print-directory unit
 
 test-slow: $(STAMP) ## The tests marked slow: faults, load, fuzz, the other lifecycles and notebooks, wheel, documentation
-	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test-slow.xml -m 'slow and $(ANYWHERE)'
+	$(PYTEST) $(PARALLEL) --durations 20 --junit-xml $(DURATIONS)/test-slow.xml -m 'slow and $(ANYWHERE)'
 
 test-load: $(STAMP) ## The tests of `make test`, RUNS times beside 8 busy processes
 	@.ci/test-load $(RUNS)
@@ -69,8 +69,8 @@ contracts: $(STAMP) ## Import contracts
 unit: $(STAMP) ## The tests of `make test` alone
 	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test.xml -m 'not slow and $(ANYWHERE)'
 
-test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served; SHORT=1: a template whose workload is tested is not
-	$(if $(SHORT),KFP_MINDSPORE_SHORT=1 )$(PYTEST) $(PARALLEL) --durations 10 -m workload tests/workloads
+test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served; SHORT=1: those of minutes are not
+	$(PYTEST) $(PARALLEL) --durations 10 -m 'workload$(if $(SHORT), and not long)' tests/workloads
 
 test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at random: 20 minutes
 	KFP_MINDSPORE_ENDURANCE=1 $(PYTEST) tests/faults/test_gang_faults.py

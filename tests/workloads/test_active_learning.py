@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(6
 SEEDS = (0, 1, 2)
 
 
+@pytest.mark.long
 def test_selection_beats_random_selection_with_as_many_labels(tmp_path: Path) -> None:
     from kfp_mindspore.workloads.active_learning.compare import simulate
 

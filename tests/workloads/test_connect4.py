@@ -14,7 +14,7 @@ from kfp_mindspore.runs import run_local
 from kfp_mindspore.workloads.connect4.game import Positions
 from kfp_mindspore.workloads.connect4.players import one_ply_player, play_match
 
-pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.workload, pytest.mark.long, pytest.mark.mindspore, pytest.mark.timeout(900)]
 
 
 def test_pipeline_serves_player_that_beats_one_ply_player(local_home: Path) -> None:

@@ -33,8 +33,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "vit": {"epochs": 2, "threshold": 0.3},
     "wide-deep": {"epochs": 1, "threshold": 0.5},
 }
-# Templates that are copies of a workload with a test of its own.
-COPIES = ("classification", "regression", "text", "text-classification", "vit", "wide-deep")
+# Copies of a workload whose own test is not among the long ones.
+COPIES = ("classification", "regression", "text-classification", "wide-deep")
 PARAMETERS = [
     pytest.param(
         name,
@@ -43,9 +43,7 @@ PARAMETERS = [
                 name == "vit" and not fashion_mnist.DIRECTORY.is_dir(),
                 reason="needs apt-get install dataset-fashion-mnist",
             ),
-            pytest.mark.skipif(
-                name in COPIES and "KFP_MINDSPORE_SHORT" in os.environ, reason="its workload has a test of its own"
-            ),
+            *([pytest.mark.long] if name in COPIES else []),
         ],
     )
     for name in TEMPLATES

@@ -17,6 +17,7 @@ from kfp_mindspore.runs import run_local
 
 pytestmark = [
     pytest.mark.workload,
+    pytest.mark.long,
     pytest.mark.mindspore,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not DIRECTORY.is_dir(), reason="needs apt-get install dataset-fashion-mnist"),

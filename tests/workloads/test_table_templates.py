@@ -22,7 +22,7 @@ import pytest
 from kfp_mindspore.cli.init import TEMPLATES, write_project
 from tests.support import table_training
 
-pytestmark = [pytest.mark.slow, pytest.mark.mindspore, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.workload, pytest.mark.long, pytest.mark.mindspore, pytest.mark.timeout(1200)]
 
 # Float rounding: one more wrong sample is exactly one standard error.
 ROUNDING = 1e-9
