@@ -114,8 +114,8 @@ def run_words(words: Sequence[str], directory: str) -> None:
             raise KfpMindSporeError(f"{' '.join(words)}: ended with exit code {end.code}") from end
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, train and return the exit code."""
+def parse_arguments(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the command line's options: arguments of `run_script`."""
     parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.ray.job", description="Train by a script on Ray.")
     parser.add_argument("--name", default="training", help="of the run below the storage path")
     parser.add_argument("--workers", type=int, default=1)
@@ -123,7 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-failures", type=int, default=0, help="failures after which training resumes")
     parser.add_argument("--storage-path", default="", help=f"default: {CHECKPOINT_VARIABLE}")
     parser.add_argument("words", nargs="+", help="script or -m module, and its arguments, behind --")
-    options = vars(parser.parse_args(argv))
+    return vars(parser.parse_args(argv))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, train and return the exit code."""
+    options = parse_arguments(argv)
     try:
         run_script(options.pop("words"), **options)
     except KfpMindSporeError as error:

@@ -176,3 +176,18 @@ def test_package_exports_components_lazily() -> None:
         assert getattr(package, folder.name) is load(folder)
     script = "import sys, kfp_mindspore.components, kfp_mindspore.dsl; assert 'kfp' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_kuberay_examples_are_those_of_this_release() -> None:
+    from kfp_mindspore.ray.job import parse_arguments
+
+    job, service = (
+        yaml.safe_load((ROOT / "examples" / "kuberay" / f"{name}.yaml").read_text())
+        for name in ("rayjob", "rayservice")
+    )
+    exported = yaml.safe_load((ROOT / "tests" / "golden" / "kinds" / "rayjob.yaml").read_text())["spec"]
+    for cluster in (job["spec"]["rayClusterSpec"], service["spec"]["rayClusterConfig"]):
+        assert cluster["rayVersion"] == exported["rayClusterSpec"]["rayVersion"]
+    words = job["spec"]["entrypoint"].split()
+    assert words[:3] == exported["entrypoint"].split()[:3]
+    assert parse_arguments(words[3:])["workers"] == job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"]

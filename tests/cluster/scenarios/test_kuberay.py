@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.data import load_dataset
-from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
@@ -24,6 +24,7 @@ from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT
 from kfp_mindspore.steps.launch.ray_job import RayJobs
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
+from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.ray_image import RAY_IMAGE
 from tests.support.kserve_cluster import resolve_services
 from tests.support.kuberay_cluster import run_kuberay
@@ -36,6 +37,7 @@ RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
 RAY_JOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
 RAY_SERVICES = Resource("ray.io", "v1", "rayservices", "RayService")
 WORKERS = "ray.io/node-type=worker"
+EXAMPLES = ROOT / "examples" / "kuberay"
 SECONDS = 600.0
 
 
@@ -164,28 +166,12 @@ def test_cancelled_job_leaves_nothing(case: RayCase) -> None:
 
 def test_service_answers_v2(own_cluster: NodeCluster, case: RayCase, models: Path) -> None:
     shutil.copytree(models / "raw", case.volume / "digits")
-    application = {
-        "name": "digits",
-        "route_prefix": "/",
-        "import_path": "kfp_mindspore.ray.serve:build_application",
-        "args": {"bundle": "/mnt/digits", "ray_actor_options": {"num_cpus": 0.5}},
-    }
-    head = case.add_volume({"containers": [{"name": "ray-head", "image": RAY_IMAGE}]})
-    document = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayService",
-        "metadata": {"name": "digits", "namespace": case.namespace},
-        "spec": {
-            "serveConfigV2": yaml.safe_dump({"applications": [application]}),
-            "rayClusterConfig": {
-                "rayVersion": "2.60.0",
-                "headGroupSpec": {
-                    "rayStartParams": {"num-cpus": "1", "dashboard-host": "0.0.0.0"},
-                    "template": {"spec": head},
-                },
-            },
-        },
-    }
+    document = yaml.safe_load((EXAMPLES / "rayservice.yaml").read_text())
+    pod = document["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container |= {"image": RAY_IMAGE, "volumeMounts": []}
+    pod |= case.add_volume({**pod, "volumes": []})
+    document["metadata"]["namespace"] = case.namespace
     case.api.create(RAY_SERVICES, document, case.namespace)
 
     def is_ready() -> bool:
@@ -213,6 +199,5 @@ def test_service_answers_v2(own_cluster: NodeCluster, case: RayCase, models: Pat
     assert all(item["shape"][0] == 1 for item in outputs.values()), outputs
 
     case.api.delete(RAY_SERVICES, "digits", case.namespace, propagation="Foreground")
-    wait_for(lambda: not case.list_pods(), case.explain, SECONDS)
-    with pytest.raises(NotFoundError):
-        case.api.get(RAY_SERVICES, "digits", case.namespace)
+    wait_for(lambda: not case.api.list(RAY_SERVICES, case.namespace), case.explain, SECONDS)
+    assert case.list_pods() == {}
