@@ -312,6 +312,8 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
     environment = add_recorder(environment)
     # Each step writes its code to a new directory in TMPDIR: outside the run it would be recorded as an input.
     environment["TMPDIR"] = str(temporary)
+    # There the paths of Ray's sockets would be too long.
+    environment.setdefault("RAY_TMPDIR", os.environ.get("TMPDIR") or "/tmp")
     if lease is not None:
         environment.update(lease.environment)
     else:
