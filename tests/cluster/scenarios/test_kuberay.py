@@ -93,7 +93,7 @@ class RayCase:
         return [record["epoch"] for record in map(json.loads, lines) if "epoch" in record]
 
     def explain(self) -> str:
-        """Return states of Ray's objects and logs of all pods."""
+        """Return statuses from Ray objects, and pod logs."""
         lines = [
             f"{item['kind']} {item['metadata']['name']}: {json.dumps(item.get('status'))[:1500]}"
             for resource in (RAY_JOBS, RAY_SERVICES, RAY_CLUSTERS)
