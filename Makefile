@@ -46,7 +46,7 @@ test-slow: $(STAMP) ## The tests marked slow: faults, load, fuzz, the other life
 test-load: $(STAMP) ## The tests of `make test`, RUNS times beside 8 busy processes
 	@.ci/test-load $(RUNS)
 
-durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md
+durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md, and list slow tests
 	$(BIN)/python -m tests.support.durations $(DURATIONS)
 
 test-pythons: ## `make test` on each Python 3.10, 3.11 and 3.12 of this machine, in .venv-3.10 and so on

@@ -23,11 +23,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark faults, load, fuzzing, and steps run by kfp.local, which a lifecycle runs too, as slow."""
+    """Mark as slow: faults, load, fuzzing, steps run by kfp.local, which a lifecycle runs too, and measured tests."""
+    from tests.support.durations import read_slow_tests
+
     folders = [Path(__file__).parent / "tests" / name for name in ("faults", "fuzz")]
+    measured = read_slow_tests()
     for item in items:
         is_step = item.path.name == "test_component_local.py"
-        if is_step or any(item.path.is_relative_to(folder) for folder in folders):
+        if is_step or item.nodeid in measured or any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker(pytest.mark.slow)
 
 

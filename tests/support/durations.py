@@ -1,4 +1,7 @@
-"""Write the table of test durations in CONTRIBUTING.md from JUnit files: `python -m tests.support.durations FOLDER`."""
+"""Write the table of test durations in CONTRIBUTING.md, and the list of slow tests, from JUnit files.
+
+python -m tests.support.durations FOLDER
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "CONTRIBUTING.md"
+SLOW_TESTS = ROOT / "tests" / "slow_tests.txt"
 START, END = "<!-- durations -->\n", "<!-- end of durations -->\n"
-LIMIT = 15  # seconds of a test without the marker `slow`, see CONTRIBUTING.md
+LIMIT = 2  # seconds of a test without the marker `slow`, see CONTRIBUTING.md
 SLOWEST = 10
+# What a contributor waits for: one whole lifecycle and one notebook.
+WAITED_FOR = ("tests/local/test_digits_lifecycle.py", "tests/local/test_notebook.py")
 
 
 class Case(NamedTuple):
@@ -27,6 +34,15 @@ class Case(NamedTuple):
         """Return the first folder, or the first two of tests, for example `tests/unit`; tests/unit/x for unit tests."""
         parts = self.module.split(".")
         return "/".join(parts[: 3 if parts[:2] == ["tests", "unit"] and not parts[2].startswith("test_") else 2])
+
+    @property
+    def node(self) -> str:
+        """Return pytest's node ID, for example `tests/unit/x/test_y.py::TestY::test_z[1]`."""
+        parts = self.module.split(".")
+        size = next(
+            (size for size in range(len(parts), 0, -1) if Path(ROOT, *parts[:size]).with_suffix(".py").exists()), 0
+        )
+        return "::".join(["/".join(parts[:size]) + ".py", *parts[size:], self.name])
 
 
 def read_cases(path: Path) -> list[Case]:
@@ -49,8 +65,13 @@ def write_target(target: str, cases: list[Case]) -> str:
     return "\n".join([*lines, "", ""])
 
 
+def read_slow_tests() -> set[str]:
+    """Return the node IDs of tests that a measured run found over the limit."""
+    return set(SLOW_TESTS.read_text().splitlines())
+
+
 def main(folder: Path) -> None:
-    """Replace the table, and print the tests without the marker that are over its limit."""
+    """Replace the table, and add the unmarked tests that are over the limit to the list of slow tests."""
     page = PAGE.read_text()
     before, rest = page.split(START)
     _, after = rest.split(END)
@@ -63,9 +84,8 @@ def main(folder: Path) -> None:
         cases = read_cases(path)
         parts.append(write_target(target, cases))
         if target == "test":
-            for case in cases:
-                if case.seconds > LIMIT:
-                    print(f"over {LIMIT} s, mark it slow: {case.module}::{case.name} {case.seconds:.0f} s")
+            over = {case.node for case in cases if case.seconds > LIMIT and not case.node.startswith(WAITED_FOR)}
+            SLOW_TESTS.write_text("".join(f"{node}\n" for node in sorted(read_slow_tests() | over)))
     PAGE.write_text(before + START + "".join(parts) + END + after)
 
 
