@@ -291,7 +291,7 @@ def _read_config(settings: Any, subject: str) -> LoraConfig:
         if not isinstance(settings.get(name), (int, float)) or (name == "r" and type(settings[name]) is not int):
             errors.append(f"{name}: must be a number, got {settings.get(name)!r}")
     own = {name: module for module, name in _PEFT.items()}
-    targets = settings.get("target_modules")
+    targets: Any = settings.get("target_modules")
     if not isinstance(targets, list):
         errors.append(f"target_modules: must be a list, got {targets!r:.80}")
     else:
