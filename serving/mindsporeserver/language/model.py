@@ -109,7 +109,6 @@ class LanguageModel(ServedModel):
         self._executor = executor
         self._metrics = LanguageMetrics(families, name, settings.max_loras)
         self._load_runner = load_runner
-        self._runner: Runner | None = None
         self.created = int(time.time())
         self.max_length = 0
         self.defaults: dict[str, Any] = {}
@@ -125,7 +124,7 @@ class LanguageModel(ServedModel):
         settings = self.settings
         length = self._resolve_length()
         runner = await asyncio.wrap_future(self._executor.call(self._load_runner, self.bundle.path, length, settings))
-        self._runner, self.max_length = runner, runner.max_length
+        self.max_length = runner.max_length
         weights = int(self.bundle.signature.files.get(WEIGHTS_FILE, {}).get("size", 0))
         slots = runner.slots * runner.max_length * runner.row_bytes
         plan = MemoryPlan(weights, slots, settings.prefix_cache_bytes, runner.adapter_bytes)
@@ -155,10 +154,9 @@ class LanguageModel(ServedModel):
         )
 
     async def close(self) -> None:
-        """Return when all answers are finished, and release the network."""
+        """Return when all answers are finished."""
         self.ready = False
         await self.requests.wait_idle()
-        self._runner = None
 
     def expire(self) -> None:
         """Refuse waiting answers whose deadline has passed."""
