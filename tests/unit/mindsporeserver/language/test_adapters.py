@@ -151,13 +151,7 @@ def test_wrong_change_is_refused(
     assert message in error["message"]
 
 
-def test_changes_are_off_by_default(url: str) -> None:
-    response = httpx.post(f"{url}/v1/load_lora_adapter", json={"lora_name": "new", "lora_path": "x"})
-    assert response.status_code == 403
-    assert "--allow-runtime-lora-updating=true" in response.json()["error"]["message"]
-    assert "lora_requests_info{" not in httpx.get(f"{url}/metrics").text
-
-
+@pytest.mark.slow
 def test_adapter_that_is_none_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"--lora-modules: new: .*seed: not found"):
         LanguageServer(tmp_path, "--lora-modules", f"new={tmp_path / 'none'}")
