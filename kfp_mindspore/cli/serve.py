@@ -14,7 +14,7 @@ import click
 
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json
-from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.files import get_home
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
@@ -56,6 +56,17 @@ _LAST_LINES = 20
 @click.option("--max-model-len", type=click.IntRange(min=16), help="Language models: most tokens of prompt and answer.")
 @click.option("--max-num-seqs", type=click.IntRange(1, 16), help="Language models: answers at once. [default: 8]")
 @click.option(
+    "--lora-modules",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Language models: an adapter in peft's format that requests choose by `model`. Repeat for several.",
+)
+@click.option("--max-loras", type=click.IntRange(min=1), help="Language models: adapters at once. [default: 4]")
+@click.option("--max-lora-rank", type=click.IntRange(min=1), help="Language models: adapters' rank. [default: 16]")
+@click.option(
+    "--allow-runtime-lora-updating", is_flag=True, help="Language models: answer requests to load and unload adapters."
+)
+@click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),
     help="Handling of NaN and infinite inputs. [default: reject]",
@@ -84,6 +95,10 @@ def serve(
     max_batch: int | None,
     max_model_len: int | None,
     max_num_seqs: int | None,
+    lora_modules: tuple[str, ...],
+    max_loras: int | None,
+    max_lora_rank: int | None,
+    allow_runtime_lora_updating: bool,
     nonfinite: str | None,
     allow_model_code: bool,
     key_file: Path | None,
@@ -102,12 +117,16 @@ def serve(
         "max_batch": max_batch,
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,
+        "max_loras": max_loras,
+        "max_lora_rank": max_lora_rank,
+        "allow_runtime_lora_updating": "true" if allow_runtime_lora_updating else None,
         "nonfinite": nonfinite,
         "allow_model_code": "true" if allow_model_code else None,
         "model_key_file": key_file,
         "token_file": token_file,
     }
     flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
+    flags += tuple(f"--lora_modules={_resolve_adapter(value)}" for value in lora_modules)
     service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
     service.validate()
     client = InferenceClient(LocalServingBackend())
@@ -130,6 +149,14 @@ def serve(
             _remove(client, status)
     if signals:
         raise click.exceptions.Exit(128 + signals[0])
+
+
+def _resolve_adapter(value: str) -> str:
+    """Return NAME=PATH with an absolute path: the server has another working directory."""
+    adapter, separator, path = value.partition("=")
+    if not adapter or not path:
+        raise UserError(f"--lora-modules: must be NAME=PATH, got {value!r}")
+    return f"{adapter}{separator}{Path(path).resolve()}"
 
 
 def _check_absent(client: InferenceClient, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +17,19 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, ValidationError
 from kfp_mindspore.lm.data import LanguageModelData
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
+from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
 # A projection's weight in the network, and its number among the weight's stacked parts.
-_MODULES = {"q_proj": ("qkv", 0), "k_proj": ("qkv", 1), "v_proj": ("qkv", 2), "output_proj": ("out", 0)}
+MODULES = {"q_proj": ("qkv", 0), "k_proj": ("qkv", 1), "v_proj": ("qkv", 2), "output_proj": ("out", 0)}
 # peft's names, which are Hugging Face's.
-_PEFT = {**{name: name for name in _MODULES}, "output_proj": "o_proj"}
+_PEFT = {**{name: name for name in MODULES}, "output_proj": "o_proj"}
+# What peft can write and this network does not have; absent and empty values are allowed.
+_REQUIRED: dict[str, Any] = {
+    "peft_type": "LORA",
+    "bias": "none",
+    **dict.fromkeys(("use_dora", "use_rslora", "lora_bias", "fan_in_fan_out", "layer_replication"), False),
+    **dict.fromkeys(("modules_to_save", "layers_to_transform", "rank_pattern", "alpha_pattern"), False),
+}
 _MASKED = -1e9
 
 
@@ -47,9 +54,9 @@ class LoraConfig:
         errors = [] if self.lora_rank >= 1 else [f"lora_rank: must be >= 1, got {self.lora_rank}"]
         if not self.lora_alpha > 0:
             errors.append(f"lora_alpha: must be > 0, got {self.lora_alpha}")
-        unknown = [name for name in self.lora_attn_modules if name not in _MODULES]
+        unknown = [name for name in self.lora_attn_modules if name not in MODULES]
         if unknown or not self.lora_attn_modules:
-            known = ", ".join(_MODULES)
+            known = ", ".join(MODULES)
             errors.append(f"lora_attn_modules: must be some of {known}, got {', '.join(unknown) or 'none'}")
         if errors:
             raise ValidationError(errors, subject="the adapter's configuration")
@@ -105,10 +112,10 @@ class TrainedDecoder(nn.Cell):  # type: ignore[misc]
         for layer in range(self.config.layers):
             for weight in ("qkv", "out"):
                 name = f"layers.{layer}.{weight}.weight"
-                sizes, width = _list_parts(self.config, weight), shapes[name][1]
+                sizes, width = list_parts(self.config, weight), shapes[name][1]
                 firsts = [-1] * len(sizes)
                 for module in self.lora.lora_attn_modules:
-                    owner, part = _MODULES[module]
+                    owner, part = MODULES[module]
                     if owner != weight:
                         continue
                     firsts[part] = len(factors)
@@ -193,9 +200,9 @@ def merge_adapter(
     merged = dict(weights)
     for layer in range(config.layers):
         for module in lora.lora_attn_modules:
-            owner, part = _MODULES[module]
+            owner, part = MODULES[module]
             name, prefix = f"layers.{layer}.{owner}.weight", f"layers.{layer}.{module}"
-            sizes = _list_parts(config, owner)
+            sizes = list_parts(config, owner)
             start = sum(sizes[:part])
             update = adapter[f"{prefix}.lora_B"] @ adapter[f"{prefix}.lora_A"] * (lora.lora_alpha / lora.lora_rank)
             changed = merged[name].copy()
@@ -239,57 +246,76 @@ def read_adapter(directory: Path, config: DecoderConfig) -> tuple[dict[str, NDAr
         config: The decoder's.
 
     Raises:
-        CorruptBundleError: A file is not readable, or a tensor is missing or has another shape.
+        CorruptBundleError: A file is not readable, or a tensor is missing, unknown, not finite or has another shape.
+        UserError: The tensors' header claims what its file does not hold.
         ValidationError: The adapter uses what is not supported; the message names the field.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    file = directory / "adapter_config.json"
+    file, tensors_file = (directory / name for name in ("adapter_config.json", "adapter_model.safetensors"))
     try:
         settings = json.loads(file.read_text())
-        unsupported = {
-            "use_dora": False,
-            "use_rslora": False,
-            "bias": "none",
-            "modules_to_save": None,
-            "peft_type": "LORA",
-        }
-        errors = [
-            f"{name}: must be {expected!r}, got {settings[name]!r}"
-            for name, expected in unsupported.items()
-            if name in settings and settings[name] != expected
-        ]
-        own = {name: module for module, name in _PEFT.items()}
-        targets = settings["target_modules"]
-        errors += [f"target_modules: {name}: must be one of {', '.join(own)}" for name in targets if name not in own]
-        if errors:
-            raise ValidationError(errors, subject=str(file))
-        modules = tuple(module for module in _MODULES if _PEFT[module] in targets)
-        lora = LoraConfig(int(settings["r"]), float(settings["lora_alpha"]), modules)
-        tensors = load_file(directory / "adapter_model.safetensors")
-    except ValidationError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
-        raise CorruptBundleError(f"{directory}: not a readable adapter: {error!r}") from None
-    shapes = list_weights(config)
+        reader = SafetensorsReader([tensors_file])
+    except OSError as error:
+        raise CorruptBundleError(
+            f"{directory}: not a readable adapter: {error}",
+            hint=f"An adapter is a directory with {file.name} and {tensors_file.name}, as peft writes it.",
+        ) from None
+    except ValueError as error:
+        raise CorruptBundleError(f"{file}: not valid JSON: {error}") from None
+    lora = _read_config(settings, str(file))
+    shapes, found = _list_shapes(config, lora), reader.get_shapes()
+    names = {name: _to_peft(name) for name in shapes}
+    if unknown := sorted(found.keys() - names.values()):
+        raise CorruptBundleError(
+            f"{tensors_file}: {unknown[0]}: not an update of target_modules in {config.layers} layers"
+        )
     adapter = {}
+    for name, shape in shapes.items():
+        if found.get(names[name]) != shape:
+            got = found.get(names[name], "nothing")
+            raise CorruptBundleError(f"{tensors_file}: {names[name]}: shape must be {shape}, got {got}")
+        adapter[name] = reader.read(names[name])
+        if not np.isfinite(adapter[name]).all():
+            raise CorruptBundleError(f"{tensors_file}: {names[name]}: must be finite, got NaN or infinity")
+    return adapter, lora
+
+
+def _read_config(settings: Any, subject: str) -> LoraConfig:
+    if not isinstance(settings, dict):
+        raise ValidationError([f"must be an object, got {type(settings).__name__}"], subject=subject)
+    errors = [
+        f"{name}: must be {expected!r}, got {settings[name]!r}"
+        for name, expected in _REQUIRED.items()
+        if settings.get(name) and settings[name] != expected
+    ]
+    for name in ("r", "lora_alpha"):
+        if not isinstance(settings.get(name), (int, float)) or (name == "r" and type(settings[name]) is not int):
+            errors.append(f"{name}: must be a number, got {settings.get(name)!r}")
+    own = {name: module for module, name in _PEFT.items()}
+    targets: Any = settings.get("target_modules")
+    if not isinstance(targets, list):
+        errors.append(f"target_modules: must be a list, got {targets!r:.80}")
+    else:
+        errors += [f"target_modules: {name}: must be one of {', '.join(own)}" for name in targets if name not in own]
+    if errors:
+        raise ValidationError(errors, subject=subject)
+    modules = tuple(module for module in MODULES if _PEFT[module] in targets)
+    return LoraConfig(settings["r"], float(settings["lora_alpha"]), modules)
+
+
+def _list_shapes(config: DecoderConfig, lora: LoraConfig) -> dict[str, tuple[int, int]]:
+    shapes, rank = {}, lora.lora_rank
+    weights = list_weights(config)
     for layer in range(config.layers):
-        for module in modules:
-            owner, part = _MODULES[module]
-            width = shapes[f"layers.{layer}.{owner}.weight"][1]
-            height = _list_parts(config, owner)[part]
-            for kind, shape in (("A", (lora.lora_rank, width)), ("B", (height, lora.lora_rank))):
-                name = f"layers.{layer}.{module}.lora_{kind}"
-                found = tensors.get(_to_peft(name))
-                if found is None or found.shape != shape:
-                    got = "nothing" if found is None else found.shape
-                    raise CorruptBundleError(f"{directory}: {_to_peft(name)}: shape must be {shape}, got {got}")
-                adapter[name] = found.astype(np.float32)
-    return adapter, dataclasses.replace(lora, lora_attn_modules=modules)
+        for module in lora.lora_attn_modules:
+            owner, part = MODULES[module]
+            prefix = f"layers.{layer}.{module}"
+            shapes[f"{prefix}.lora_A"] = (rank, weights[f"layers.{layer}.{owner}.weight"][1])
+            shapes[f"{prefix}.lora_B"] = (list_parts(config, owner)[part], rank)
+    return shapes
 
 
-def _list_parts(config: DecoderConfig, weight: str) -> list[int]:
+def list_parts(config: DecoderConfig, weight: str) -> list[int]:
+    """Return the heights of the projections that `qkv` or `out` stacks."""
     query, key = config.heads * config.head_size, config.kv_heads * config.head_size
     return [query, key, key] if weight == "qkv" else [config.width]
 

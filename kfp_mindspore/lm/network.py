@@ -158,9 +158,9 @@ def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> 
 class _Block(nn.Cell):  # type: ignore[misc]
     """Any layer; the attributes are positions among a layer's weights."""
 
-    def __init__(self, config: DecoderConfig, names: Sequence[str], cached: bool) -> None:
+    def __init__(self, config: DecoderConfig, names: Sequence[str], cached: bool, adapted: bool) -> None:
         super().__init__()
-        self.config, self.cached = config, cached
+        self.config, self.cached, self.adapted = config, cached, adapted
         indices = {name: index for index, name in enumerate(names)}
         self.norm1, self.norm2 = indices["norm1.weight"], indices["norm2.weight"]
         self.qkv, self.out = indices["qkv.weight"], indices["out.weight"]
@@ -178,6 +178,10 @@ class _Block(nn.Cell):  # type: ignore[misc]
         hidden = self.dense(hidden, weights[index])
         return hidden + weights[index + 1] if bias else hidden
 
+    def adapt(self, hidden: Any, mask: Any, down: Any, up: Any) -> Any:
+        """Return the adapters' updates; `where`, as an overflow of one adapter times 0 is NaN for all rows."""
+        return self.dense(ops.where(mask, self.dense(hidden, down), 0.0), up)
+
     def normalise(self, value: Any, weight: Any) -> Any:
         return value * ops.rsqrt(ops.mean(value * value, -1, True) + self.config.epsilon) * weight
 
@@ -194,7 +198,7 @@ class _Block(nn.Cell):  # type: ignore[misc]
             return value * 0.5 * (1.0 + ops.erf(value * 0.7071067811865476))
         return value * ops.sigmoid(_TWO_Z * (value + _CUBIC * value * value * value))
 
-    def construct(self, hidden: Any, rotations: Any, masks: Any, cache: Any, weights: Any) -> Any:
+    def construct(self, hidden: Any, rotations: Any, masks: Any, cache: Any, weights: Any, adapters: Any) -> Any:
         """Return the layer's output (B * S, width) and a pair of new keys and values, each (B, kv_heads, S, head_size).
 
         Args:
@@ -203,12 +207,16 @@ class _Block(nn.Cell):  # type: ignore[misc]
             masks: Added to the scores: of new tokens (B, 1, S, S), and of cached ones (B, 1, 1, L).
             cache: Keys and values, each (B, kv_heads, L, head_size), or an empty tuple.
             weights: The layer's, in the order of `list_weights`.
+            adapters: With adapters, the masks of `qkv` and `out`, then the layer's factors; see `AdapterFactors`.
         """
         config = self.config
         batch, length = masks[0].shape[0], masks[0].shape[2]
         groups = config.heads // config.kv_heads
         size = cache[0].shape[2] if self.cached else 0
-        fused = self.project(apply_norm(config, hidden, weights, self.norm1), weights, self.qkv, config.qkv_bias)
+        normed = apply_norm(config, hidden, weights, self.norm1)
+        fused = self.project(normed, weights, self.qkv, config.qkv_bias)
+        if self.adapted:
+            fused = fused + self.adapt(normed, adapters[0], adapters[2], adapters[3])
         fused = fused.reshape(batch, length, config.heads + 2 * config.kv_heads, config.head_size).transpose(0, 2, 1, 3)
         # Queries and keys are rotated together: fewer operators compile faster.
         heads, value = fused[:, : config.heads + config.kv_heads], fused[:, config.heads + config.kv_heads :]
@@ -235,6 +243,8 @@ class _Block(nn.Cell):  # type: ignore[misc]
         mixed = mixed.reshape(batch, config.heads, length, config.head_size).transpose(0, 2, 1, 3)
         mixed = mixed.reshape(batch * length, self.query)
         hidden = hidden + self.project(mixed, weights, self.out, config.out_bias)
+        if self.adapted:
+            hidden = hidden + self.adapt(mixed, adapters[1], adapters[4], adapters[5])
         inner = self.project(apply_norm(config, hidden, weights, self.norm2), weights, self.up, config.mlp_bias)
         if config.gated:
             inner = self.activate(inner[:, : config.hidden]) * inner[:, config.hidden :]
@@ -249,22 +259,26 @@ class Decoder(nn.Cell):  # type: ignore[misc]
     Args:
         config: Dimensions and variants.
         cached: Whether the graph has caches as inputs.
+        adapted: Whether the graph has adapters as inputs.
     """
 
-    def __init__(self, config: DecoderConfig, *, cached: bool = False) -> None:
+    def __init__(self, config: DecoderConfig, *, cached: bool = False, adapted: bool = False) -> None:
         super().__init__()
-        self.config, self.cached = config, cached
+        self.config, self.cached, self.adapted = config, cached, adapted
         names = {name: index for index, name in enumerate(list_weights(config))}
         layer = [name.removeprefix("layers.0.") for name in names if name.startswith("layers.0.")]
         # One cell for all layers: MindSpore infers it once, and compiles in half the time of a cell per layer.
-        self.block = _Block(config, layer, cached)
+        self.block = _Block(config, layer, cached, adapted)
         self.first_layer, self.layer_size = names[f"layers.0.{layer[0]}"], len(layer)
         self.norm = names["norm.weight"]
         self.head = names.get("head", 0)
         self.first_weight = 2 * config.layers if cached else 0
+        self.first_adapter = self.first_weight + len(names)
         self.dense = ops.MatMul(transpose_b=True)
 
-    def compute_hidden(self, ids: Any, positions: Any, masks: Any, tables: Any, caches: Any, weights: Any) -> Any:
+    def compute_hidden(
+        self, ids: Any, positions: Any, masks: Any, tables: Any, caches: Any, weights: Any, adapters: Any = ()
+    ) -> Any:
         """Return the normalised hidden states (B * S, width) and all new keys and values.
 
         Args:
@@ -274,6 +288,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
             tables: `compute_rotations`' cosines and sines.
             caches: Keys and values by layer, or an empty tuple.
             weights: In the order of `list_weights`.
+            adapters: `AdapterFactors`' two masks, then its arrays; or an empty tuple.
         """
         batch, length = ids.shape
         rows = positions.reshape(-1)
@@ -286,7 +301,9 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         for index in range(self.config.layers):
             cache = caches[2 * index : 2 * index + 2] if self.cached else ()
             start = self.first_layer + index * self.layer_size
-            hidden, pair = self.block(hidden, rotations, masks, cache, weights[start : start + self.layer_size])
+            factors = adapters[:2] + adapters[4 * index + 2 : 4 * index + 6] if self.adapted else ()
+            layer = weights[start : start + self.layer_size]
+            hidden, pair = self.block(hidden, rotations, masks, cache, layer, factors)
             pairs = pairs + pair
         return apply_norm(self.config, hidden, weights, self.norm), pairs
 
@@ -307,7 +324,8 @@ class Decoder(nn.Cell):  # type: ignore[misc]
             last: Index among the S whose logits are returned, int32 (B,).
             cosine: See `compute_rotations`.
             sine: See `compute_rotations`.
-            tensors: With caches, keys and values by layer, each (B, kv_heads, L, head_size); then the weights.
+            tensors: With caches, keys and values by layer, each (B, kv_heads, L, head_size); then the weights; with
+                adapters, then `AdapterFactors`' two masks and its arrays.
 
         Returns:
             Logits (B, V), normalised hidden states (B, S, width), new rows (2 * layers, B, kv_heads, S, head_size).
@@ -316,11 +334,12 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         steps = ms.numpy.arange(length)
         causal = ops.where(steps[None, :] <= steps[:, None], 0.0, _MASKED).reshape(1, 1, length, length)
         causal = ops.tile(causal, (batch, 1, 1, 1))
-        caches, weights = tensors[: self.first_weight], tensors[self.first_weight :]
+        caches, weights = tensors[: self.first_weight], tensors[self.first_weight : self.first_adapter]
         masks = self.make_masks(causal, position, caches)
         # Padding may lie beyond the tables; a gather out of range breaks the graph.
         positions = ops.minimum(position[:, None] + steps[None, :], self.config.max_length - 1)
-        hidden, rows = self.compute_hidden(ids, positions, masks, (cosine, sine), caches, weights)
+        adapters = tensors[self.first_adapter :]
+        hidden, rows = self.compute_hidden(ids, positions, masks, (cosine, sine), caches, weights, adapters)
         hidden = hidden.reshape(batch, length, self.config.width)
         chosen = hidden[ms.numpy.arange(batch), last]
         return self.dense(chosen, weights[self.head]), hidden, ops.stack(rows, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.bundle import WEIGHTS_FILE
+from kfp_mindspore.lm.adapters import AdapterFactors
+from kfp_mindspore.lm.finetune import read_adapter
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
 
 NETWORK_FILE = "network.json"
@@ -33,13 +35,22 @@ class CausalRunner:
         weights: Arrays by `list_weights`' names, float32.
         slots: Sequences at once; at most 16.
         max_length: Most tokens of a sequence.
+        max_loras: Most adapters at once; 0 for a graph without adapters.
+        max_lora_rank: Most rank of an adapter.
 
     Raises:
         UserError: `slots` or `max_length` is beyond the limit.
     """
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, NDArray[np.float32]], *, slots: int, max_length: int
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, NDArray[np.float32]],
+        *,
+        slots: int,
+        max_length: int,
+        max_loras: int = 0,
+        max_lora_rank: int = 16,
     ) -> None:
         if not 1 <= slots <= BATCHES[-1]:
             raise UserError(f"slots: must be from 1 to {BATCHES[-1]}, got {slots}")
@@ -54,13 +65,16 @@ class CausalRunner:
         self._head = self._arrays[0] if config.tied else self._arrays[-1]
         self._tables = [Tensor.from_numpy(table) for table in compute_rotations(config)]
         self._weights = [Tensor.from_numpy(array) for array in self._arrays]
-        self._decoder = Decoder(config, cached=True)
+        self._factors = AdapterFactors(config, max_loras, max_lora_rank)
+        self._adapters = [Tensor.from_numpy(array) for array in self._factors.arrays]
+        self.adapter_bytes = sum(array.nbytes for array in self._factors.arrays)
+        self._decoder = Decoder(config, cached=True, adapted=max_loras > 0)
         self._extents = [0] * slots
         self._cache = np.zeros((2 * config.layers, slots, config.kv_heads, 0, config.head_size), np.float32)
         self._allocate(self._fit_length(1))
 
     def prefill(
-        self, slot: int, ids: NDArray[np.int32], position: int, *, all_positions: bool = False
+        self, slot: int, ids: NDArray[np.int32], position: int, *, adapter: int = 0, all_positions: bool = False
     ) -> NDArray[np.float32]:
         """Compute a prompt's tokens from a position on.
 
@@ -68,6 +82,7 @@ class CausalRunner:
             slot: The sequence's slot.
             ids: Token IDs with shape (n,); computed in chunks of 64.
             position: Count of tokens that the slot holds.
+            adapter: The adapter's number, from 1; 0 for the base model.
             all_positions: Whether all positions' logits are returned.
 
         Returns:
@@ -86,7 +101,7 @@ class CausalRunner:
             padded[0, : len(part)] = part
             first = position + start
             last = np.array([len(part) - 1], np.int32)
-            logits, states, rows = self._extend(slot, padded, np.array([first], np.int32), last)
+            logits, states, rows = self._extend(slot, padded, np.array([first], np.int32), last, (adapter,))
             self._cache[:, slot, :, first : first + len(part)] = rows[:, 0, :, : len(part)]
             if all_positions:
                 hidden.append(states.asnumpy()[0, : len(part)])
@@ -96,13 +111,16 @@ class CausalRunner:
         final: NDArray[np.float32] = logits[0]
         return final
 
-    def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
+    def decode(
+        self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32], adapters: Sequence[int] = ()
+    ) -> NDArray[np.float32]:
         """Compute one token for each sequence.
 
         Args:
             slots: Their slots, the first ones: 0 to B - 1.
             ids: Token IDs with shape (B,).
             positions: Count of tokens that each slot holds, with shape (B,).
+            adapters: The adapters' numbers, as `prefill` has them; empty for the base model.
 
         Returns:
             Logits, float32 with shape (B, V).
@@ -118,11 +136,30 @@ class CausalRunner:
         size = min(self.slots, next(batch for batch in BATCHES if batch >= count))
         padded = np.zeros((2, size), np.int32)
         padded[0, :count], padded[1, :count] = ids, positions
-        logits, _, rows = self._extend(0, padded[0][:, None], padded[1], np.zeros(size, np.int32))
+        logits, _, rows = self._extend(0, padded[0][:, None], padded[1], np.zeros(size, np.int32), adapters)
         first = np.arange(count)
         # Two separated index arrays: their axis is the first one of the selection.
         self._cache[:, first, :, positions] = rows[:, :count, :, 0].swapaxes(0, 1)
         return logits[:count]
+
+    def read_adapter(self, directory: Path | str) -> Callable[[int], None]:
+        """Read an adapter in peft's format, in any thread, and return a function that stores it under a number.
+
+        Storing replaces the number's adapter, in the executor thread; graphs are not compiled again.
+
+        Args:
+            directory: With adapter_config.json and adapter_model.safetensors.
+
+        Raises:
+            UserError: It is no adapter for this network, or its rank is above the limit; the message names the field.
+        """
+        adapter, lora = read_adapter(Path(directory), self.config)
+        if lora.lora_rank > self._factors.rank:
+            raise UserError(
+                f"{directory}: adapter_config.json: r: must be at most {self._factors.rank} (--max-lora-rank), "
+                f"got {lora.lora_rank}"
+            )
+        return lambda number: self._factors.write(number, adapter, lora)
 
     def read_rows(self, slot: int, start: int, stop: int) -> NDArray[np.float32]:
         """Copy the cache rows for tokens from `start` to before `stop`, (n, 2 * layers, heads, size)."""
@@ -164,7 +201,12 @@ class CausalRunner:
         self._parts: dict[tuple[int, int], list[Any]] = {}
 
     def _extend(
-        self, slot: int, ids: NDArray[np.int32], positions: NDArray[np.int32], last: NDArray[np.int32]
+        self,
+        slot: int,
+        ids: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        last: NDArray[np.int32],
+        adapters: Sequence[int] = (),
     ) -> tuple[NDArray[np.float32], Any, NDArray[np.float32]]:
         count = len(ids)
         parts = self._parts.get((slot, count))
@@ -172,25 +214,35 @@ class CausalRunner:
             parts = [Tensor.from_numpy(layer[slot : slot + count]) for layer in self._cache]
             self._parts[slot, count] = parts
         inputs = [Tensor.from_numpy(np.ascontiguousarray(array)) for array in (ids, positions, last)]
-        logits, hidden, rows = self._decoder.compile_and_run(*inputs, *self._tables, *parts, *self._weights)
+        tensors = [*inputs, *self._tables, *parts, *self._weights]
+        if self._adapters:
+            tensors += [Tensor.from_numpy(mask) for mask in self._factors.make_masks(adapters, *ids.shape)]
+            tensors += self._adapters
+        logits, hidden, rows = self._decoder.compile_and_run(*tensors)
         computed = rows.asnumpy()
         # A masked NaN in the cache would spread to the slot's next sequence; this sequence's logits are NaN already.
         return logits.asnumpy(), hidden, np.where(np.isfinite(computed), computed, np.float32(0))
 
 
-def load(directory: Path | str, *, slots: int, max_length: int) -> CausalRunner:
+def load(
+    directory: Path | str, *, slots: int, max_length: int, max_loras: int = 0, max_lora_rank: int = 16
+) -> CausalRunner:
     """Load a bundle's network and compile its first graphs.
 
     Args:
         directory: The bundle.
         slots: Sequences at once.
         max_length: Most tokens of a sequence.
+        max_loras: Most adapters at once; 0 for a graph without adapters.
+        max_lora_rank: Most rank of an adapter.
 
     Raises:
         CorruptBundleError: Its configuration or weights are not readable; the message names the file.
     """
     config, weights = read_network(Path(directory))
-    runner = CausalRunner(config, weights, slots=slots, max_length=max_length)
+    runner = CausalRunner(
+        config, weights, slots=slots, max_length=max_length, max_loras=max_loras, max_lora_rank=max_lora_rank
+    )
     runner.warm()
     return runner
 

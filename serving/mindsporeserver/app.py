@@ -332,16 +332,24 @@ class Application:
         return Reply({"object": "list", "data": self._language.list_models()})
 
     async def _get_language_model(self, request: _Request) -> Reply:
-        return Reply(self._language.get_model(request.groups["name"]).describe_model())
+        model, adapter = self._language.get_model(request.groups["name"])
+        return Reply(model.describe_model(adapter))
 
     async def _generate(self, request: _Request) -> Reply | None:
         value = await self._language.respond(request.groups["route"], request.scope, request.receive, request.send)
         return None if value is None else Reply(value)
 
+    async def _change_adapters(self, request: _Request) -> Reply:
+        fields = await self._read_object(request.receive)
+        return Reply(await self._language.change_adapters(request.groups["route"], fields))
+
     async def _get_version(self, _: _Request) -> Reply:
         return Reply({"version": get_version()})
 
     async def _get_model_ready(self, request: _Request) -> Reply:
+        adapters = (entry for entry in self._language.list_models() if entry["parent"])
+        if adapter := next((entry for entry in adapters if entry["id"] == request.groups["name"]), None):
+            return Reply({"name": adapter["id"], "ready": True, **adapter})
         model = self._get_model(request)
         if not model.ready:
             raise NotReadyError(model.name)
@@ -410,6 +418,10 @@ _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = 
         (("GET",), rf"/openai/(?P<route>v1/models)/{_NAME}", Application._get_language_model, Needs.TOKEN),
         (("POST",), rf"(/openai)?/v1/(?P<route>{_GENERATION})", Application._generate, Needs.TOKEN),
         (("POST",), r"(/openai/v1|/v1)?/(?P<route>tokenize|detokenize)", Application._generate, Needs.TOKEN),
+        (
+            *(("POST",), r"/v1/(?P<route>load_lora_adapter|unload_lora_adapter)"),
+            *(Application._change_adapters, Needs.TOKEN | Needs.MANAGEMENT),
+        ),
         (("GET",), r"/health", Application._get_ready, Needs.NOTHING),
         (("GET",), r"/version", Application._get_version, Needs.NOTHING),
         (("GET",), rf"/v1/models/{_NAME}", Application._get_model_ready, Needs.NOTHING),

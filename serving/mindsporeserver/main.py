@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from mindsporeserver.access import TokenFile
@@ -71,7 +73,12 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         max_num_seqs=options.max_num_seqs,
         max_queue_tokens=options.max_queue_tokens or 0,
         prefix_cache_bytes=options.prefix_cache_mib << 20,
+        max_loras=options.adapter_limit,
+        max_lora_rank=options.max_lora_rank,
+        allow_lora_updates=options.allow_runtime_lora_updating,
     )
+    # Kept by model name, so that a reloaded model has the adapters that were loaded meanwhile.
+    adapters = _assign_adapters(options, sources)
     metrics, graphs, families = ServerMetrics(), InferenceExecutor(), LanguageFamilies()
     # As many transforms at once as there are cores: each may decode hundreds of megabytes.
     code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
@@ -81,7 +88,7 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
             return LanguageModel(
                 *(name, bundle),
                 version=version,
-                settings=language,
+                settings=dataclasses.replace(language, lora_modules=adapters.setdefault(name, {})),
                 executor=graphs,
                 metrics=metrics,
                 families=families,
@@ -99,6 +106,23 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     repository = Repository(sources, open_model, metrics)
     telemetry = Telemetry(RequestLog(options.log_requests), metrics, tracing)
     Server(ServerState(repository, graphs, metrics, telemetry, is_fixed=link is not None), server_options, link).serve()
+
+
+def _assign_adapters(options: ServerFlags, sources: Sources) -> dict[str, dict[str, str]]:
+    """Return the adapters of the command line by model name."""
+    if not options.lora_paths:
+        return {}
+    names = sources.list_names()
+    if taken := sorted(options.lora_paths.keys() & set(names)):
+        raise UserError(f"--lora-modules: {taken[0]!r} is a model's name", hint="Choose another name for the adapter.")
+    models = [
+        name
+        for name in names
+        if any(is_language_bundle(ModelBundle.open(path, verify=False)) for path in sources.list_bundles(name).values())
+    ]
+    if len(models) != 1:
+        raise UserError(f"--lora-modules: needs exactly one language model, found {', '.join(models) or 'none'}")
+    return {models[0]: dict(options.lora_paths)}
 
 
 def has_only_language_models(sources: Sources) -> bool:

@@ -51,16 +51,19 @@ _DASHED = (
     *("event_loop", "timeout_keep_alive", "token_file", "management_port"),
     # vLLM's spelling.
     *("max_model_len", "max_num_seqs", "max_queue_tokens", "prefix_cache_mib"),
+    *("lora_modules", "max_loras", "max_lora_rank", "allow_runtime_lora_updating"),
 )
 _METAVARS = {
     **dict.fromkeys(("grpc_max_send_message_length", "grpc_max_receive_message_length"), "BYTES"),
     "model_dir": "[NAME=]PATH",
+    "lora_modules": "NAME=PATH",
     "model_repository": "DIR",
     "management_port": "PORT",
     **dict.fromkeys(("log_config_file", "model_key_file", "token_file"), "FILE"),
     **{f"{prefix}ssl_{name}": "FILE" for prefix in ("", "grpc_") for name in ("certfile", "keyfile", "ca_certs")},
 }
 _VARIABLES = {"ssl_certfile": "KSERVE_TLS_CERT_FILE", "ssl_keyfile": "KSERVE_TLS_KEY_FILE"}
+_MAX_LORAS = 4
 _FIRST_OWN = "host"
 
 
@@ -99,6 +102,10 @@ class ServerFlags:
         max_queue_tokens: Most tokens, prompts and answers, that waiting requests to a language model may need; further
             requests get 429. [16 times max_num_seqs times max_model_len]
         prefix_cache_mib: Memory for the beginnings of a language model's prompts, in MiB; 0 disables the cache.
+        lora_modules: Adapters (LoRA) of the language model, in peft's format; requests choose them by `model`.
+        max_loras: Most adapters loaded at once. [4 with adapters]
+        max_lora_rank: Most rank of an adapter.
+        allow_runtime_lora_updating: Answer /v1/load_lora_adapter and /v1/unload_lora_adapter.
         nonfinite: Handling of NaN and infinite inputs.
         reload_interval: Poll interval of the models' files in seconds; 0 disables reloading.
         allow_model_code: Run a transform.py of a model directory.
@@ -145,6 +152,10 @@ class ServerFlags:
     max_num_seqs: int = option(8, minimum=1, maximum=16)
     max_queue_tokens: int | None = option(None, minimum=1)
     prefix_cache_mib: int = option(256, minimum=0)
+    lora_modules: Sequence[str] = ()
+    max_loras: int | None = option(None, minimum=1)
+    max_lora_rank: int = option(16, minimum=1)
+    allow_runtime_lora_updating: bool = False
     nonfinite: str = option("reject", enum=("reject", "allow"))
     reload_interval: float = option(1.0, **_SECONDS)
     allow_model_code: bool = False
@@ -184,6 +195,30 @@ class ServerFlags:
             models[name] = path
         return models
 
+    @cached_property
+    def lora_paths(self) -> Mapping[str, str]:
+        """Adapter directory by name.
+
+        Raises:
+            UserError: A value is not NAME=PATH, a name has two directories, or there are more than `max_loras`.
+        """
+        paths: dict[str, str] = {}
+        for value in self.lora_modules:
+            name, _, path = value.partition("=")
+            if not name or not path:
+                raise UserError(f"--lora-modules: must be NAME=PATH, got {value!r}")
+            if name in paths:
+                raise UserError(f"--lora-modules: {name!r} has two directories: {paths[name]} and {path}")
+            paths[name] = path
+        if len(paths) > (most := self.max_loras or _MAX_LORAS):
+            raise UserError(f"--lora-modules: at most {most} adapters, got {len(paths)}", hint="Raise --max-loras.")
+        return paths
+
+    @property
+    def adapter_limit(self) -> int:
+        """Most adapters at once; 0 for a network without adapters."""
+        return (self.max_loras or _MAX_LORAS) if self.lora_modules or self.allow_runtime_lora_updating else 0
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser for all flags."""
@@ -199,7 +234,8 @@ def build_parser() -> argparse.ArgumentParser:
             flags.insert(0, f"--{entry.name.replace('_', '-')}")
         settings: dict[str, Any] = {"metavar": _METAVARS.get(entry.name), "help": entry.description}
         if entry.kind is list:
-            settings["action"] = "append"
+            # vLLM's clients give several adapters to one flag.
+            settings |= {"action": "extend", "nargs": "+"} if entry.name == "lora_modules" else {"action": "append"}
         else:
             settings |= {
                 "default": os.environ.get(_VARIABLES.get(entry.name, ""), entry.default),
@@ -244,9 +280,10 @@ def read_options(arguments: argparse.Namespace) -> ServerFlags:
         raise ValidationError(errors)
     values = {name: found[name] for name in ServerFlags.__dataclass_fields__}
     values |= {name: Path(found[name]) if found[name] else None for name in _PATHS}
-    flags = ServerFlags(**{**values, "model_dir": found["model_dir"] or ()})
-    # Two directories for one model are a command line error.
-    flags.model_dirs  # noqa: B018
+    values |= {name: found[name] or () for name in ("model_dir", "lora_modules")}
+    flags = ServerFlags(**values)
+    # Two directories for one model or adapter are a command line error.
+    flags.model_dirs, flags.lora_paths  # noqa: B018
     return flags
 
 

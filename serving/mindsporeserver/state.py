@@ -81,7 +81,7 @@ class ServerState:
             FixedModelsError: This server's models are fixed.
             KfpMindSporeError: It cannot be loaded.
         """
-        self._require_changeable()
+        self.require_changeable()
         await self.repository.load(name)
 
     async def unload(self, name: str) -> None:
@@ -91,10 +91,15 @@ class ServerState:
             FixedModelsError: This server's models are fixed.
             NotFoundError: It is not served.
         """
-        self._require_changeable()
+        self.require_changeable()
         await self.repository.unload(name)
 
-    def _require_changeable(self) -> None:
+    def require_changeable(self) -> None:
+        """Refuse a change that would reach one of several processes only.
+
+        Raises:
+            FixedModelsError: This server's models are fixed.
+        """
         if self._is_fixed:
             raise FixedModelsError
 

@@ -25,7 +25,12 @@ from mindsporeserver.telemetry import Telemetry
 def serve(options: ServerFlags, directory: Path) -> None:
     configure_logging("text")
     metrics, executor, families = ServerMetrics(), InferenceExecutor(), LanguageFamilies()
-    settings = LanguageSettings(options.max_model_len or 256, options.max_num_seqs, options.max_queue_tokens or 0)
+    settings = LanguageSettings(
+        *(options.max_model_len or 256, options.max_num_seqs, options.max_queue_tokens or 0),
+        max_loras=options.adapter_limit,
+        lora_modules=dict(options.lora_paths),
+        allow_lora_updates=options.allow_runtime_lora_updating,
+    )
     size = write_decoder_bundle(directory)
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> LanguageModel:
@@ -36,7 +41,9 @@ def serve(options: ServerFlags, directory: Path) -> None:
             executor=executor,
             metrics=metrics,
             families=families,
-            load_runner=lambda _, slots, length: NumpyDecoder(size, slots=slots, max_length=length, poison=size - 1),
+            load_runner=lambda _, length, settings: NumpyDecoder(
+                size, slots=settings.max_num_seqs, max_length=length, poison=size - 1
+            ),
         )
 
     repository = Repository(Sources({"chat": directory}), open_model, metrics)

@@ -14,6 +14,7 @@ from tests.support.mindspore_processes import share_processes
 from tests.support.ports import reserve_port
 
 _SCRIPT = Path(__file__).with_name("language_server.py")
+_MAIN = Path(__file__).with_name("model_server.py")
 
 
 class LanguageServer:
@@ -22,14 +23,16 @@ class LanguageServer:
     Args:
         directory: For its bundle and its log.
         flags: Flags of the server.
+        bundle: A real model's bundle, served by mindsporeserver itself; None for the decoder in NumPy.
     """
 
-    def __init__(self, directory: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str, bundle: Path | None = None) -> None:
         port = reserve_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = directory / "log"
         self.log.touch()
-        arguments = [_SCRIPT, directory / "bundle", f"--http_port={port}", *flags]
+        real = [_MAIN, f"--model_dir=chat={bundle}", "--enable_grpc=false"]
+        arguments = [*(real if bundle else [_SCRIPT, directory / "bundle"]), f"--http_port={port}", *flags]
         self.process = share_processes().start(arguments, directory, environment=os.environ, log=self.log)
         self._wait_ready()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from kfp_mindspore.errors import UserError
 
 TEXTS = ("the quick brown fox jumps over the lazy dog ", "Wie schön ist das Wetter in Zürich, für 5 € 你好 ")
 TEMPLATE = (
@@ -48,30 +50,50 @@ class NumpyDecoder:
     ) -> None:
         random = np.random.default_rng(7)
         self.vocabulary_size, self.max_length, self.slots = vocabulary_size, max_length, slots
-        self.row_bytes = 2 * width * 4
+        self.row_bytes, self.adapter_bytes = 2 * width * 4, 0
         self._poison = poison
         self._embedding = random.normal(size=(vocabulary_size, width)).astype(np.float32)
         self._positions = random.normal(size=(max_length, width)).astype(np.float32)
         self._projections = [random.normal(size=(width, width)).astype(np.float32) for _ in range(3)]
         self._head = random.normal(size=(width, vocabulary_size)).astype(np.float32)
         self._cache = np.zeros((slots, max_length, 2, width), np.float32)
+        self._shifts = {0: np.zeros(width, np.float32)}
         self.batches: list[int] = []
         self.chunks: list[int] = []
 
     def prefill(
-        self, slot: int, ids: np.ndarray[Any, Any], position: int, *, all_positions: bool = False
+        self,
+        slot: int,
+        ids: np.ndarray[Any, Any],
+        position: int,
+        *,
+        adapter: int = 0,
+        all_positions: bool = False,
     ) -> np.ndarray[Any, Any]:
         self.chunks.append(len(ids))
-        rows = np.stack([self._compute(slot, int(token), position + index) for index, token in enumerate(ids)])
+        rows = np.stack([self._compute(slot, int(token), position + index, adapter) for index, token in enumerate(ids)])
         return rows if all_positions else rows[-1]
 
     def decode(
-        self, slots: Sequence[int], ids: np.ndarray[Any, Any], positions: np.ndarray[Any, Any]
+        self,
+        slots: Sequence[int],
+        ids: np.ndarray[Any, Any],
+        positions: np.ndarray[Any, Any],
+        adapters: Sequence[int] = (),
     ) -> np.ndarray[Any, Any]:
         assert list(slots) == list(range(len(slots)))
         self.batches.append(len(slots))
-        triples = zip(slots, ids.tolist(), positions.tolist(), strict=True)
-        return np.stack([self._compute(slot, token, position) for slot, token, position in triples])
+        rows = zip(slots, ids.tolist(), positions.tolist(), adapters or [0] * len(slots), strict=True)
+        return np.stack([self._compute(*row) for row in rows])
+
+    def read_adapter(self, directory: Path) -> Callable[[int], None]:
+        """Read a directory's file `seed`; an adapter shifts the hidden states, and so the cache rows."""
+        file = directory / "seed"
+        if not file.is_file():
+            raise UserError(f"{file}: not found")
+        width = self._embedding.shape[1]
+        shift = np.random.default_rng(int(file.read_text())).normal(size=width).astype(np.float32)
+        return lambda number: self._shifts.update({number: shift})
 
     def read_rows(self, slot: int, start: int, stop: int) -> np.ndarray[Any, Any]:
         return self._cache[slot, start:stop].copy()
@@ -79,8 +101,8 @@ class NumpyDecoder:
     def write_rows(self, slot: int, start: int, rows: np.ndarray[Any, Any]) -> None:
         self._cache[slot, start : start + len(rows)] = rows
 
-    def _compute(self, slot: int, token: int, position: int) -> np.ndarray[Any, Any]:
-        hidden = self._embedding[token] + self._positions[position]
+    def _compute(self, slot: int, token: int, position: int, adapter: int) -> np.ndarray[Any, Any]:
+        hidden = self._embedding[token] + self._positions[position] + self._shifts[adapter]
         query, key, value = (hidden @ matrix for matrix in self._projections)
         self._cache[slot, position] = key, value
         keys, values = self._cache[slot, : position + 1, 0], self._cache[slot, : position + 1, 1]

@@ -132,7 +132,7 @@ SIGNATURES = [
 ]
 # Their declarations would make these commands longer, or change their help.
 COMMANDS = [
-    CommandOptions(ServerFlags, "serve", ("workers", "max_batch", "nonfinite", "allow_model_code")),
+    CommandOptions(ServerFlags, "serve", ("workers", "max_batch", "nonfinite", "allow_model_code", "max_lora_rank")),
     CommandOptions(DeploymentOptions, "service create", ("canary", "wait_seconds"), {"wait_seconds": "wait"}),
     *(
         CommandOptions(DeploymentOptions, path, ("wait_seconds",), {"wait_seconds": "wait"})

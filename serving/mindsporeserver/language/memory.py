@@ -21,14 +21,17 @@ class MemoryPlan(NamedTuple):
         weights: The weights.
         slots: The caches of all slots.
         prefixes: The prefix cache.
+        adapters: The adapters' factors.
     """
 
     weights: int
     slots: int
     prefixes: int
+    adapters: int = 0
 
     def __str__(self) -> str:
         parts = {"weights": self.weights, "slots": self.slots, "prefix cache": self.prefixes}
+        parts |= {"adapters": self.adapters} if self.adapters else {}
         return ", ".join(f"{name} {count / (1 << 20):.0f} MiB" for name, count in parts.items())
 
     def check(self, limit: int) -> None:
@@ -45,7 +48,7 @@ class MemoryPlan(NamedTuple):
             raise UserError(
                 f"the model needs {needed / (1 << 20):.0f} MiB ({self}, process {_PROCESS_BYTES >> 20} MiB), and the "
                 f"container has {limit / (1 << 20):.0f} MiB",
-                hint="Reduce --max-model-len, --max-num-seqs or --prefix-cache-mib, or raise the memory limit.",
+                hint="Reduce --max-model-len, --max-num-seqs, --prefix-cache-mib or --max-loras, or raise the limit.",
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+_ADAPTERS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 _FINISHES = ("stop", "length", "error")
 # vLLM's buckets.
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
@@ -39,6 +40,23 @@ class LanguageFamilies:
         self.first_token = observe("time_to_first_token_seconds", "Time from arrival to the first token.", _FIRST_TOKEN)
         self.token = observe("inter_token_latency_seconds", "Time between two tokens of an answer.", _TOKEN)
         self.queue = observe("request_queue_time_seconds", "Time from arrival to the first step.", _QUEUE)
+        # One series, whose labels change: a scrape finds the present adapters only.
+        self._adapters = Gauge("vllm:lora_requests_info", "Adapters of requests.", _ADAPTERS, registry=registry)
+        self._labels: tuple[str, ...] = ()
+
+    def set_adapters(self, most: int, running: set[str], waiting: set[str]) -> None:
+        """Replace the adapters' names.
+
+        Args:
+            most: Most adapters at once.
+            running: Names of adapters with running answers; the base model's is empty and left out.
+            waiting: Names of adapters with waiting answers.
+        """
+        labels = (str(most), *(",".join(sorted(names - {""})) for names in (running, waiting)))
+        if labels != self._labels:
+            self._adapters.clear()
+            self._labels = labels
+        self._adapters.labels(*labels).set_to_current_time()
 
 
 class _Share:
@@ -64,9 +82,11 @@ class LanguageMetrics:
     Args:
         families: The process's metrics.
         name: The model's name.
+        max_loras: Most adapters at once; 0 without adapters.
     """
 
-    def __init__(self, families: LanguageFamilies, name: str) -> None:
+    def __init__(self, families: LanguageFamilies, name: str, max_loras: int = 0) -> None:
+        self.families, self.max_loras = families, max_loras
         gauges = families.running, families.waiting, families.cache_usage
         self.running, self.waiting, self.cache_usage = (_Share(gauge.labels(name)) for gauge in gauges)
         self.prefix_queries, self.prefix_hits = families.prefix_queries.labels(name), families.prefix_hits.labels(name)

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from mindsporeserver.errors import NotReadyError
+from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import GenerationRequest
 from mindsporeserver.language.grammar import Matcher
@@ -42,8 +43,6 @@ _DEFAULT_LENGTH = 2048
 # Waiting requests may need as many tokens as this many full rounds of slots.
 _QUEUE_ROUNDS = 16
 
-RunnerLoader = Callable[[Path, int, int], Runner]
-
 
 @dataclass(frozen=True)
 class LanguageSettings:
@@ -54,12 +53,24 @@ class LanguageSettings:
         max_num_seqs: Answers computed together.
         max_queue_tokens: Most tokens that waiting requests may need; 0 for 16 times all slots.
         prefix_cache_bytes: Most bytes of the prefix cache; 0 disables it.
+        max_loras: Most adapters at once; 0 for a network without adapters.
+        max_lora_rank: Most rank of an adapter.
+        lora_modules: Adapters' directories by name, changed when adapters are loaded and unloaded.
+        allow_lora_updates: Whether clients may load and unload adapters.
     """
 
     max_model_len: int = 0
     max_num_seqs: int = 8
     max_queue_tokens: int = 0
     prefix_cache_bytes: int = 256 << 20
+    max_loras: int = 0
+    max_lora_rank: int = 16
+    lora_modules: dict[str, str] = field(default_factory=dict)
+    allow_lora_updates: bool = False
+
+
+# Returns the network from directory, length and settings.
+RunnerLoader = Callable[[Path, int, LanguageSettings], Runner]
 
 
 class LanguageModel(ServedModel):
@@ -73,12 +84,13 @@ class LanguageModel(ServedModel):
         executor: The process' inference executor.
         metrics: The process' metrics.
         families: The process' metrics of language models.
-        load_runner: Returns the network from directory, slots and length.
+        load_runner: See `load_runner`.
     """
 
     vocabulary: Vocabulary
     template: ChatTemplate | None
     scheduler: Scheduler
+    adapters: Adapters
 
     def __init__(
         self,
@@ -93,11 +105,10 @@ class LanguageModel(ServedModel):
         load_runner: RunnerLoader,
     ) -> None:
         super().__init__(name, bundle, version, metrics.for_model(name))
-        self._settings = settings
+        self.settings = settings
         self._executor = executor
-        self._metrics = LanguageMetrics(families, name)
+        self._metrics = LanguageMetrics(families, name, settings.max_loras)
         self._load_runner = load_runner
-        self._runner: Runner | None = None
         self.created = int(time.time())
         self.max_length = 0
         self.defaults: dict[str, Any] = {}
@@ -110,19 +121,23 @@ class LanguageModel(ServedModel):
         """
         start = time.perf_counter()
         await asyncio.to_thread(self.bundle.verify)
-        settings = self._settings
+        settings = self.settings
         length = self._resolve_length()
-        runner = await asyncio.wrap_future(
-            self._executor.call(self._load_runner, self.bundle.path, settings.max_num_seqs, length)
-        )
-        self._runner, self.max_length = runner, runner.max_length
+        runner = await asyncio.wrap_future(self._executor.call(self._load_runner, self.bundle.path, length, settings))
+        self.max_length = runner.max_length
         weights = int(self.bundle.signature.files.get(WEIGHTS_FILE, {}).get("size", 0))
         slots = runner.slots * runner.max_length * runner.row_bytes
-        plan = MemoryPlan(weights, slots, settings.prefix_cache_bytes)
+        plan = MemoryPlan(weights, slots, settings.prefix_cache_bytes, runner.adapter_bytes)
         logger.info("model %s: memory: %s", self.name, plan)
         # The caches are zeros that the kernel has not backed with memory yet.
         plan.check(read_memory_limit())
         await asyncio.to_thread(self._read_texts, runner.vocabulary_size)
+        self.adapters = Adapters(runner, self._executor, settings.max_loras, settings.lora_modules)
+        for name, path in list(settings.lora_modules.items()):
+            try:
+                await self.adapters.load(name, path)
+            except (UserError, LanguageError) as error:
+                raise UserError(f"--lora-modules: {name}: {error.message}") from None
         queue = settings.max_queue_tokens or _QUEUE_ROUNDS * runner.slots * runner.max_length
         self.scheduler = Scheduler(
             runner,
@@ -139,10 +154,9 @@ class LanguageModel(ServedModel):
         )
 
     async def close(self) -> None:
-        """Return when all answers are finished, and release the network."""
+        """Return when all answers are finished."""
         self.ready = False
         await self.requests.wait_idle()
-        self._runner = None
 
     def expire(self) -> None:
         """Refuse waiting answers whose deadline has passed."""
@@ -154,15 +168,16 @@ class LanguageModel(ServedModel):
         described: dict[str, Any] = {"name": self.name, "versions": [self.version], "platform": PLATFORM}
         return {**described, "inputs": [], "outputs": []}
 
-    def describe_model(self) -> dict[str, Any]:
-        """Return the model as the OpenAI protocol lists it."""
+    def describe_model(self, adapter: Adapter = BASE) -> dict[str, Any]:
+        """Return the model, or one of its adapters, as the OpenAI protocol lists it."""
+        is_base = adapter is BASE
         return {
-            "id": self.name,
+            "id": self.name if is_base else adapter.name,
             "object": "model",
-            "created": self.created,
+            "created": self.created if is_base else adapter.created,
             "owned_by": "mindsporeserver",
-            "root": self.name,
-            "parent": None,
+            "root": self.name if is_base else adapter.path,
+            "parent": None if is_base else self.name,
             "max_model_len": self.max_length,
         }
 
@@ -177,7 +192,7 @@ class LanguageModel(ServedModel):
         return self.requests
 
     def build_answers(
-        self, request: GenerationRequest, stream: AnswerStream, deadline: float | None
+        self, request: GenerationRequest, adapter: Adapter, stream: AnswerStream, deadline: float | None
     ) -> tuple[list[Answer], list[ToolParser | None]]:
         """Return a request's answers, to be submitted, and the parsers of their tool calls.
 
@@ -185,6 +200,7 @@ class LanguageModel(ServedModel):
 
         Args:
             request: The parsed request.
+            adapter: The adapter that computes the answers.
             stream: Receives the answers' pieces.
             deadline: `time.monotonic()` by which the first step must begin; None without one.
 
@@ -222,6 +238,7 @@ class LanguageModel(ServedModel):
                     index=len(answers),
                     logprobs=request.logprobs,
                     scores_prompt=request.echo and request.logprobs is not None,
+                    adapter=adapter,
                     deadline=deadline,
                 )
                 answers.append(answer)
@@ -277,7 +294,7 @@ class LanguageModel(ServedModel):
 
     def _resolve_length(self) -> int:
         own = int(self.bundle.signature.metadata.get("max_length", _DEFAULT_LENGTH))
-        length = self._settings.max_model_len
+        length = self.settings.max_model_len
         if length > own:
             raise UserError(
                 f"--max-model-len: must be at most {own}, the positions of model {self.name}, got {length}",
@@ -309,15 +326,19 @@ def is_language_bundle(bundle: ModelBundle) -> bool:
     return bundle.signature.kind == KIND
 
 
-def load_runner(directory: Path, slots: int, max_length: int) -> Runner:
+def load_runner(directory: Path, max_length: int, settings: LanguageSettings) -> Runner:
     """Load a bundle's network and compile its graphs.
 
     Args:
         directory: The bundle.
-        slots: Sequences at once.
         max_length: Most tokens of a sequence.
+        settings: The server's.
     """
     runner: Runner = importlib.import_module("kfp_mindspore.lm.runner").load(
-        directory, slots=slots, max_length=max_length
+        directory,
+        slots=settings.max_num_seqs,
+        max_length=max_length,
+        max_loras=settings.max_loras,
+        max_lora_rank=settings.max_lora_rank,
     )
     return runner

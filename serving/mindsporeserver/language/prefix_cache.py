@@ -38,7 +38,7 @@ class PrefixCache:
 
         Args:
             ids: Token IDs.
-            adapter: The adapter's name; empty for the base model.
+            adapter: The adapter's key; empty for the base model.
         """
         keys, key = [], hashlib.sha256(adapter.encode()).digest()
         for start in range(0, len(ids) - BLOCK + 1, BLOCK):

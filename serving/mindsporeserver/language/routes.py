@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from kfp_mindspore.errors import UserError
 from mindsporeserver.bodies import BodyReader, Message, Receiver, RequestLimits
 from mindsporeserver.connection import EXTENSION, Connection
 from mindsporeserver.errors import ClientGoneError, InternalError, RequestError, ShuttingDownError, shorten_text
+from mindsporeserver.language.adapters import BASE, Adapter
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion, parse_prompts, read_text
 from mindsporeserver.language.model import LanguageModel
@@ -49,18 +51,25 @@ class LanguageRoutes:
         # A separate pool: in asyncio's default pool, metrics would wait for templates and schemas.
         self._preparing = ThreadPoolExecutor(os.cpu_count(), "prompts")
 
-    def list_models(self) -> list[dict[str, Any]]:
-        """Return the language models as the protocol lists them."""
+    def _list_ready(self) -> list[LanguageModel]:
         models = self._state.repository.models.values()
-        return [model.describe_model() for model in models if isinstance(model, LanguageModel) and model.ready]
+        return [model for model in models if isinstance(model, LanguageModel) and model.ready]
 
-    def get_model(self, name: str) -> LanguageModel:
-        """Return a served language model.
+    def list_models(self) -> list[dict[str, Any]]:
+        """Return the language models and their adapters as the protocol lists them."""
+        models = self._list_ready()
+        return [model.describe_model(entry) for model in models for entry in (BASE, *model.adapters.loaded.values())]
+
+    def get_model(self, name: str) -> tuple[LanguageModel, Adapter]:
+        """Return a served language model and the adapter of this name, `BASE` for the model's own.
 
         Raises:
             LanguageError: There is none under this name (404).
             NotReadyError: It is being loaded.
         """
+        for base in self._list_ready():
+            if name in base.adapters.loaded:
+                return base, base.adapters.loaded[name]
         try:
             model = self._state.repository.get_model(name)
         except RequestError as error:
@@ -72,7 +81,39 @@ class LanguageRoutes:
             raise LanguageError(
                 f"model: {shorten_text(name)!r} {what}", "model", status=404, error_code="model_not_found"
             )
-        return model
+        return model, BASE
+
+    async def change_adapters(self, route: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Load or unload an adapter.
+
+        Args:
+            route: `load_lora_adapter` or `unload_lora_adapter`.
+            fields: The body.
+
+        Returns:
+            The adapter as the protocol lists or deletes it.
+
+        Raises:
+            RequestError: The request is refused.
+        """
+        models = self._list_ready()
+        if len(models) != 1 or not models[0].settings.allow_lora_updates:
+            raise LanguageError(
+                "adapters are loaded and unloaded only with --allow-runtime-lora-updating=true and one language model",
+                status=403,
+            )
+        self._state.require_changeable()
+        (model,), name = models, read_text(fields, "lora_name")
+        if route == "unload_lora_adapter":
+            model.adapters.unload(name)
+            return {"id": name, "object": "model", "deleted": True}
+        if name in self._state.repository.models:
+            raise LanguageError(f"lora_name: {shorten_text(name)!r} is a model's name", "lora_name")
+        try:
+            adapter = await model.adapters.load(name, read_text(fields, "lora_path"))
+        except UserError as error:
+            raise LanguageError(f"lora_path: {error.message}", "lora_path") from None
+        return model.describe_model(adapter)
 
     async def respond(self, route: str, scope: dict[str, Any], receive: Receiver, send: Send) -> dict[str, Any] | None:
         """Answer a POST request.
@@ -100,15 +141,15 @@ class LanguageRoutes:
             fields = parse_body(body)
         finally:
             self._bodies.release(size)
-        if "model" not in fields and route in ("tokenize", "detokenize") and len(models := self.list_models()) == 1:
-            fields["model"] = models[0]["id"]
+        if "model" not in fields and route in ("tokenize", "detokenize") and len(models := self._list_ready()) == 1:
+            fields["model"] = models[0].name
         name = read_text(fields, "model")
         try:
-            model = self.get_model(name)
+            model, adapter = self.get_model(name)
         except RequestError as error:
             self._state.telemetry.start("openai", name).fail(error)
             raise
-        with model.admit():
+        with model.admit(), adapter.requests:
             if route == "tokenize":
                 return await self._tokenize(model, fields)
             if route == "detokenize":
@@ -118,7 +159,7 @@ class LanguageRoutes:
                 return {"prompt": model.vocabulary.decode(ids)}
             if route == "embeddings":
                 raise LanguageError(f"model: {name!r} has no embeddings", "model")
-            return await self._generate(model, fields, scope, send, is_chat=route == "chat/completions")
+            return await self._generate(model, adapter, fields, scope, send, is_chat=route == "chat/completions")
 
     async def _prepare(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._preparing, function, *arguments)
@@ -133,7 +174,14 @@ class LanguageRoutes:
         return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
 
     async def _generate(
-        self, model: LanguageModel, fields: dict[str, Any], scope: dict[str, Any], send: Send, *, is_chat: bool
+        self,
+        model: LanguageModel,
+        adapter: Adapter,
+        fields: dict[str, Any],
+        scope: dict[str, Any],
+        send: Send,
+        *,
+        is_chat: bool,
     ) -> dict[str, Any] | None:
         record = self._state.telemetry.start("openai", model)
         headers = dict(scope["headers"])
@@ -150,7 +198,7 @@ class LanguageRoutes:
             overflow = connection.transport.abort if connection is not None and request.is_stream else None
             stream = AnswerStream(overflow)
             deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
-            answers, parsers = await self._prepare(model.build_answers, request, stream, deadline)
+            answers, parsers = await self._prepare(model.build_answers, request, adapter, stream, deadline)
             builder = ResponseBuilder(request, answers, model.vocabulary, parsers)
             model.scheduler.submit(answers)
             unfinished = len(answers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,15 +20,17 @@ class Runner(Protocol):
         max_length: Most tokens of a sequence, prompt and answer.
         slots: Sequences at once.
         row_bytes: Cache bytes per token.
+        adapter_bytes: Bytes of all adapters.
     """
 
     vocabulary_size: int
     max_length: int
     slots: int
     row_bytes: int
+    adapter_bytes: int
 
     def prefill(
-        self, slot: int, ids: NDArray[np.int32], position: int, *, all_positions: bool = False
+        self, slot: int, ids: NDArray[np.int32], position: int, *, adapter: int = 0, all_positions: bool = False
     ) -> NDArray[np.float32]:
         """Compute a prompt's tokens from a position on.
 
@@ -35,22 +38,36 @@ class Runner(Protocol):
             slot: The sequence's slot.
             ids: Token IDs with shape (n,).
             position: Count of tokens that the slot holds.
+            adapter: The adapter's number; 0 for the base model.
             all_positions: Whether all positions' logits are returned.
 
         Returns:
             The last position's logits, float32 with shape (V,); or all, (n, V).
         """
 
-    def decode(self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
+    def decode(
+        self, slots: Sequence[int], ids: NDArray[np.int32], positions: NDArray[np.int32], adapters: Sequence[int] = ()
+    ) -> NDArray[np.float32]:
         """Compute one token for each sequence.
 
         Args:
             slots: Their slots.
             ids: Token IDs with shape (B,).
             positions: Count of tokens that each slot holds, with shape (B,).
+            adapters: The adapters' numbers; empty for the base model.
 
         Returns:
             Logits, float32 with shape (B, V).
+        """
+
+    def read_adapter(self, directory: Path) -> Callable[[int], None]:
+        """Read an adapter, in any thread; return a function that stores it under a number from 1, in the executor's.
+
+        Args:
+            directory: In peft's format.
+
+        Raises:
+            UserError: It is no adapter for this network; the message names the field.
         """
 
     def read_rows(self, slot: int, start: int, stop: int) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mindsporeserver.errors import DeadlineExceededError, GraphError, RequestError
+from mindsporeserver.language.adapters import BASE, Adapter
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.metrics import LanguageMetrics
 from mindsporeserver.language.prefix_cache import BLOCK, PrefixCache
@@ -103,7 +104,7 @@ class Answer:
         index: Its index in the request.
         logprobs: Alternatives per token; None without log probabilities.
         scores_prompt: Whether the prompt's log probabilities are computed.
-        adapter: Name of the model's adapter; empty for the base model.
+        adapter: The model's adapter.
         deadline: `time.monotonic()` by which its first step must begin; None without one.
         cached: Count of prompt tokens whose rows came from the prefix cache.
         prompt_logprobs: For each token of the prompt; None for the first.
@@ -118,7 +119,7 @@ class Answer:
     index: int = 0
     logprobs: int | None = None
     scores_prompt: bool = False
-    adapter: str = ""
+    adapter: Adapter = BASE
     deadline: float | None = None
     cached: int = 0
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
@@ -175,6 +176,7 @@ class Scheduler:
         self._loop: asyncio.AbstractEventLoop
         self._deltas: list[tuple[Answer, Delta]] = []
         self._started: list[Answer] = []
+        self._report([])
 
     def submit(self, answers: Sequence[Answer]) -> None:
         """Queue a request's answers; called in the event loop.
@@ -193,7 +195,7 @@ class Scheduler:
             )
         self._queued.update(answers)
         self._waiting.extend(answers)
-        self._metrics.waiting.set(len(self._queued))
+        self._report(self._running)
         self._submit_round()
 
     def cancel(self, answers: Sequence[Answer]) -> None:
@@ -203,7 +205,7 @@ class Scheduler:
             with contextlib.suppress(ValueError):  # it has been started
                 self._waiting.remove(answer)
                 self._queued.discard(answer)
-        self._metrics.waiting.set(len(self._queued))
+        self._report(self._running)
 
     def expire(self) -> None:
         """Refuse waiting answers whose deadline has passed; called in the event loop."""
@@ -221,14 +223,24 @@ class Scheduler:
             self._is_submitted = True
         self._executor.put(self._run_round)
 
-    def _deliver(self, started: Sequence[Answer], deltas: Sequence[tuple[Answer, Delta]], running: int) -> None:
+    def _deliver(
+        self, started: Sequence[Answer], deltas: Sequence[tuple[Answer, Delta]], running: list[Answer]
+    ) -> None:
         self._queued.difference_update(started)
         for answer, delta in deltas:
             if not answer.is_cancelled and not answer.stream.push(delta):
                 logger.warning("a stream was ended: its client did not read %d pieces", _MAX_PENDING)
                 answer.is_cancelled = True
-        self._metrics.waiting.set(len(self._queued))
-        self._metrics.running.set(running)
+        self._report(running)
+
+    def _report(self, running: list[Answer]) -> None:
+        self._running = running
+        metrics = self._metrics
+        metrics.waiting.set(len(self._queued))
+        metrics.running.set(len(running))
+        if metrics.max_loras:
+            names = ({answer.adapter.name for answer in answers} for answers in (running, self._queued))
+            metrics.families.set_adapters(metrics.max_loras, *names)
 
     # The methods below run in the executor thread.
 
@@ -246,7 +258,7 @@ class Scheduler:
         started, self._started, deltas, self._deltas = self._started, [], self._deltas, []
         if started or deltas or not running:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self._deliver, started, deltas, len(running))
+                self._loop.call_soon_threadsafe(self._deliver, started, deltas, running)
         with self._lock:
             self._is_submitted = False
         self._submit_round()
@@ -279,7 +291,7 @@ class Scheduler:
         if answer.scores_prompt:
             return
         # The last token is always computed: its logits are the first answer token's.
-        keys = self._prefixes.list_keys(answer.prompt[:-1], answer.adapter)
+        keys = self._prefixes.list_keys(answer.prompt[:-1], answer.adapter.key)
         for rows in self._prefixes.get(keys):
             self._runner.write_rows(answer.slot, answer.position, rows)
             answer.position += BLOCK
@@ -290,7 +302,11 @@ class Scheduler:
     def _run_chunk(self, answer: Answer) -> None:
         size = _SMALL_CHUNK if self._decoding else _CHUNK
         ids = answer.prompt[answer.position : answer.position + size]
-        logits = self._runner.prefill(answer.slot, ids, answer.position, all_positions=answer.scores_prompt)
+        logits = self._runner.prefill(
+            *(answer.slot, ids, answer.position),
+            adapter=answer.adapter.number,
+            all_positions=answer.scores_prompt,
+        )
         # The runner's cache keeps no NaN: a later chunk's logits would be finite again.
         if not np.isfinite(logits.max()):
             self._fail(answer, _get_nonfinite_error())
@@ -316,7 +332,8 @@ class Scheduler:
         answers = list(self._decoding)
         ids = np.array([answer.generated[-1] for answer in answers], np.int32)
         positions = np.array([answer.position for answer in answers], np.int32)
-        logits = self._runner.decode(range(len(answers)), ids, positions)
+        adapters = [answer.adapter.number for answer in answers]
+        logits = self._runner.decode(range(len(answers)), ids, positions, adapters)
         for answer in answers:
             answer.position += 1
         self._accept(answers, logits)
@@ -400,7 +417,7 @@ class Scheduler:
 
     def _store_prefix(self, answer: Answer) -> None:
         ids = np.concatenate([answer.prompt, np.array(answer.generated, np.int32)])[: answer.position]
-        for index, key in enumerate(self._prefixes.list_keys(ids, answer.adapter)):
+        for index, key in enumerate(self._prefixes.list_keys(ids, answer.adapter.key)):
             if self._prefixes.lacks(key):
                 start = index * BLOCK
                 self._prefixes.put(key, self._runner.read_rows(answer.slot, start, start + BLOCK))

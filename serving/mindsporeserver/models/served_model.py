@@ -27,6 +27,11 @@ class RequestCounter:
         if not self._count:
             self._idle.set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in progress."""
+        return not self._count
+
     async def wait_idle(self) -> None:
         """Return when no request is in progress."""
         await self._idle.wait()

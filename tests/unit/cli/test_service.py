@@ -281,6 +281,12 @@ def test_serve_refuses_flipped_bit(local_services: Any, capsys: pytest.CaptureFi
     assert f"Error: {file}: sha256 must be" in capsys.readouterr().err
 
 
+def test_serve_refuses_adapter_without_name(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = local_services.make_bundle()
+    assert run(["serve", str(bundle), "--lora-modules", "adapter"]) == 2
+    assert "Error: --lora-modules: must be NAME=PATH, got 'adapter'" in capsys.readouterr().err
+
+
 def test_serve_names_port_in_use(local_services: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = local_services.make_bundle()
     with socket.create_server(("127.0.0.1", free_port)):

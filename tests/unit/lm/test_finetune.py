@@ -165,6 +165,9 @@ def test_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
         ("use_dora", True, "use_dora: must be False, got True"),
         ("target_modules", ["gate_proj"], "target_modules: gate_proj: must be one of q_proj, k_proj, v_proj, o_proj"),
         ("r", 0, "lora_rank: must be >= 1, got 0"),
+        ("r", "8", "r: must be a number, got '8'"),
+        ("target_modules", "all-linear", "target_modules: must be a list, got 'all-linear'"),
+        ("rank_pattern", {"q_proj": 4}, "rank_pattern: must be False, got {'q_proj': 4}"),
     ],
 )
 def test_unsupported_adapter_is_refused(field: str, value: object, message: str, tmp_path: Path) -> None:
@@ -183,6 +186,30 @@ def test_incomplete_adapter_is_refused(tmp_path: Path) -> None:
         read_adapter(tmp_path / "adapter", CONFIG)
     with pytest.raises(CorruptBundleError, match="not a readable adapter"):
         read_adapter(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers.0.q_proj.lora_A": np.full((4, 16), np.inf, np.float32)}, "must be finite, got NaN or infinity"),
+        ({"layers.0.q_proj.lora_B": np.zeros((8, 4), np.float32)}, r"shape must be \(16, 4\), got \(8, 4\)"),
+        ({"layers.1.q_proj.lora_A": np.zeros((4, 16), np.float32)}, "not an update of target_modules in 1 layers"),
+    ],
+)
+def test_wrong_tensors_are_refused(change: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+    network = TrainedDecoder(CONFIG, make_weights(), tokens_per_window=1.0, lora=LORA)
+    write_adapter(tmp_path / "adapter", network.get_adapter() | change, LORA)
+    with pytest.raises(CorruptBundleError, match=message):
+        read_adapter(tmp_path / "adapter", CONFIG)
+
+
+def test_adapter_in_16_bits_is_widened(tmp_path: Path) -> None:
+    adapter = TrainedDecoder(CONFIG, make_weights(), tokens_per_window=1.0, lora=LORA).get_adapter()
+    half: Any = {name: array.astype(np.float16) for name, array in adapter.items()}
+    write_adapter(tmp_path / "adapter", half, LORA)
+    for name, array in read_adapter(tmp_path / "adapter", CONFIG)[0].items():
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, half[name])
 
 
 def test_adapters_configuration_is_checked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -11,6 +12,7 @@ from mindspore import Tensor
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.lm import runner as runner_module
+from kfp_mindspore.lm.finetune import LoraConfig, merge_adapter, write_adapter
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.runner import CausalRunner
 
@@ -77,6 +79,50 @@ def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pyt
     assert runner._cache.shape[3] == (32 if config is LLAMA else 40)
     runner.prefill(0, texts[1][:1], 0)
     assert runner._cache.shape[3] == (16 if config is LLAMA else 40)
+
+
+def make_adapter(seed: int, lora: LoraConfig) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    factors = {}
+    for layer in range(LLAMA.layers):
+        for module in lora.lora_attn_modules:
+            height = 16 if module in ("k_proj", "v_proj") else 32
+            for kind, shape in (("A", (lora.lora_rank, 32)), ("B", (height, lora.lora_rank))):
+                factors[f"layers.{layer}.{module}.lora_{kind}"] = random.normal(0, 0.2, shape).astype(np.float32)
+    return factors
+
+
+def test_batch_of_adapters_equals_merged_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "_LEAST_LENGTH", 40)
+    weights = make_weights(LLAMA)
+    loras = [LoraConfig(3, 6.0, ("q_proj", "k_proj", "output_proj")), LoraConfig(4, 2.0, ("v_proj",))]
+    adapters = [make_adapter(seed, lora) for seed, lora in enumerate(loras)]
+    for index, (adapter, lora) in enumerate(zip(adapters, loras, strict=True)):
+        write_adapter(tmp_path / str(index), adapter, lora)
+    runner = CausalRunner(LLAMA, weights, slots=4, max_length=40, max_loras=2, max_lora_rank=4)
+    assert runner.adapter_bytes == 4 * 2 * 2 * 4 * (3 * (32 + 64) + 32 + 32)
+    texts = [np.random.default_rng(5).integers(0, 120, size).astype(np.int32) for size in (9, 7, 11)]
+    base = compute_logits(LLAMA, weights, texts)
+    compare(runner.prefill(0, texts[0][:-1], 0), base[0][7])
+    for number in (2, 1):
+        runner.read_adapter(tmp_path / str(number - 1))(number)
+    merged = [
+        compute_logits(LLAMA, merge_adapter(LLAMA, weights, *pair), texts) for pair in zip(adapters, loras, strict=True)
+    ]
+    expected = [base[0], merged[0][1], merged[1][2]]
+    assert np.abs(merged[0][1] - base[1]).max() > 0.1 < np.abs(merged[1][2] - base[2]).max()
+    for slot, text in enumerate(texts):
+        logits = runner.prefill(slot, text[:-1], 0, adapter=slot, all_positions=slot == 2)
+        compare(logits, expected[slot][: len(text) - 1] if slot == 2 else expected[slot][len(text) - 2])
+    last = np.array([text[-1] for text in texts], np.int32)
+    positions = np.array([len(text) - 1 for text in texts], np.int32)
+    for row, logits in enumerate(runner.decode(range(3), last, positions, (0, 1, 2))):
+        compare(logits, expected[row][len(texts[row]) - 1])
+    # A number's next adapter leaves nothing of the one before.
+    runner.read_adapter(tmp_path / "1")(1)
+    compare(runner.prefill(1, texts[1], 0, adapter=1), merged[1][1][len(texts[1]) - 1])
+    with pytest.raises(UserError, match=r"adapter_config.json: r: must be at most 2 \(--max-lora-rank\), got 3"):
+        CausalRunner(LLAMA, weights, slots=1, max_length=40, max_loras=1, max_lora_rank=2).read_adapter(tmp_path / "0")
 
 
 def test_graph_reads_later_writes_to_shared_array() -> None:

@@ -196,13 +196,15 @@ def test_routes_by_http(guarded: Guarded, path: str, body: Any, needs_token: boo
 
 
 @pytest.mark.mindspore
-def test_unload_needs_management_port_and_token(guarded: Guarded) -> None:
+@pytest.mark.parametrize("path", [f"{REPOSITORY}/unload", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"])
+def test_change_needs_management_port_and_token(guarded: Guarded, path: str) -> None:
     for server, headers, expected in (
         (guarded.server, bear(FIRST), 403),
         (guarded.management, {}, 401),
         (guarded.management, bear(OTHER), 401),
     ):
-        assert request(server, f"{REPOSITORY}/unload", {}, headers)[0] == expected
+        status, text, _ = request(server, path, {}, headers)
+        assert (status, "--allow-runtime-lora-updating" in text) == (expected, False)
         assert request(server, "/v1/models/digits:predict", V1, bear(FIRST))[0] == 200
     for action in ("unload", "load"):
         assert request(guarded.management, f"{REPOSITORY}/{action}", {}, bear(FIRST))[0] == 200

@@ -31,6 +31,27 @@ def test_defaults() -> None:
     assert (options.log_requests, options.log_format, options.tracing) == ("failed", "text", False)
 
 
+def test_adapters_are_given_by_name() -> None:
+    options = read("--lora-modules", "a=x", "b=y/z=1", "--lora_modules=c=w")
+    assert options.lora_paths == {"a": "x", "b": "y/z=1", "c": "w"}
+    assert (options.adapter_limit, options.max_lora_rank) == (4, 16)
+    assert read("--max-loras=2").adapter_limit == 0
+    assert read("--max-loras=2", "--allow-runtime-lora-updating=true").adapter_limit == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["a"], "--lora-modules: must be NAME=PATH, got 'a'"),
+        (["a=x", "a=y"], "--lora-modules: 'a' has two directories: x and y"),
+        (["a=x", "b=y", "--max-loras=1"], "--lora-modules: at most 1 adapters, got 2"),
+    ],
+)
+def test_wrong_adapters_are_refused(flags: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read("--lora-modules", *flags)
+
+
 KSERVE = """
 import json, sys
 sys.argv = ["server"]

@@ -19,6 +19,13 @@ def test_plan_that_fits_is_accepted() -> None:
     assert str(PLAN) == "weights 500 MiB, slots 700 MiB, prefix cache 200 MiB"
 
 
+def test_adapters_are_counted() -> None:
+    plan = PLAN._replace(adapters=50 * MIB)
+    assert str(plan).endswith("prefix cache 200 MiB, adapters 50 MiB")
+    with pytest.raises(UserError, match="adapters 50 MiB"):
+        plan.check(2000 * MIB)
+
+
 def test_plan_that_does_not_fit_names_each_part_and_flag() -> None:
     with pytest.raises(UserError) as raised:
         PLAN.check(1999 * MIB)

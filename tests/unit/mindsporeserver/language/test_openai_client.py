@@ -57,6 +57,13 @@ def test_models_are_listed(url: str, prefix: str) -> None:
     assert Model.model_validate(httpx.get(f"{url}{prefix}/models").json()["data"][0])
 
 
+def test_changes_of_adapters_are_off_by_default(url: str) -> None:
+    response = httpx.post(f"{url}/v1/load_lora_adapter", json={"lora_name": "new", "lora_path": "x"})
+    assert response.status_code == 403
+    assert "--allow-runtime-lora-updating=true" in response.json()["error"]["message"]
+    assert "lora_requests_info{" not in httpx.get(f"{url}/metrics").text
+
+
 def test_responses_fit_the_clients_types(url: str) -> None:
     def post(route: str, **fields: Any) -> Any:
         body = {"model": "chat", "max_tokens": 5, "logprobs": 1, **fields}

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from mindsporeserver.errors import DeadlineExceededError, GraphError, RequestError
+from mindsporeserver.language.adapters import Adapter
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import SamplingOptions
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
@@ -143,7 +144,7 @@ def test_prefix_cache_changes_nothing_but_time(vocabulary: Vocabulary) -> None:
         assert again.buffer.text == first.buffer.text
         assert longer.buffer.text == plain[1]
         other = bench.build(PROMPT * 2, 1)
-        other.adapter = "tuned"
+        other.adapter = Adapter("tuned", key="1")
         bench.scheduler.submit([other])
         await read_text(other)
         assert other.cached == 0
