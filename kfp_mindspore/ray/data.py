@@ -37,6 +37,7 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import SPLITS, Column, Dataset, write_shards
 from kfp_mindspore.formats.shards import compute_block_rows, decode_column, encode_columns, measure_row
 from kfp_mindspore.formats.tensors import BYTES, is_ragged
+from kfp_mindspore.ray.job import connect
 from kfp_mindspore.transform.categories import OneHot, Vocabulary
 from kfp_mindspore.transform.images import DecodeImage, Resize, check_image
 from kfp_mindspore.transform.lists import Pad
@@ -368,7 +369,7 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
             )
         read = _open(path, kind, options.seed)
         if not ray.is_initialized():
-            ray.init(include_dashboard=False, log_to_driver=False)
+            connect(log_to_driver=False)
         context = DataContext.get_current()
         before = (context.target_max_block_size, context.execution_options.preserve_order, context.enable_progress_bars)
         # Equal data give equal shards, whichever worker is the first; a block has several copies while it is read.

@@ -27,6 +27,6 @@ def ray_session() -> Iterator[Any]:
     os.environ |= {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120"}
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
     yield ray
     ray.shutdown()
