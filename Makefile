@@ -76,7 +76,7 @@ test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at 
 	KFP_MINDSPORE_ENDURANCE=1 $(PYTEST) tests/faults/test_gang_faults.py
 
 test-ray: $(STAMP) ## MindSpore on Ray: one Ray on this machine for all tests
-	$(PYTEST) --durations 10 -m ray tests/ray components/training/ray_job
+	$(PYTEST) --durations 10 -m ray tests/local/test_notebook.py components/training/ray_job tests/ray
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 

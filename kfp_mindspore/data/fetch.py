@@ -27,10 +27,7 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
         KfpMindSporeError: Its server cannot be reached.
     """
     if "://" not in uri:
-        path = Path(uri).expanduser()
-        if not path.exists():
-            raise NotFoundError(f"{uri}: neither a named data set nor an existing path", hint=hint)
-        yield path
+        yield resolve_path(uri, hint=hint)
         return
     access = open_source(uri)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-dataset-") as temporary:
@@ -40,6 +37,22 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
             # A web server lists nothing.
             access.store.download(uri, local, [""] if uri.startswith("http") else None)
         yield local
+
+
+def resolve_path(path: str, *, hint: str = "") -> Path:
+    """Return an existing path.
+
+    Args:
+        path: The path; `~` is the home directory.
+        hint: Next step when there is no such path.
+
+    Raises:
+        NotFoundError: There is no such path.
+    """
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise NotFoundError(f"{path}: neither a named data set nor an existing path", hint=hint)
+    return found
 
 
 def check_uri(uri: str, access: StoreAccess) -> None:

@@ -57,7 +57,8 @@ class DatasetOptions:
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all. Taken at random before
             missing splits; for a stratified split with the same class shares.
-        engine: `memory`, or `ray` for Parquet shards from data that need not fit in memory. `ray` splits by hashes.
+        engine: `memory`, or `ray` for Parquet shards from data that need not fit in memory. `ray` splits by
+            hashes, see `kfp_mindspore.ray.load_dataset`.
     """
 
     seed: int = 42

@@ -1,15 +1,17 @@
 """Data larger than memory to a dataset directory with Parquet shards, by Ray Data in two passes.
 
 The first pass assigns each sample to a split by a hash and collects statistics of the training split; the second one
-converts the samples, and this process writes them as they arrive.
+converts the samples, and this process writes them as they arrive. A limit, and a stratified or time split, have a pass
+of their own before them, which finds the bounds that later passes compare each sample with.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import SPLITS, Column, Dataset, write_shards
 from kfp_mindspore.formats.shards import compute_block_rows, decode_column, encode_columns, measure_row
 from kfp_mindspore.formats.tensors import BYTES, is_ragged
+from kfp_mindspore.ray.job import connect
 from kfp_mindspore.transform.categories import OneHot, Vocabulary
 from kfp_mindspore.transform.images import DecodeImage, Resize, check_image
 from kfp_mindspore.transform.lists import Pad
@@ -46,18 +49,26 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 FORMATS = ("parquet", "csv", "jsonl", "images")
+_HINT = "Engine ray reads a path or a URI such as s3://…; named data sets are for engine memory."
 _BLOCK_BYTES = 16 << 20
 _SAMPLE_ROWS = 1000
 # More different texts are no categories; they need a Tokenize step with values.
 _MAX_VALUES = 10_000
 _CLASSES = 20
+# Samples whose times or numbers stand for all of a larger set, and hashes kept of each class.
+_QUANTILE_ROWS = 1 << 16
+_MEDIAN_ROWS = 1 << 14
+_CLASS_ROWS = 1 << 12
 
 
 @dataclass
 class _Moments:
-    """Count, mean, squared deviations, least and greatest value by field; parts are merged by Chan's formulas."""
+    """Values that are not missing, by field: count, mean, squared deviations, least and greatest.
 
-    count: float
+    Parts are merged by Chan's formulas.
+    """
+
+    count: NDArray[Any]
     mean: NDArray[Any]
     squares: NDArray[Any]
     least: NDArray[Any]
@@ -66,15 +77,20 @@ class _Moments:
     @classmethod
     def measure(cls, array: NDArray[Any]) -> _Moments:
         rows = array.astype(np.float64) if array.ndim == 2 else array.reshape(-1, 1).astype(np.float64)
-        mean = rows.mean(axis=0)
-        return cls(len(rows), mean, ((rows - mean) ** 2).sum(axis=0), rows.min(axis=0), rows.max(axis=0))
+        known = ~np.isnan(rows)
+        count = known.sum(axis=0)
+        mean = np.where(known, rows, 0).sum(axis=0) / np.maximum(count, 1)
+        squares = np.where(known, (rows - mean) ** 2, 0).sum(axis=0)
+        least, greatest = np.where(known, rows, np.inf).min(axis=0), np.where(known, rows, -np.inf).max(axis=0)
+        return cls(count, mean, squares, least, greatest)
 
     def merge(self, other: _Moments) -> _Moments:
         count = self.count + other.count
+        share = other.count / np.maximum(count, 1)
         delta = other.mean - self.mean
-        squares = self.squares + other.squares + delta**2 * self.count * other.count / count
+        squares = self.squares + other.squares + delta**2 * self.count * share
         least, greatest = np.minimum(self.least, other.least), np.maximum(self.greatest, other.greatest)
-        return _Moments(count, self.mean + delta * other.count / count, squares, least, greatest)
+        return _Moments(count, self.mean + delta * share, squares, least, greatest)
 
     def describe(self, column: Column) -> dict[str, Any]:
         found = {
@@ -84,6 +100,47 @@ class _Moments:
             "std": np.sqrt(self.squares / self.count),
         }
         return {key: value.tolist() if len(column.shape) == 1 else float(value[0]) for key, value in found.items()}
+
+
+@dataclass
+class _Lowest:
+    """The values with the lowest keys of all that were seen: with hashes as keys, a uniform sample.
+
+    Args:
+        size: Most values that are kept.
+        count: Values that were seen.
+        keys: The kept values' keys.
+        values: The kept values, with shape (N, …).
+    """
+
+    size: int
+    count: int
+    keys: NDArray[np.uint64]
+    values: NDArray[Any]
+
+    @classmethod
+    def select(cls, size: int, keys: NDArray[np.uint64], values: NDArray[Any]) -> _Lowest:
+        chosen = np.argsort(keys, kind="stable")[:size]
+        return cls(size, len(keys), keys[chosen], values[chosen])
+
+    def merge(self, other: _Lowest) -> _Lowest:
+        keys, values = np.concatenate([self.keys, other.keys]), np.concatenate([self.values, other.values])
+        return dataclasses.replace(_Lowest.select(self.size, keys, values), count=self.count + other.count)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What decides on a sample besides its own values; keys below a bound are inside.
+
+    Args:
+        limits: Bound of the kept samples by split; -1 for a source without splits of its own.
+        times: First time of the validation and of the test split.
+        classes: Bounds of the test split, and of test and validation, by class.
+    """
+
+    limits: Mapping[int, np.uint64] = field(default_factory=dict)
+    times: tuple[Any, Any] | None = None
+    classes: Mapping[Any, tuple[np.uint64, np.uint64]] | None = None
 
 
 @dataclass
@@ -97,6 +154,7 @@ class _Findings:
     dropped: int = 0
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     modes: set[str] = field(default_factory=set)
+    lowest: dict[str, _Lowest] = field(default_factory=dict)
 
     def merge(self, other: _Findings) -> None:
         self.counts += other.counts
@@ -105,6 +163,8 @@ class _Findings:
         self.modes |= other.modes
         for name, moments in other.moments.items():
             self.moments[name] = self.moments[name].merge(moments) if name in self.moments else moments
+        for name, lowest in other.lowest.items():
+            self.lowest[name] = self.lowest[name].merge(lowest) if name in self.lowest else lowest
         for name, values in other.values.items():
             known_values = self.values.setdefault(name, set())
             known_values.update(values)
@@ -124,6 +184,44 @@ class _Findings:
                     )
                 self.columns[name] = dataclasses.replace(known, dtype=dtype)
 
+    def fill(self, columns: list[Column], rule: str) -> dict[str, list[float]]:
+        """Return the fields' means or medians by column, and count them as the missing values."""
+        filled = {}
+        for column in columns:
+            moments = self.moments.get(column.name)
+            if moments is None or np.dtype(column.dtype).kind != "f":
+                continue
+            values = moments.mean
+            if rule == "median":
+                rows = self.lowest[column.name].values
+                known = [one[~np.isnan(one)] for one in rows.reshape(len(rows), -1).T]
+                values = np.array([np.median(one) if len(one) else 0.0 for one in known])
+            missing = self.counts["train"] - moments.count
+            self.moments[column.name] = moments.merge(_Moments(missing, values, 0 * values, values, values))
+            filled[column.name] = values.tolist()
+        return filled
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block's samples that are kept.
+
+    Args:
+        source: Their fields.
+        roles: The fields' roles.
+        features: The feature columns.
+        splits: Indexes into SPLITS.
+        hashes: The hashes that split them.
+        keys: Hashes that do not depend on the split.
+    """
+
+    source: Source
+    roles: Roles
+    features: Features
+    splits: NDArray[np.int8]
+    hashes: NDArray[np.uint64]
+    keys: NDArray[np.uint64]
+
 
 @dataclass(frozen=True)
 class _Reader:
@@ -135,6 +233,7 @@ class _Reader:
         options: The load's options.
         is_images: Whether the blocks have image files and their paths.
         has_splits: Whether the paths of image files name the splits.
+        bounds: What the passes before have found.
     """
 
     where: str
@@ -142,9 +241,33 @@ class _Reader:
     options: DatasetOptions
     is_images: bool = False
     has_splits: bool = False
+    bounds: _Bounds = _Bounds()
 
-    def read(self, table: Any) -> tuple[Source, Roles, Features, NDArray[Any]]:
-        """Return a block's fields, roles and feature columns, and each sample's index into SPLITS."""
+    def read(self, table: Any) -> _Block | None:
+        """Return a block's samples, or None when the limit keeps none of them."""
+        options = self.options
+        source, roles, hashes, given = self.read_fields(table)
+        keys = _mix(hashes)
+        if options.limit and self.bounds.limits:
+            groups = np.full(len(source), -1, np.int8) if given is None else given
+            kept = np.ones(len(source), bool)
+            for split, bound in self.bounds.limits.items():
+                kept &= (groups != split) | (keys < bound)
+            if not kept.any():
+                return None
+            source.columns = {name: array[kept] for name, array in source.columns.items()}
+            hashes, keys, given = hashes[kept], keys[kept], None if given is None else given[kept]
+        splits = self._split(source, roles, hashes) if given is None else given
+        features = build_features(source, roles)
+        if not isinstance(options.missing, str):
+            fill_missing(features.columns, {"train": features.arrays}, options.missing)
+        return _Block(source, roles, features, splits, hashes, keys)
+
+    def read_fields(self, table: Any) -> tuple[Source, Roles, NDArray[np.uint64], NDArray[np.int8] | None]:
+        """Return a block's fields, their roles, each sample's hash, and its split where the source has splits.
+
+        The hash is that of the group, else of the ids, else of features and target.
+        """
         options = self.options
         kind, order = parse_mode(options.split) if options.split else ("random", "")
         source = self._read_source(table)
@@ -160,11 +283,12 @@ class _Reader:
         missing = check_missing(source, roles, options.missing)
         if missing and options.missing == "drop":
             drop_incomplete(source, missing)
-        splits = self._split(source, roles, kind)
-        features = build_features(source, roles)
-        if not isinstance(options.missing, str):
-            fill_missing(features.columns, {"train": features.arrays}, options.missing)
-        return source, roles, features, splits
+        fields = [roles.order] if kind == "group" else roles.ids or (*roles.target, *roles.list_features())
+        hashes = np.zeros(len(source), np.uint64)
+        for name in fields:
+            hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + _hash(source.columns[name], options.seed)
+        given = parse_names(source.columns[roles.order]) if kind == "column" else source.splits
+        return source, roles, hashes, given
 
     def _read_source(self, table: Any) -> Source:
         if not self.is_images:
@@ -188,18 +312,19 @@ class _Reader:
         columns = {"image": contents, "label": labels}
         return Source("images", self.where, columns, ("label",), task="classification", splits=splits, steps=steps)
 
-    def _split(self, source: Source, roles: Roles, kind: str) -> NDArray[Any]:
-        """Assign samples by a hash of their group, else of their ids, else of features and target."""
-        given = parse_names(source.columns[roles.order]) if kind == "column" else source.splits
-        if given is not None:
-            return given
-        fields = [roles.order] if kind == "group" else roles.ids or (*roles.target, *roles.list_features())
-        hashes = np.zeros(len(source), np.uint64)
-        for name in fields:
-            hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + _hash(source.columns[name], self.options.seed)
-        share = (hashes >> np.uint64(11)).astype(np.float64) / 2**53
-        test, validation = self.options.test_fraction, self.options.validation_fraction
-        return np.where(share < test, 2, np.where(share < test + validation, 1, 0)).astype(np.int8)
+    def _split(self, source: Source, roles: Roles, hashes: NDArray[np.uint64]) -> NDArray[np.int8]:
+        """Assign samples by their hashes, or by their times."""
+        bounds = self.bounds
+        if bounds.times is not None:
+            times = source.columns[roles.order]
+            return np.where(times >= bounds.times[1], 2, np.where(times >= bounds.times[0], 1, 0)).astype(np.int8)
+        test, both = _list_bounds(self.options)
+        lowest, low = np.full(len(source), test), np.full(len(source), both)
+        if bounds.classes is not None:
+            classes = source.columns[roles.target[0]]
+            for value in set(classes.tolist()):
+                lowest[classes == value], low[classes == value] = bounds.classes[value]
+        return np.where(hashes < lowest, 2, np.where(hashes < low, 1, 0)).astype(np.int8)
 
 
 def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | None = None, **changes: Any) -> Dataset:
@@ -212,16 +337,18 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
             directory with such files, or a folder with an image folder for each class.
         output_dir: The dataset directory; an existing one is replaced atomically.
         options: The options of `kfp_mindspore.data.load_dataset`. `split` is `random` (by a hash of the ids, or of all
-            features and the target, so that equal samples are in one split), `group:FIELD` or `column:FIELD`, `missing`
-            `refuse`, `drop` or a number, and `task` `classification`, `regression` or `none`. Steps in `preprocessing`
-            must have their values already, apart from those for categories.
+            features and the target, so that equal samples are in one split), `stratified` (the hash by class),
+            `time:FIELD` (equal times are in one split), `group:FIELD` or `column:FIELD`. `limit` keeps at most so many
+            samples. A median, and the times' bounds, are exact up to 16,384 and 65,536 samples, then a random
+            sample's. `task` is `classification`, `regression`, `multi_label` or `none`. Steps in `preprocessing` must
+            have their values already, apart from those for categories.
         changes: Fields of `DatasetOptions` that differ from `options`.
 
     Returns:
         The dataset, opened.
 
     Raises:
-        NotFoundError: There is no such source.
+        NotFoundError: There is no such source; Ray is not started then.
         UserError: The source does not fit the options.
     """
     options = dataclasses.replace(options or DatasetOptions(), **changes)
@@ -234,39 +361,46 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
         exact=exact,
         max_pixels=get_max_pixels(options.preprocessing),
     )
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False)
-    context = DataContext.get_current()
-    before = (context.target_max_block_size, context.execution_options.preserve_order, context.enable_progress_bars)
-    with fetch_source(source) as path, events.span("dataset.load"):
+    with fetch_source(source, hint=_HINT) as path:
+        kind = options.format or recognise_format(path)
+        if kind not in FORMATS:
+            raise UserError(
+                f"{path}: engine ray reads {', '.join(FORMATS)}, got {kind}", hint="Load it with engine memory."
+            )
+        read = _open(path, kind, options.seed)
+        if not ray.is_initialized():
+            connect(log_to_driver=False)
+        context = DataContext.get_current()
+        before = (context.target_max_block_size, context.execution_options.preserve_order, context.enable_progress_bars)
         # Equal data give equal shards, whichever worker is the first; a block has several copies while it is read.
         context.target_max_block_size, context.execution_options.preserve_order = _BLOCK_BYTES, True
         context.enable_progress_bars = False
         try:
-            return _load(path, Path(output_dir), source, options, request)
+            with events.span("dataset.load"):
+                return _load(path, kind, read, Path(output_dir), source, options, request)
         finally:
             context.target_max_block_size, context.execution_options.preserve_order, context.enable_progress_bars = (
                 before
             )
 
 
-def _load(path: Path, output: Path, name: str, options: DatasetOptions, request: SourceRequest) -> Dataset:
-    kind = options.format or recognise_format(path)
-    if kind not in FORMATS:
-        raise UserError(
-            f"{path}: engine ray reads {', '.join(FORMATS)}, got {kind}", hint="Load it with engine memory."
-        )
+def _load(
+    path: Path,
+    kind: str,
+    read: Callable[[], Any],
+    output: Path,
+    name: str,
+    options: DatasetOptions,
+    request: SourceRequest,
+) -> Dataset:
     has_splits = kind == "images" and {one.name for one in path.iterdir() if one.is_dir()} <= set(SPLITS)
+    report: dict[str, Any] = {"engine": "ray", "missing_rule": options.missing}
     reader = _Reader(f"{path.name} ({kind})", request, options, kind == "images", has_splits)
-    read = _open(path, kind, options.seed)
+    reader = _survey(read, reader, report)
     findings = _Findings()
     sample: Arrays | None = None
     first: tuple[Source, Features] | None = None
-    inspected = read().map_batches(_Inspect(reader), batch_size=None, batch_format="pyarrow")
-    for row in inspected.iter_rows():
-        part, block = pickle.loads(row["found"])
-        if isinstance(part, KfpMindSporeError):
-            raise part
+    for part, block in _run(read, _Inspect(reader)):
         findings.merge(part)
         if first is None and block is not None:
             first, sample = block[:2], block[2]
@@ -285,6 +419,11 @@ def _load(path: Path, output: Path, name: str, options: DatasetOptions, request:
     if task == "none":
         others = [column for column in others if column.role != "target"]
     everything = [*columns, *others]
+    filled: dict[str, list[float]] = {}
+    if options.missing in ("mean", "median"):
+        filled = findings.fill(columns, str(options.missing))
+        _fill(sample, filled)
+        report["filled"] = filled
     statistics = {
         column.name: findings.moments[column.name].describe(column)
         for column in everything
@@ -302,10 +441,10 @@ def _load(path: Path, output: Path, name: str, options: DatasetOptions, request:
         "preprocessing": declaration,
         "seed": options.seed,
         "statistics": statistics,
-        "report": {"engine": "ray", "missing_rule": options.missing, "dropped": findings.dropped},
+        "report": {**report, "dropped": findings.dropped},
     }
     converted = read().map_batches(
-        _Convert(reader, tuple(everything), task, values), batch_size=None, batch_format="pyarrow"
+        _Convert(reader, tuple(everything), task, values, filled), batch_size=None, batch_format="pyarrow"
     )
     rows = compute_block_rows(measure_row({column.name: sample[column.name] for column in columns}))
     return write_shards(output, description, SPLITS, everything, _receive(converted, everything), block_rows=rows)
@@ -321,50 +460,158 @@ def _receive(converted: Any, columns: list[Column]) -> Iterator[tuple[str, Array
                 yield split, {column.name: decode_column(part.column(column.name), column) for column in columns}
 
 
-@dataclass(frozen=True)
-class _Inspect:
-    """The first pass over a block."""
+def _run(read: Callable[[], Any], function: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yield what a function finds in each block."""
+    for row in read().map_batches(_Guard(function), batch_size=None, batch_format="pyarrow").iter_rows():
+        found = pickle.loads(row["found"])
+        if isinstance(found, KfpMindSporeError):
+            raise found
+        if found is not None:
+            yield found
 
-    reader: _Reader
+
+@dataclass(frozen=True)
+class _Guard:
+    """A function of a block that is not empty, whose errors are returned: Ray's own would have them as text only."""
+
+    function: Callable[[Any], Any]
 
     def __call__(self, table: Any) -> Any:
         import pyarrow
 
-        found: tuple[_Findings | KfpMindSporeError, Any]
         try:
-            found = self._inspect(table) if len(table) else (_Findings(), None)
+            found = self.function(table) if len(table) else None
         except KfpMindSporeError as error:
-            # Ray's own error would have it as text only.
-            found = (error, None)
+            found = error
         return pyarrow.table({"found": [pickle.dumps(found)]})
 
-    def _inspect(self, table: Any) -> tuple[_Findings, Any]:
-        count = len(table)
-        source, roles, features, splits = self.reader.read(table)
+
+def _survey(read: Callable[[], Any], reader: _Reader, report: dict[str, Any]) -> _Reader:
+    """Return the reader with the bounds that its limit and its split need, a pass for each."""
+    options = reader.options
+    kind = parse_mode(options.split)[0] if options.split else ""
+    if options.limit:
+        found = _collect(read, _Survey(reader, "limit", options.limit + 1))
+        limits = {split: lowest.keys[-1] for split, lowest in found.items() if lowest.count > options.limit}
+        report |= {"limit": options.limit, "samples": sum(lowest.count for lowest in found.values())}
+        reader = dataclasses.replace(reader, bounds=_Bounds(limits))
+    if kind == "time":
+        (times,) = _collect(read, _Survey(reader, kind, _QUANTILE_ROWS)).values()
+        values = sorted(times.values.tolist())
+        test, both = options.test_fraction, options.test_fraction + options.validation_fraction
+        first, last = (values[len(values) - math.ceil(round(share * len(values), 6))] for share in (both, test))
+        reader = dataclasses.replace(reader, bounds=dataclasses.replace(reader.bounds, times=(first, last)))
+    if kind == "stratified":
+        found = _collect(read, _Survey(reader, kind, _CLASS_ROWS))
+        classes = {value: _bound_class(lowest, options) for value, lowest in found.items()}
+        reader = dataclasses.replace(reader, bounds=dataclasses.replace(reader.bounds, classes=classes))
+    return reader
+
+
+def _collect(read: Callable[[], Any], survey: _Survey) -> dict[Any, _Lowest]:
+    found: dict[Any, _Lowest] = {}
+    for part in _run(read, survey):
+        for group, lowest in part.items():
+            found[group] = found[group].merge(lowest) if group in found else lowest
+        if len(found) > _MAX_VALUES:
+            raise UserError(f"split: the target has more than {_MAX_VALUES} different values, which are no classes")
+    return found
+
+
+def _bound_class(lowest: _Lowest, options: DatasetOptions) -> tuple[np.uint64, np.uint64]:
+    """Return a class's bounds: exact for a class that is kept whole or whose held samples are."""
+    test = round(options.test_fraction * lowest.count)
+    both = test + round(options.validation_fraction * lowest.count)
+    default = _list_bounds(options)
+    one, other = (
+        lowest.keys[count] if count < len(lowest.keys) else bound
+        for count, bound in zip((test, both), default, strict=True)
+    )
+    return one, other
+
+
+def _list_bounds(options: DatasetOptions) -> tuple[np.uint64, np.uint64]:
+    """Return the hashes below which a sample is in the test split, and in test or validation."""
+    both = options.test_fraction + options.validation_fraction
+    return np.uint64(int(options.test_fraction * 2**53) << 11), np.uint64(int(both * 2**53) << 11)
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """A pass that finds the lowest keys: of kept samples for a limit, of all samples for times, or of each class."""
+
+    reader: _Reader
+    kind: str
+    size: int
+
+    def __call__(self, table: Any) -> dict[Any, _Lowest]:
+        if self.kind == "limit":
+            source, _, hashes, given = self.reader.read_fields(table)
+            keys = _mix(hashes)
+            groups = np.full(len(source), -1) if given is None else given
+            return {group: _select(self.size, keys, keys, groups == group) for group in set(groups.tolist())}
+        block = self.reader.read(table)
+        if block is None:
+            return {}
+        if self.kind == "time":
+            return {"": _Lowest.select(self.size, block.keys, block.source.columns[block.roles.order])}
+        named = block.roles.target
+        classes = block.source.columns[named[0]] if len(named) == 1 else np.empty((0, 0))
+        if classes.ndim != 1 or classes.dtype.kind == "f":
+            raise UserError(
+                f"{self.reader.where}: split stratified needs one target of classes, got {', '.join(named) or 'none'}",
+                hint="Split at random: --split random.",
+            )
+        hashes = block.hashes
+        return {value: _select(self.size, hashes, hashes, classes == value) for value in set(classes.tolist())}
+
+
+def _select(size: int, keys: NDArray[np.uint64], values: NDArray[Any], chosen: NDArray[np.bool_]) -> _Lowest:
+    return _Lowest.select(size, keys[chosen], values[chosen])
+
+
+@dataclass(frozen=True)
+class _Inspect:
+    """The first pass over a block: findings, and a sample of its training split."""
+
+    reader: _Reader
+
+    def __call__(self, table: Any) -> tuple[_Findings, Any] | None:
+        block = self.reader.read(table)
+        if block is None:
+            return None
+        source, roles, features, splits = block.source, block.roles, block.features, block.splits
         is_train = splits == 0
-        found = _Findings(Counter(SPLITS[index] for index in splits.tolist()), dropped=count - len(source))
+        # A limit leaves out samples too.
+        dropped = 0 if self.reader.bounds.limits else len(table) - len(source)
+        found = _Findings(Counter(SPLITS[index] for index in splits.tolist()), dropped=dropped)
         arrays, columns = _arrange(source, roles, features)
         for column in columns:
             train = arrays[column.name][is_train]
             found.columns[column.name] = column
             if not len(train) or is_ragged(train):
                 continue
-            is_class = column.role == "target" and arrays[column.name].dtype.kind != "f"
+            if column.role == "target" and column.shape:
+                # Whether all are 0 or 1 is seen from three.
+                found.values[column.name] = set(np.unique(arrays[column.name])[:3].tolist())
+            is_class = column.role == "target" and not column.shape and arrays[column.name].dtype.kind != "f"
             is_text = column.role == "feature" and column.dtype == BYTES and not column.shape
             if is_class or (is_text and not self.reader.is_images):
                 found.values[column.name] = set(_list_values(arrays[column.name] if column.role == "target" else train))
             if column.dtype not in (BYTES, "bool") and len(column.shape) < 2:
                 found.moments[column.name] = _Moments.measure(train)
+                if self.reader.options.missing == "median" and train.dtype.kind == "f":
+                    found.lowest[column.name] = _select(_MEDIAN_ROWS, block.keys, arrays[column.name], is_train)
         if self.reader.is_images:
             headers = [check_image(content, self.reader.request.max_pixels) for content in source.columns["image"]]
             found.sizes.update(header[:2] for header in headers)
             found.modes = {mode for *_, mode in headers}
-        block = None
+        first = None
         if is_train.any():
             sample = {name: array[is_train][:_SAMPLE_ROWS] for name, array in features.arrays.items()}
             small = dataclasses.replace(source, columns={}, splits=None)
-            block = (small, dataclasses.replace(features, arrays={}), sample)
-        return found, block
+            first = (small, dataclasses.replace(features, arrays={}), sample)
+        return found, first
 
 
 @dataclass(frozen=True)
@@ -375,11 +622,21 @@ class _Convert:
     columns: tuple[Column, ...]
     task: str
     values: tuple[Any, ...]
+    filled: Mapping[str, list[float]]
 
     def __call__(self, table: Any) -> Any:
         import pyarrow
 
-        source, roles, features, splits = self.reader.read(table)
+        block = self.reader.read(table)
+        if block is None:
+            nothing = {
+                column.name: np.empty((0, *column.shape), object if column.dtype == BYTES else column.dtype)
+                for column in self.columns
+            }
+            empty = encode_columns(self.columns, nothing)
+            return empty.append_column("split", pyarrow.array([], pyarrow.int8()))
+        source, roles, features, splits = block.source, block.roles, block.features, block.splits
+        _fill(features.arrays, self.filled)
         arrays, _ = _arrange(source, roles, features)
         for column in self.columns:
             array = arrays[column.name]
@@ -399,7 +656,14 @@ class _Convert:
 def _arrange(source: Source, roles: Roles, features: Features) -> tuple[Arrays, list[Column]]:
     """Return all columns of a block, features first."""
     arrays, columns = dict(features.arrays), list(features.columns)
-    named = [(name, "target") for name in roles.target]
+    several = roles.target if len(roles.target) > 1 else ()
+    if several:
+        targets = [source.columns[name] for name in several]
+        if any(array.dtype == object for array in targets):
+            raise UserError(f"{source.where}: target {', '.join(several)}: several fields must hold numbers")
+        arrays["target"] = np.stack(targets, axis=1).astype(np.float32)
+        columns.append(Column("target", "float32", (len(several),), "target", several))
+    named = [] if several else [(name, "target") for name in roles.target]
     named += [(roles.weight, "weight")] * bool(roles.weight) + [(name, "id") for name in roles.ids]
     for name, role in named:
         array = source.columns[name]
@@ -420,6 +684,18 @@ def _resolve_target(
         return "none", (), ()
     task = options.task or source.task
     values = sorted(findings.values.get(target.name, ()))
+    if target.shape:
+        is_binary = set(values) <= {0, 1}
+        task = task or ("multi_label" if is_binary else "regression")
+        named = f"{where}: target {', '.join(target.fields) or target.name}"
+        if task == "classification":
+            raise UserError(f"{named}: a classification has one class a sample, got shape {target.shape}")
+        if task == "multi_label" and not is_binary:
+            raise UserError(f"{named}: multi_label needs 0 or 1 for each label")
+        labels = target.fields or tuple(map(str, range(target.shape[0])))
+        return task, labels if task == "multi_label" else (), ()
+    if task == "multi_label":
+        raise UserError(f"{where}: multi_label needs several targets, or a list in each row, got {target.name}")
     if not task:
         is_class = target.dtype in (BYTES, "bool") or (np.dtype(target.dtype).kind in "iu" and len(values) <= _CLASSES)
         task = "classification" if is_class else "regression"
@@ -450,16 +726,13 @@ def _check_options(options: DatasetOptions) -> None:
     errors = [
         f"{name}: engine ray has {expected}, got {found!r}"
         for name, expected, found, is_wrong in (
-            ("split", "random, group:FIELD and column:FIELD", options.split, kind not in ("random", "group", "column")),
-            ("missing", "refuse, drop or a number", options.missing, options.missing in ("mean", "median")),
+            ("split", "no order of samples, which contiguous needs", options.split, kind == "contiguous"),
             (
                 "task",
-                "classification, regression and none",
+                "classification, regression, multi_label and none",
                 options.task,
-                options.task not in ("", "classification", "regression", "none"),
+                options.task not in ("", "classification", "regression", "multi_label", "none"),
             ),
-            ("target", "at most one field", list(options.target), len(options.target) > 1),
-            ("limit", "no limit", options.limit, bool(options.limit)),
             ("validation", "column:FIELD for given splits", options.validation, bool(options.validation)),
             ("test", "column:FIELD for given splits", options.test, bool(options.test)),
             ("storage", "parquet only", options.storage, options.storage == "mindrecord"),
@@ -503,6 +776,19 @@ def _hash(array: NDArray[Any], seed: int) -> NDArray[Any]:
         # pandas mixes numbers without the key.
         found = pd.util.hash_array((found ^ np.uint64(seed % 2**63)), categorize=False)
     return found
+
+
+def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return hashes that do not depend on those that split the samples."""
+    found: NDArray[np.uint64] = pd.util.hash_array(hashes ^ np.uint64(0xD1B54A32D192ED03), categorize=False)
+    return found
+
+
+def _fill(arrays: Arrays, filled: Mapping[str, list[float]]) -> None:
+    """Replace NaN in place, by one number a field."""
+    for name, values in filled.items():
+        array = arrays[name] if arrays[name].ndim == 2 else arrays[name][:, None]
+        np.copyto(array, np.array(values, array.dtype), where=np.isnan(array))
 
 
 def _list_values(array: NDArray[Any]) -> list[Any]:

@@ -70,7 +70,7 @@ def run_script(
     )
     own = not ray.is_initialized()
     if own:
-        _connect(ray)
+        connect()
     try:
         return trainer.fit()
     except TrainingFailedError as error:
@@ -80,12 +80,18 @@ def run_script(
             ray.shutdown()
 
 
-def _connect(ray: Any) -> None:
-    """Connect to the Ray in RAY_ADDRESS, which its jobs have, or start one: `ray.init` alone joins a stranger's."""
+def connect(*, log_to_driver: bool = True) -> None:
+    """Connect to the Ray in RAY_ADDRESS, which its jobs have, or start one: `ray.init` alone joins a stranger's.
+
+    Args:
+        log_to_driver: Whether the workers' output is printed here.
+    """
+    import ray
+
     if os.environ.get("RAY_ADDRESS"):
-        ray.init()
+        ray.init(log_to_driver=log_to_driver)
     else:
-        ray.init(address="local", include_dashboard=False)
+        ray.init(address="local", include_dashboard=False, log_to_driver=log_to_driver)
 
 
 def _train(config: dict[str, Any]) -> None:

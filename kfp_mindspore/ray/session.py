@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import os
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,10 @@ import ray.tune
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.settings import HANG_EXIT_CODE
 from kfp_mindspore.training.checkpointing import Snapshot, use_session
+
+_STDERR = 2
 
 
 class RaySession:
@@ -23,12 +30,25 @@ class RaySession:
         get_checkpoint: Ray's function that returns the newest reported checkpoint.
         report: Ray's function with the arguments metrics and checkpoint.
         checkpoint_class: Its checkpoint class.
+        get_preemption: Ray's function that returns a preemption notice; None without one.
+        preemption_steps: Steps after which it is called, besides epoch ends; 0 for epoch ends only.
     """
 
-    def __init__(self, get_checkpoint: Callable[[], Any], report: Callable[..., None], checkpoint_class: Any) -> None:
+    def __init__(
+        self,
+        get_checkpoint: Callable[[], Any],
+        report: Callable[..., None],
+        checkpoint_class: Any,
+        get_preemption: Callable[[], Any] | None = None,
+        preemption_steps: int = 0,
+    ) -> None:
         self._get_checkpoint = get_checkpoint
         self._report = report
         self._class = checkpoint_class
+        self._get_preemption = get_preemption
+        self._preemption_steps = preemption_steps
+        self._preempted: frozenset[str] = frozenset()
+        self.reported = threading.Event()
         self._directory = tempfile.TemporaryDirectory(prefix="kfp-mindspore-ray-")
 
     def get_latest(self) -> Checkpoint | None:
@@ -54,6 +74,7 @@ class RaySession:
         """Report a checkpoint with its metrics; the other ranks report along, without one."""
         if snapshot is None:
             self._report({})
+            self.reported.set()
             return
         path = Path(self._directory.name) / snapshot.name
         snapshot.write(path)
@@ -61,9 +82,21 @@ class RaySession:
         is_finished = described["training"]["stopped"] or described["epoch"] == described["training"]["epochs"]
         metrics = {"epoch": described["epoch"], "step": described["step"], "finished": bool(is_finished)}
         self._report({**metrics, **described["metrics"]}, checkpoint=self._class.from_directory(str(path)))
+        self.reported.set()
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
+
+    def is_preempted(self, step: int, *, is_epoch_end: bool) -> bool:
+        """Return whether nodes are new in Ray's notice; Ray waits until all ranks have called."""
+        is_due = is_epoch_end or (self._preemption_steps > 0 and step % self._preemption_steps == 0)
+        if self._get_preemption is None or not is_due:
+            return False
+        found = self._get_preemption()
+        nodes = frozenset(found.preempted_node_ids) if found is not None else frozenset()
+        is_new = not nodes <= self._preempted
+        self._preempted |= nodes
+        return is_new
 
     def close(self) -> None:
         """Remove the temporary copies."""
@@ -71,13 +104,47 @@ class RaySession:
 
 
 @contextlib.contextmanager
-def use_train_session() -> Iterator[None]:
-    """Run the block, a worker's train loop, with Ray Train's session."""
+def use_train_session(preemption_steps: int = 0, report_timeout: float | None = None) -> Iterator[None]:
+    """Run the block, a worker's train loop, with Ray Train's session.
+
+    Args:
+        preemption_steps: Steps after which `fit` looks for a preemption notice, besides epoch ends.
+        report_timeout: Seconds without a report of `fit` until this process exits with code 76; None for no limit.
+    """
+    train = ray.train
     with (
-        contextlib.closing(RaySession(ray.train.get_checkpoint, ray.train.report, ray.train.Checkpoint)) as session,
+        contextlib.closing(
+            RaySession(
+                train.get_checkpoint, train.report, train.Checkpoint, train.get_preemption_info, preemption_steps
+            )
+        ) as session,
+        _limit_silence(session.reported, report_timeout),
         use_session(session),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _limit_silence(reported: threading.Event, seconds: float | None) -> Iterator[None]:
+    """Exit this process unless it reports in time, or the block ends."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while reported.wait(seconds):
+            if is_over.is_set():
+                return
+            reported.clear()
+        print(f"no report in {seconds:g} s (report_timeout): ending this worker", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(_STDERR)
+        os._exit(HANG_EXIT_CODE)
+
+    if seconds is not None:
+        threading.Thread(target=watch, name="report timeout", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        reported.set()
 
 
 @contextlib.contextmanager

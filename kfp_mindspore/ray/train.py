@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.local.cores import list_cores
 from kfp_mindspore.local.ports import list_free_ports
 from kfp_mindspore.ray.session import use_train_session
@@ -49,11 +51,26 @@ class MindSporeConfig(BackendConfig):
     Args:
         bind_cores: Whether several workers on a node are bound to equal shares of its cores. MindSpore's threads wait
             in loops: workers on the same cores delay each other.
+        report_timeout: Seconds without a report of `fit`, from the loop's start on, after which a worker exits with
+            code 76, a failure of FailureConfig; at least 1; None for no limit. Only for loops that use `fit`.
+        preemption_steps: Steps after which `fit` looks for a preemption notice, besides epoch ends; 0 for epoch ends
+            only. All workers wait for each other then.
         requested_workers: Workers whose result fewer workers reproduce; the trainer sets scaling_config's maximum.
     """
 
     bind_cores: bool = True
+    report_timeout: float | None = None
+    preemption_steps: int = 0
     requested_workers: int = 1
+
+    def __post_init__(self) -> None:
+        errors = []
+        if self.report_timeout is not None and not self.report_timeout >= 1:
+            errors.append(f"report_timeout: must be None or at least 1 s, got {self.report_timeout}")
+        if self.preemption_steps < 0:
+            errors.append(f"preemption_steps: must be at least 0, got {self.preemption_steps}")
+        if errors:
+            raise ValidationError(errors, subject="MindSporeConfig")
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -63,7 +80,7 @@ class MindSporeConfig(BackendConfig):
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[None]]:
         """Context of each worker's train loop: `fit` reports to Ray."""
-        return use_train_session
+        return functools.partial(use_train_session, self.preemption_steps, self.report_timeout)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, for Ray's state export."""

@@ -51,8 +51,16 @@ def load_by_engine(source: str, directory: Path | str, options: DatasetOptions) 
         source: Name, path or URI.
         directory: The dataset directory to write.
         options: The options.
+
+    Raises:
+        NotFoundError: There is no such path.
     """
     if options.engine == "ray":
+        from kfp_mindspore.data.fetch import resolve_path
+
+        if "://" not in source:
+            # Before the import of Ray Data, which takes seconds.
+            resolve_path(source, hint="Engine ray reads a path or a URI; named data sets are for engine memory.")
         from kfp_mindspore.ray import load_dataset
     else:
         from kfp_mindspore.data import load_dataset

@@ -22,7 +22,7 @@ from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
-from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, RAY, SweepOptions
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, MSJOB, RAY, SweepOptions
 from kfp_mindspore.sweeps.population import Member, list_generations, plan_generation
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
@@ -79,6 +79,7 @@ def sweep(
         jobs: Another place that runs the trials, to which `template` then belongs, JSON types.
         on_trial: Called with each trial that has ended.
         engine: `msjob`, or `ray` for trials that Ray Tune runs, each one process; see `sweeps.tune.run_on_ray`.
+            A sweep goes on with its own engine.
         **options: Further fields of `SweepOptions`.
 
     Raises:
@@ -91,22 +92,15 @@ def sweep(
     if list_generations(given) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:
         raise UserError(f"sweep: {given.pruner} sets the parameter epochs", hint="Set interval and trials instead.")
     folder = Path(directory).absolute()
-    if engine == RAY:
-        from kfp_mindspore.sweeps.tune import run_on_ray
-
-        result = run_on_ray(folder, template, parsed, given)
-        if on_trial is not None:
-            for trial in result.trials:
-                on_trial(trial)
-        return result
     description = {
         "template": dict(template),
         "space": list(parsed.to_dict().items()),
         "options": dataclasses.asdict(given),
         "output": output,
         "name": _name_jobs(folder),
+        "engine": engine,
     }
-    return _start(folder, description, given, parsed, jobs or _make_jobs(client, template, given), on_trial)
+    return _start(folder, description, given, parsed, client, jobs, on_trial)
 
 
 def resume_sweep(
@@ -116,7 +110,7 @@ def resume_sweep(
     folder = Path(directory).absolute()
     description = studies.read_description(folder)
     options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
-    return _start(folder, description, options, space, _make_jobs(client, description["template"], options), on_trial)
+    return _start(folder, description, options, space, client, None, on_trial)
 
 
 def _name_jobs(folder: Path) -> str:
@@ -140,9 +134,17 @@ def _start(
     description: dict[str, Any],
     options: SweepOptions,
     space: Space,
-    jobs: TrialJobs,
+    client: MSJobClient | None,
+    jobs: TrialJobs | None,
     on_trial: Callable[[TrialResult], None] | None,
 ) -> SweepResult:
+    template, engine = description["template"], description.get("engine", MSJOB)
+    if engine == RAY:
+        from kfp_mindspore.sweeps.tune import check_ray_sweep, run_on_ray
+
+        check_ray_sweep(template, options)
+    else:
+        jobs = jobs or _make_jobs(client, template, options)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = Lease.hold(folder / _LOCK_FILE)
@@ -156,10 +158,22 @@ def _start(
                     f"sweep {folder}: has another training or another space",
                     hint="Use another directory for a new sweep.",
                 )
+            if found.get("engine", MSJOB) != engine:
+                raise UserError(
+                    f"sweep {folder}: runs by engine {found.get('engine', MSJOB)}, got {engine}",
+                    hint="Go on with its own engine, or use another directory.",
+                )
             description["name"] = found.get("name", folder.name.lower()[:40])
-        engine = _Engine(folder, description, options, space, jobs, on_trial or (lambda trial: None))
+        if jobs is None:
+            files.write_json(folder / studies.SWEEP_FILE, description)
+            run_on_ray(folder, template, space, options)
+            for trial in studies.read_sweep(folder).trials:
+                if on_trial is not None:
+                    on_trial(trial)
+            return studies.read_sweep(folder)
+        running = _Engine(folder, description, options, space, jobs, on_trial or (lambda trial: None))
         files.write_json(folder / studies.SWEEP_FILE, description)
-        engine.run()
+        running.run()
     return studies.read_sweep(folder)
 
 

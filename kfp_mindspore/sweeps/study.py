@@ -1,8 +1,9 @@
 """A sweep's directory: Optuna's study in a journal, and the trials' outputs.
 
-sweep.json           what was started: training, space and options; a resume needs no other argument
+sweep.json           what was started: training, space, options and engine; a resume needs no other argument
 journal.log          Optuna's JournalStorage, which optuna-dashboard opens too
 trials/<n>/          a trial's metrics.jsonl, `checkpoint` and `checkpoints`
+tune/                Ray Tune's experiment, of a sweep on Ray
 """
 
 from __future__ import annotations

@@ -1,17 +1,24 @@
-"""Sweeps on Ray: the same template, space and options, run by Ray Tune."""
+"""Sweeps on Ray: the same template, space and options, run by Ray Tune, with the record of every sweep."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.commands import build_directory_variables, build_training_command
 from kfp_mindspore.ray.version import check_ray
+from kfp_mindspore.settings import METRICS_FILE
+from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.options import PBT, SweepOptions
 from kfp_mindspore.sweeps.space import Parameter, Space
-from kfp_mindspore.sweeps.study import COMPLETE, FAILED, PRUNED, SweepResult, TrialResult
+
+if TYPE_CHECKING:
+    from optuna.study import Study
 
 _TIME = "epoch"
 _NAME = "tune"
@@ -21,21 +28,25 @@ _SAMPLERS = ("tpe", "random", "grid")
 _PRUNERS = ("asha", "median", "none", PBT)
 
 
-def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options: SweepOptions) -> SweepResult:
+# Columns of Tune's reports: `fit`'s counts, and Tune's own, which are no metrics.
+_COUNTS = (_TIME, "step")
+_TUNE = ("time_this_iter_s", "time_total_s", "time_since_restore", "timestamp")
+
+
+def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options: SweepOptions) -> None:
     """Run a sweep's trials by Ray Tune, each one process; a sweep in the same directory is resumed.
+
+    Once Tune has ended, also by Ctrl-C, the trials are in the study, and their metrics and checkpoints in the trials'
+    directories. Trials are numbered by their first report.
 
     Args:
         folder: The sweep's directory, which all of Ray's nodes reach.
         template: `MSJobClient.train` arguments; `network`, `script`, `dataset` and `trainer_parameters` are used.
         space: The parameters.
         options: The options.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        ValidationError: An option has no equivalent in Ray Tune; the message names each one.
     """
-    check_ray()
-    _check(template, options)
+    # Without trials while Tune runs.
+    studies.open_study(folder, options)
     from ray import tune
 
     from kfp_mindspore.ray.tune import to_command_trainable
@@ -69,11 +80,25 @@ def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options:
             run_config=tune.RunConfig(name=_NAME, storage_path=str(folder)),
         )
     found = tuner.fit()
-    trials = [_read_trial(number, result, space, options) for number, result in enumerate(found)]
-    return SweepResult(folder, options.objective, options.is_maximized, trials, options.directions)
+    # A resume has gone on with trials that had failed.
+    (folder / studies.JOURNAL_FILE).unlink()
+    study = studies.open_study(folder, options)
+    for number, result in enumerate(sorted(found, key=_order)):
+        _record(folder, study, number, result, space, options)
 
 
-def _check(template: Mapping[str, Any], options: SweepOptions) -> None:
+def check_ray_sweep(template: Mapping[str, Any], options: SweepOptions) -> None:
+    """Refuse what Ray Tune has no equivalent for.
+
+    Args:
+        template: The trials' training.
+        options: The options.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ValidationError: An option has no equivalent in Ray Tune; the message names each one.
+    """
+    check_ray()
     given = {name for name, value in template.items() if (name, value) != ("num_workers", 1)}
     unknown = sorted(given - {"network", "network_arguments", "script", "dataset", "trainer_parameters"})
     errors = [f"template.{name}: Ray has no such setting of a trial" for name in unknown]
@@ -130,21 +155,52 @@ def _build_search(options: SweepOptions) -> Any:
     return BasicVariantGenerator(random_state=options.seed)
 
 
-def _read_trial(number: int, result: Any, space: Space, options: SweepOptions) -> TrialResult:
-    """Return a trial's result; a trial that a scheduler has stopped has fewer epochs than it was to train."""
+def _order(result: Any) -> tuple[float, str]:
+    """Return a key that a resumed experiment, whose results have another order, keeps."""
     frame = result.metrics_dataframe
-    values = [] if frame is None or options.objective not in frame else list(frame[options.objective])
-    best = (max if options.is_maximized else min)(values) if values else None
+    return (math.inf if frame is None or not len(frame) else float(frame["timestamp"].iloc[0]), result.path)
+
+
+def _record(folder: Path, study: Study, number: int, result: Any, space: Space, options: SweepOptions) -> None:
+    """Write a trial's metrics and checkpoint to its directory, then the trial to the study."""
+    from optuna.trial import TrialState
+
+    frame = result.metrics_dataframe
+    metrics = result.metrics or {}
+    directory = folder / studies.TRIALS_FOLDER / str(number)
+    records = [] if frame is None else _list_records(frame.to_dict("records"))
+    files.write_text(directory / METRICS_FILE, "".join(f"{json.dumps(record)}\n" for record in records))
+    if result.checkpoint is not None:
+        result.checkpoint.to_directory(str(directory / "checkpoint"))
     chosen = {name: result.config[name] for name, item in space.parameters.items() if item.is_used(result.config)}
-    is_done = bool(result.metrics and result.metrics.get("finished"))
-    return TrialResult(
-        number=number,
-        state=FAILED if result.error else COMPLETE if is_done else PRUNED,
-        parameters=chosen,
-        value=best,
-        epochs=int((result.metrics or {}).get(_TIME, 0)),
-        seconds=(result.metrics or {}).get("time_total_s"),
-        reason=str(result.error or ""),
-        output=result.checkpoint.path if result.checkpoint else "",
-        values={options.objective: best} if is_done and best is not None else {},
-    )
+    study.enqueue_trial(chosen)
+    trial = study.ask()
+    space.suggest(trial)
+    values = {record[_TIME]: value for record in records if (value := options.read_value(record)) is not None}
+    for epoch, value in values.items():
+        trial.report(value, epoch)
+    trial.set_user_attr(studies.SECONDS_ATTRIBUTE, metrics.get("time_total_s"))
+    best = studies.choose_best(values.values(), options.is_maximized)
+    state = TrialState.COMPLETE if metrics.get("finished") and best is not None else TrialState.PRUNED
+    if result.error is not None or best is None:
+        state = TrialState.FAIL
+        reason = str(result.error or f"no epoch of it has reported {options.objective!r}")
+        trial.set_user_attr(studies.REASON_ATTRIBUTE, reason)
+    # A trial that a scheduler has stopped has fewer epochs than it was to train.
+    study.tell(trial, best if state == TrialState.COMPLETE else None, state=state)
+
+
+def _list_records(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return Tune's reports as records of metrics.jsonl, the last one of each epoch."""
+    records: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        counts = {name: int(row[name]) for name in _COUNTS if name in row}
+        own = {
+            name: value
+            for name, value in row.items()
+            if name not in _TUNE and "/" not in name and isinstance(value, float) and not math.isnan(value)
+        }
+        loss = {"loss": own.pop("loss")} if "loss" in own else {}
+        if _TIME in counts:
+            records[counts[_TIME]] = {**counts, **loss, **({"validation": own} if own else {})}
+    return list(records.values())

@@ -64,6 +64,9 @@ class Session(Protocol):
     def report(self, snapshot: Snapshot | None) -> None:
         """Keep a checkpoint and publish its metrics; called on every rank, with a snapshot on rank 0."""
 
+    def is_preempted(self, step: int, *, is_epoch_end: bool) -> bool:
+        """Return whether a new preemption notice asks for a checkpoint, the same on all ranks, each of which calls."""
+
 
 _session: ContextVar[Session | None] = ContextVar("session", default=None)
 

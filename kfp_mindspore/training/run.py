@@ -221,7 +221,9 @@ class Run:
         state.history.append(record)
         self._trackers.log_epoch(record)
         last = state.stopped or state.epoch == config.epochs
-        if last or terminated or state.epoch % config.checkpoint_epochs == 0 or self._is_checkpoint_step():
+        is_preempted = self._is_preempted(is_epoch_end=True)
+        is_due = state.epoch % config.checkpoint_epochs == 0 or self._is_checkpoint_step()
+        if last or terminated or is_preempted or is_due:
             with profile.measure("checkpoint"):
                 self._write_checkpoint()
         record["seconds"] = profile.round()
@@ -273,7 +275,9 @@ class Run:
             self._show_progress()
             if context.get_stop_requested():
                 break
-            if not self._source.is_finished(self.state.position) and (terminated or self._is_checkpoint_step()):
+            if self._source.is_finished(self.state.position):
+                continue
+            if self._is_preempted() or terminated or self._is_checkpoint_step():
                 self._collect_losses()
                 distributed.average_statistics(self._parts, self._network)
                 begun = time.perf_counter()
@@ -320,6 +324,10 @@ class Run:
     def _is_checkpoint_step(self) -> bool:
         steps = self.config.checkpoint_steps
         return steps is not None and self.state.step % steps == 0
+
+    def _is_preempted(self, *, is_epoch_end: bool = False) -> bool:
+        session = self._checkpoints.session
+        return session is not None and session.is_preempted(self.state.step, is_epoch_end=is_epoch_end)
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint in the background."""

@@ -59,7 +59,10 @@ EXPECTED: dict[str, tuple[int, list[str]]] = {
         1,
         ["trial 5 ", "before: 42,794 parameters", "after: ", "accuracy 0.9", "360 predictions, accuracy 0.9"],
     ),
+    "07_ray": (0, ["epoch 4, accuracy 0.9", "accuracy 0.9", "2 trials, the best with learning rate 0.003"]),
 }
+
+MARKS: dict[str, Any] = {"01_train_and_serve_digits": (), "07_ray": pytest.mark.ray}
 
 EXPECTED_WITH_REGISTRY = {"03_notebook_to_image_to_msjob": ["built in", "/team/digits-notebook@sha256:"]}
 
@@ -92,10 +95,7 @@ def test_notebook_has_no_outputs(path: Path) -> None:
 @pytest.mark.timeout(2 * CELL_SECONDS)
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if number else [])
-        for number, path in enumerate(NOTEBOOKS)
-    ],
+    [pytest.param(path, id=path.stem, marks=MARKS.get(path.stem, pytest.mark.slow)) for path in NOTEBOOKS],
 )
 def test_notebook_runs(path: Path, servers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # The kernel `python3` of a virtual environment is its own interpreter.

@@ -23,10 +23,12 @@ def ray_session() -> Iterator[Any]:
 
     # By default Ray's workers yield to every other process: they take a minute to start beside another test run.
     os.environ |= {"RAY_worker_niceness": "0"}
+    # Ray would end workers for memory that another process uses.
+    os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
     # Serve gives its proxy 5 s to start.
     os.environ |= {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120"}
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=256 << 20, logging_level="error")
     yield ray
     ray.shutdown()

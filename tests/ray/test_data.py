@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,13 +115,73 @@ def test_missing_values_are_refused_or_dropped(ray_session: Any, tmp_path: Path)
     assert (sum(dataset.splits.values()), dataset.report["dropped"]) == (COUNT - 1, 1)
 
 
+def test_median_and_mean_fill_as_in_memory(ray_session: Any, tmp_path: Path) -> None:
+    table = TABLE.set_column(0, "a", pyarrow.array([None if index % 7 == 0 else a for index, a in enumerate(A)]))
+    names = np.array(["train", "validation", "test"])[np.arange(COUNT) % 3]
+    csv.write_csv(table.append_column("part", pyarrow.array(names)), str(tmp_path / "data.csv"))
+    for rule in ("mean", "median"):
+        found, expected = (
+            load(str(tmp_path / "data.csv"), tmp_path / name, missing=rule, split="column:part")
+            for load, name in ((load_dataset, "ray"), (load_in_memory, "memory"))
+        )
+        filled = found.report["filled"]["features_numbers"]
+        assert filled == pytest.approx(expected.report["filled"]["features_numbers"], rel=1e-5)
+        for key, values in expected.statistics["features_numbers"].items():
+            assert found.statistics["features_numbers"][key] == pytest.approx(values, rel=1e-4)
+        assert not np.isnan(read_all(found)["features_numbers"]).any()
+
+
+def test_time_split_has_latest_samples_in_test(ray_session: Any, tmp_path: Path) -> None:
+    dataset = load_dataset(str(write_csv(tmp_path)), tmp_path / "out", split="time:a", ids=["b"], features=["a"])
+    ordered = {split: dataset.read_columns(split)["features"] for split in dataset.splits}
+    assert ordered["train"].max() < ordered["validation"].min()
+    assert ordered["validation"].max() < ordered["test"].min()
+    assert [dataset.splits[split] for split in ("train", "validation", "test")] == [1950, 450, 600]
+
+
+def test_stratified_split_and_limit_keep_class_shares(ray_session: Any, tmp_path: Path) -> None:
+    labels = np.where(np.arange(COUNT) % 10 == 0, "rare", "often")
+    csv.write_csv(TABLE.set_column(3, "label", pyarrow.array(labels)), str(tmp_path / "data.csv"))
+    source = str(tmp_path / "data.csv")
+    dataset = load_dataset(source, tmp_path / "out", split="stratified")
+    counts = {split: np.bincount(dataset.read_columns(split)["label"]).tolist() for split in dataset.splits}
+    assert counts == {"train": [1755, 195], "validation": [405, 45], "test": [540, 60]}
+    kept = load_dataset(source, tmp_path / "kept", split="stratified", limit=1000)
+    assert sum(kept.splits.values()) == 1000
+    assert kept.splits["test"] == pytest.approx(200, abs=2)
+    assert (kept.report["limit"], kept.report["samples"]) == (1000, COUNT)
+
+
+def test_several_targets_are_labels_or_numbers(ray_session: Any, tmp_path: Path) -> None:
+    table = pyarrow.table({"a": A, "hot": (A > 3).astype(int), "many": (B > 500).astype(int), "b": B})
+    csv.write_csv(table, str(tmp_path / "data.csv"))
+    labels = load_dataset(str(tmp_path / "data.csv"), tmp_path / "labels", target=["hot", "many"])
+    assert (labels.task, labels.labels) == ("multi_label", ("hot", "many"))
+    found = read_all(labels)
+    np.testing.assert_array_equal(found["target"][:, 1], found["features"][:, 1] > 500)
+    assert load_dataset(str(tmp_path / "data.csv"), tmp_path / "numbers", target=["hot", "b"]).task == "regression"
+
+
+def test_missing_source_is_named_before_ray_starts(tmp_path: Path) -> None:
+    code = """
+import sys, ray
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.ray import load_dataset
+try:
+    load_dataset(sys.argv[1], "out")
+except NotFoundError as error:
+    assert not ray.is_initialized() and sys.argv[1] in str(error)
+    sys.exit(error.exit_code)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "missing.csv")], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (2, b"")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "time:a"}, "split: engine ray has random, group:FIELD and column:FIELD, got 'time:a'"),
-        ({"missing": "median"}, "missing: engine ray has refuse, drop or a number, got 'median'"),
+        ({"split": "contiguous"}, "split: engine ray has no order of samples, which contiguous needs"),
         ({"task": "ranking"}, "task: engine ray has"),
-        ({"limit": 5}, "limit: engine ray has no limit, got 5"),
         ({"preprocessing": [{"type": "Tokenize", "length": 4}]}, "preprocessing: engine ray has fitted steps only"),
     ],
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.cli.main import run
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.sweeps import sweep
+from kfp_mindspore.sweeps import read_sweep, render_report, resume_sweep, sweep
 from tests.ray import loops
 
 pytestmark = pytest.mark.mindspore
@@ -17,15 +19,26 @@ pytestmark = pytest.mark.mindspore
 SPACE = {"learning_rate": {"low": 1e-4, "high": 0.1, "log": True}}
 
 
-def test_sweep_names_best_checkpoint(ray_session: Any, tmp_path: Path) -> None:
+def test_sweep_has_record_of_other_engine(ray_session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = sweep(
         {"script": loops.__file__}, SPACE, "loss", directory=tmp_path / "sweep", engine="ray", trials=3, parallel=2
     )
     assert [trial.state in ("complete", "pruned") for trial in found.trials] == [True] * 3
     best = found.best
     assert best.value == min(trial.value for trial in found.trials if trial.state == "complete")
-    assert Checkpoint.open(best.output).epoch == best.epochs == loops.EPOCHS
+    assert Checkpoint.open(Path(best.output) / "checkpoint").epoch == best.epochs == loops.EPOCHS
     assert 1e-4 <= best.parameters["learning_rate"] <= 0.1
+    assert list(read_sweep(tmp_path / "sweep").trials) == list(found.trials)
+    assert "<svg" in render_report(found)
+    capsys.readouterr()
+    assert run(["sweep", "best", str(tmp_path / "sweep"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint"] == f"{best.output}/checkpoint"
+    assert run(["sweep", "show", str(tmp_path / "sweep")]) == 0
+    assert "learning_rate" in capsys.readouterr().out
+    # A resume runs nothing again, and keeps the record.
+    assert list(resume_sweep(tmp_path / "sweep").trials) == list(found.trials)
+    with pytest.raises(UserError, match="runs by engine ray, got msjob"):
+        sweep({"script": loops.__file__}, SPACE, "loss", directory=tmp_path / "sweep", trials=3)
 
 
 def test_population_continues_from_winners_checkpoint(ray_session: Any, tmp_path: Path) -> None:

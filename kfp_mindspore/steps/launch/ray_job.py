@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.msjob.kinds import export_job, rayjob
-from kfp_mindspore.msjob.kinds.common import is_python
+from kfp_mindspore.msjob.kinds.common import Manifest, is_python
 from kfp_mindspore.options import from_literals, to_text
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
 from kfp_mindspore.steps.handover.job_name import make_job_name
@@ -84,7 +85,10 @@ def train_on_ray(
     is_remote = get_backend_name() == KUBERNETES
     errors = [] if parts and is_python(parts[0]) else [f"command: must be a Python command, got {parts[:1]}"]
     if is_remote and parse_storage(given.storage).kind == ARTIFACTS:
-        errors.append("storage: must be workspace or claim:NAME/PATH, Ray's pods need a shared volume, got artifacts")
+        errors.append(
+            "storage: must be workspace or claim:NAME/PATH, got artifacts: the driver in the head's pod hands over the "
+            "data, and all pods read Ray's checkpoints, so they need a shared volume"
+        )
     if errors:
         raise ValidationError(errors, subject="ray_job")
     root = model.uri.rstrip("/").rpartition("/")[0]
@@ -105,7 +109,8 @@ def train_on_ray(
     with files.explain_failures():
         if is_remote:
             merged = given.merge({"env": files.directories})
-            run_rayjob(StepJobs(root, namespace), name, parts, merged, (pod or PodPatch()).merge(files.patch))
+            pod = (pod or PodPatch()).merge(files.patch)
+            run_rayjob(StepJobs(root, namespace), name, parts, merged, pod, wrapper=files.wrapper)
         else:
             _run_here(name, parts[1:], given, files.directories)
     described = TrainingResult(name, namespace, given.workers, tuple(parts), parse_numbers(hyperparameters or {}))
@@ -123,7 +128,15 @@ def _run_here(name: str, words: Sequence[str], options: JobOptions, directories:
     run_script(words, name=name, workers=options.workers, max_failures=options.backoff_limit or 0)
 
 
-def run_rayjob(jobs: StepJobs, name: str, command: Sequence[str], options: JobOptions, pod: PodPatch) -> None:
+def run_rayjob(
+    jobs: StepJobs,
+    name: str,
+    command: Sequence[str],
+    options: JobOptions,
+    pod: PodPatch,
+    *,
+    wrapper: Sequence[str] = (),
+) -> None:
     """Create a RayJob or adopt an earlier attempt's, print its log and wait for its end.
 
     Args:
@@ -132,6 +145,7 @@ def run_rayjob(jobs: StepJobs, name: str, command: Sequence[str], options: JobOp
         command: The Python command.
         options: The job's options.
         pod: Additions to the pods.
+        wrapper: Command that the driver's follows: it downloads inputs to the pods' volume and uploads outputs.
 
     Raises:
         ProcessFailedError: It failed.
@@ -139,7 +153,7 @@ def run_rayjob(jobs: StepJobs, name: str, command: Sequence[str], options: JobOp
     from kfp_mindspore.local.interrupts import Interrupts
 
     job = jobs.build(name, command, options, pod=pod)
-    client = RayJobs(Cluster(), job)
+    client = RayJobs(Cluster(), job, wrapper)
     with Interrupts() as interrupts:
         with interrupts.held():
             client.submit()
@@ -153,19 +167,33 @@ def run_rayjob(jobs: StepJobs, name: str, command: Sequence[str], options: JobOp
             raise
 
 
+def build_manifest(job: MSJob, wrapper: Sequence[str]) -> Manifest:
+    """Return the RayJob of a step.
+
+    Args:
+        job: The MSJob that describes it.
+        wrapper: Command that the driver's follows.
+    """
+    (manifest,) = export_job(job, rayjob.KIND.name).manifests
+    # A conversion carries no owner; this one is the step's run.
+    if owners := job.metadata.get("ownerReferences"):
+        manifest["metadata"]["ownerReferences"] = owners
+    if wrapper:
+        manifest["spec"]["entrypoint"] = f"{shlex.join(wrapper)} {manifest['spec']['entrypoint']}"
+    return manifest
+
+
 class RayJobs:
     """A step's RayJob on a cluster.
 
     Args:
         cluster: The cluster.
         job: The MSJob that describes it.
+        wrapper: Command that the driver's follows.
     """
 
-    def __init__(self, cluster: Cluster, job: MSJob) -> None:
-        (self._manifest,) = export_job(job, rayjob.KIND.name).manifests
-        # A conversion carries no owner; this one is the step's run.
-        if owners := job.metadata.get("ownerReferences"):
-            self._manifest["metadata"]["ownerReferences"] = owners
+    def __init__(self, cluster: Cluster, job: MSJob, wrapper: Sequence[str] = ()) -> None:
+        self._manifest = build_manifest(job, wrapper)
         self._cluster, self._name, self._namespace = cluster, job.name, job.namespace
         self._resource: Resource = cluster.resolve_resource(rayjob.KIND.api_version, rayjob.KIND.kind)
         self._uid = ""

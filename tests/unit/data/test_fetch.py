@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -194,3 +196,14 @@ def test_probe_of_silent_store_ends(step: FakeApiServer, store: ObjectStore, mon
         assert raised.value.exit_code == 1
         # Without the time-outs, 60 s for each of the attempts.
         assert time.monotonic() - start < 30
+
+
+def test_missing_path_is_named_before_ray_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys; from kfp_mindspore.data.options import DatasetOptions\n"
+        "from kfp_mindspore.errors import NotFoundError; from kfp_mindspore.steps.data import load_by_engine\n"
+        "try: load_by_engine(sys.argv[1], 'out', DatasetOptions(engine='ray'))\n"
+        "except NotFoundError as error: sys.exit(str('ray' in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "no.csv")], capture_output=True, check=False)
+    assert done.stderr == b"False\n"

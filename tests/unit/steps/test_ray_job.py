@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiS
         yield server
 
 
-def run(server: FakeApiServer, status: dict[str, Any], workers: int = 2) -> None:
+def run(server: FakeApiServer, status: dict[str, Any], workers: int = 2, wrapper: tuple[str, ...] = ()) -> None:
     """Run the step on a cluster whose operator gives the RayJob a status."""
     stopped = threading.Event()
 
@@ -53,7 +54,8 @@ def run(server: FakeApiServer, status: dict[str, Any], workers: int = 2) -> None
     operator = threading.Thread(target=operate)
     operator.start()
     try:
-        run_rayjob(StepJobs(ROOT, "team"), "lenet", ["python", "train.py"], JobOptions(workers=workers), PodPatch())
+        command, options = ["python", "train.py"], JobOptions(workers=workers)
+        run_rayjob(StepJobs(ROOT, "team"), "lenet", command, options, PodPatch(), wrapper=wrapper)
     finally:
         stopped.set()
         operator.join()
@@ -67,6 +69,15 @@ def test_rayjob_belongs_to_run_and_has_image_of_step(server: FakeApiServer) -> N
     assert found["metadata"]["labels"][RUN_LABEL] == "0123"
     (group,) = found["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert (group["replicas"], group["template"]["spec"]["containers"][0]["image"]) == (2, "registry/step:1")
+
+
+def test_driver_downloads_inputs_and_uploads_outputs(server: FakeApiServer) -> None:
+    wrapper = ("python", "-m", "kfp_mindspore.podside.artifacts", "--download", "s3://b/my data", "/data", "--")
+    run(server, SUCCEEDED, wrapper=wrapper)
+    found = server.find(PATH, "lenet")
+    assert found is not None
+    driver = ["python", "-m", "kfp_mindspore.ray.job", "--name=lenet"]
+    assert shlex.split(found["spec"]["entrypoint"])[: len(wrapper) + 4] == [*wrapper, *driver]
 
 
 def test_retry_adopts_and_changed_job_replaces(server: FakeApiServer) -> None:
