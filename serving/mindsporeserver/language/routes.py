@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from mindsporeserver.bodies import BodyReader, Message, Receiver, RequestLimits
 from mindsporeserver.connection import EXTENSION, Connection
 from mindsporeserver.errors import ClientGoneError, InternalError, RequestError, ShuttingDownError, shorten_text
+from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion, parse_prompts, read_text
 from mindsporeserver.language.model import LanguageModel
@@ -31,6 +32,7 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
+SERVED = (LanguageModel, EmbeddingModel)
 
 
 class LanguageRoutes:
@@ -52,9 +54,9 @@ class LanguageRoutes:
     def list_models(self) -> list[dict[str, Any]]:
         """Return the language models as the protocol lists them."""
         models = self._state.repository.models.values()
-        return [model.describe_model() for model in models if isinstance(model, LanguageModel) and model.ready]
+        return [model.describe_model() for model in models if isinstance(model, SERVED) and model.ready]
 
-    def get_model(self, name: str) -> LanguageModel:
+    def get_model(self, name: str) -> LanguageModel | EmbeddingModel:
         """Return a served language model.
 
         Raises:
@@ -67,7 +69,7 @@ class LanguageRoutes:
             if error.status != 404:
                 raise
             model = None
-        if not isinstance(model, LanguageModel):
+        if not isinstance(model, SERVED):
             what = "does not exist" if model is None else "is not a language model"
             raise LanguageError(
                 f"model: {shorten_text(name)!r} {what}", "model", status=404, error_code="model_not_found"
@@ -109,6 +111,8 @@ class LanguageRoutes:
             self._state.telemetry.start("openai", name).fail(error)
             raise
         with model.admit():
+            if isinstance(model, EmbeddingModel):
+                return await self._embed(model, route, fields, scope)
             if route == "tokenize":
                 return await self._tokenize(model, fields)
             if route == "detokenize":
@@ -122,6 +126,43 @@ class LanguageRoutes:
 
     async def _prepare(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._preparing, function, *arguments)
+
+    async def _embed(
+        self, model: EmbeddingModel, route: str, fields: dict[str, Any], scope: dict[str, Any]
+    ) -> dict[str, Any]:
+        if route == "tokenize":
+            ids = await self._prepare(model.encode, read_text(fields, "prompt"), "prompt")
+            return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
+        if route != "embeddings":
+            raise LanguageError(f"model: {model.name!r} is an embedding model; send POST embeddings", "model")
+        record = self._state.telemetry.start("openai", model)
+        headers = dict(scope["headers"])
+        record.request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
+        try:
+            if connection is not None:
+                connection.task = asyncio.current_task()
+                if connection.is_lost:
+                    raise ClientGoneError
+            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
+            sequences, is_base64 = await self._prepare(model.encode_inputs, fields)
+            response = await model.embed(sequences, deadline, is_base64=is_base64)
+        except asyncio.CancelledError:
+            gone = connection is not None and connection.is_lost
+            error: RequestError = ClientGoneError() if gone else ShuttingDownError()
+        except RequestError as refused:
+            error = refused
+        except Exception as crash:
+            logger.exception("%s failed", scope["path"])
+            error = InternalError(crash)
+        else:
+            record.finish()
+            return response
+        finally:
+            if connection is not None:
+                connection.task = None
+        record.fail(error)
+        raise error
 
     async def _tokenize(self, model: LanguageModel, fields: dict[str, Any]) -> dict[str, Any]:
         if fields.get("messages") is not None:
