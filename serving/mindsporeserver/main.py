@@ -15,6 +15,8 @@ from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
+from mindsporeserver.language.embedding import KIND as EMBEDDING_KIND
+from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.metrics import LanguageFamilies
 from mindsporeserver.language.model import LanguageModel, LanguageSettings, is_language_bundle, load_runner
 from mindsporeserver.models.batcher import Limits
@@ -84,6 +86,14 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> ServedModel:
+        if bundle.signature.kind == EMBEDDING_KIND:
+            return EmbeddingModel(
+                *(name, bundle),
+                version=version,
+                max_queue_tokens=language.max_queue_tokens,
+                executor=graphs,
+                metrics=metrics,
+            )
         if is_language_bundle(bundle):
             return LanguageModel(
                 *(name, bundle),
@@ -128,7 +138,8 @@ def _assign_adapters(options: ServerFlags, sources: Sources) -> dict[str, dict[s
 def has_only_language_models(sources: Sources) -> bool:
     """Return whether all models are language models, which have no convolutions."""
     bundles = [path for name in sources.list_names() for path in sources.list_bundles(name).values()]
-    return all(is_language_bundle(ModelBundle.open(path, verify=False)) for path in bundles)
+    opened = [ModelBundle.open(path, verify=False) for path in bundles]
+    return all(is_language_bundle(bundle) or bundle.signature.kind == EMBEDDING_KIND for bundle in opened)
 
 
 def _list_sources(options: ServerFlags) -> Sources:

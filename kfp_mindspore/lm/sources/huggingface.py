@@ -33,18 +33,18 @@ def read_huggingface(directory: Path) -> SourceModel:
         NotFoundError: A file is missing.
         UserError: The architecture or a variant is not supported, or a file is damaged; the message names the field.
     """
-    values = _read_json(directory / "config.json")
+    values = read_json(directory / "config.json")
     subject = str(directory / "config.json")
     config = parse_config(values, subject)
     if not (directory / "tokenizer.json").is_file():
         raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
-    reader = _open_weights(directory)
+    reader = open_weights(directory)
     if values["model_type"] == "gpt2":
         reader = _Gpt2Reader(reader)
     parts = list_parts(config, gpt2=values["model_type"] == "gpt2")
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
-    tokenizer_config = _read_json(directory / "tokenizer_config.json", required=False)
-    generation = {**values, **_read_json(directory / "generation_config.json", required=False)}
+    tokenizer_config = read_json(directory / "tokenizer_config.json", required=False)
+    generation = {**values, **read_json(directory / "generation_config.json", required=False)}
     return SourceModel(
         config,
         weights,
@@ -184,10 +184,19 @@ def _is_transposed(name: str) -> bool:
     return ".c_" in name and name.endswith(".weight")
 
 
-def _open_weights(directory: Path) -> SafetensorsReader:
+def open_weights(directory: Path) -> SafetensorsReader:
+    """Open a directory's safetensors files, with an index or without.
+
+    Args:
+        directory: The model's.
+
+    Raises:
+        NotFoundError: A shard is missing.
+        UserError: There are none, or a header is damaged.
+    """
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
         files = [directory / Path(name).name for name in names]
     else:
         files = sorted(directory.glob("*.safetensors"))
@@ -211,7 +220,17 @@ def _read_template(directory: Path, tokenizer_config: Mapping[str, Any]) -> str:
     return str(template)
 
 
-def _read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
+def read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        file: The file.
+        required: Whether a missing file is an error; else it is an empty object.
+
+    Raises:
+        NotFoundError: It is missing.
+        UserError: It is no JSON object.
+    """
     if not file.is_file():
         if required:
             raise NotFoundError(f"{file}: missing")

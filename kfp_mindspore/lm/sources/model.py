@@ -57,7 +57,7 @@ def read_weights(
     subject: str,
     ignored: Collection[str] = (),
 ) -> dict[str, NDArray[np.float32]]:
-    """Check all tensors' names and shapes, then read them.
+    """Check a decoder's tensors, then read them, as `read_tensors` does.
 
     Args:
         config: The decoder's.
@@ -74,28 +74,58 @@ def read_weights(
 
     from kfp_mindspore.lm.network import list_weights
 
+    head, found = parts["head"][0], reader.get_shapes()
+    if config.tied and head in found and parts["embedding"][0] in found:
+        if not np.array_equal(reader.read(head), reader.read(parts["embedding"][0])):
+            raise UserError(f"{subject}: {head}: differs from the embedding, but the configuration ties them")
+        ignored = (*ignored, head)
+
+    def split(name: str, rows: int) -> list[int]:
+        return split_rows(config, name, rows)
+
+    return read_tensors(list_weights(config), parts, reader, subject=subject, ignored=ignored, split=split)
+
+
+def read_tensors(
+    shapes: Mapping[str, tuple[int, ...]],
+    parts: Mapping[str, tuple[str, ...]],
+    reader: TensorReader,
+    *,
+    subject: str,
+    ignored: Collection[str] = (),
+    split: Callable[[str, int], Sequence[int]] | None = None,
+) -> dict[str, NDArray[np.float32]]:
+    """Check all tensors' names and shapes, then read them.
+
+    Args:
+        shapes: The network's weights.
+        parts: The source's names that are stacked to one weight, by its name.
+        reader: The source's tensors.
+        subject: The source, for messages.
+        ignored: Endings of tensors that hold no weights.
+        split: Returns each part's rows from a weight's name and rows; default equal parts.
+
+    Raises:
+        ValidationError: Tensors are missing, have other shapes or are not known; the message lists them.
+    """
     found, known = reader.get_shapes(), set()
     errors = []
-    for name, shape in list_weights(config).items():
+    for name, shape in shapes.items():
         names = parts[name]
-        for part, rows in zip(names, split_rows(config, name, shape[0]), strict=True):
+        sizes = [shape[0] // len(names)] * len(names) if split is None else split(name, shape[0])
+        for part, rows in zip(names, sizes, strict=True):
             known.add(part)
             expected = (rows, *shape[1:])
             if part not in found:
                 errors.append(f"{part}: missing")
             elif found[part] != expected:
                 errors.append(f"{part}: shape must be {expected}, got {found[part]}")
-    head = parts["head"][0]
-    if config.tied and head in found:
-        known.add(head)
-        if not np.array_equal(reader.read(head), reader.read(parts["embedding"][0])):
-            raise UserError(f"{subject}: {head}: differs from the embedding, but the configuration ties them")
     unknown = [name for name in found if name not in known and not name.endswith(tuple(ignored))]
     errors += [f"{name}: not a weight of this architecture" for name in unknown]
     if errors:
         shown = errors if len(errors) <= 12 else [*errors[:12], f"{len(errors)} in all"]
         raise ValidationError(shown, subject=f"{subject}: tensors")
-    return {name: _stack([reader.read(part) for part in parts[name]]) for name in list_weights(config)}
+    return {name: _stack([reader.read(part) for part in parts[name]]) for name in shapes}
 
 
 def refuse_fields(subject: str, refused: Mapping[str, Any]) -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 
-_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+# I64 for position IDs beside the weights of old models.
+_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
 _MOST_HEADER = 100 << 20
 
 

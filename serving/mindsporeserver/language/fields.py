@@ -17,6 +17,7 @@ from mindsporeserver.language.errors import LanguageError
 logger = logging.getLogger(__name__)
 
 _MAX_MESSAGES, _MAX_CHOICES, _MAX_PROMPTS, _MAX_TOOLS, _MAX_BIASES = 4096, 128, 128, 128, 1024
+_MAX_INPUTS = 2048
 _MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
 _MAX_TOP_LOGPROBS = 20
 _MAX_SCHEMA_BYTES = 64 << 10
@@ -37,6 +38,7 @@ _COMMON = frozenset({*_NUMBERS, "model", "max_tokens", "logit_bias", "stop", "n"
 _COMMON |= {"stream_options", "ignore_eos", "user", "response_format"}
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"}
 _COMPLETION = _COMMON | {"prompt", "echo"}
+_EMBEDDING = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 # Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
 # 1 equals True, and None always is one.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -190,8 +192,32 @@ def parse_completion(body: Mapping[str, Any], vocabulary_size: int, defaults: Ma
     )
 
 
-def parse_prompts(value: Any, vocabulary_size: int, param: str) -> tuple[str | tuple[int, ...], ...]:
-    """Read texts or token IDs: one prompt or a list.
+def parse_embedding(
+    body: Mapping[str, Any], vocabulary_size: int, width: int
+) -> tuple[tuple[str | tuple[int, ...], ...], bool]:
+    """Return an embedding request's texts or token IDs, and whether embeddings are sent as base64.
+
+    Args:
+        body: The JSON object.
+        vocabulary_size: Bound of token IDs.
+        width: The embedding's size.
+
+    Raises:
+        LanguageError: A field is invalid or not supported.
+    """
+    _check_names(body, _EMBEDDING)
+    encoding = body.get("encoding_format")
+    if encoding not in (None, "float", "base64"):
+        raise _refuse("encoding_format", "float or base64", encoding)
+    if (dimensions := body.get("dimensions")) is not None and dimensions != width:
+        raise _refuse("dimensions", f"{width}, this model's", dimensions)
+    return parse_prompts(body.get("input"), vocabulary_size, "input", _MAX_INPUTS), encoding == "base64"
+
+
+def parse_prompts(
+    value: Any, vocabulary_size: int, param: str, most: int = _MAX_PROMPTS
+) -> tuple[str | tuple[int, ...], ...]:
+    """Read texts or token IDs: one prompt or a list of at most `most`.
 
     Raises:
         LanguageError: It is neither, empty, or has token IDs outside the vocabulary.
@@ -204,7 +230,7 @@ def parse_prompts(value: Any, vocabulary_size: int, param: str) -> tuple[str | t
         _check_text(item, f"{param}[{index}]")
         if isinstance(item, str)
         else _parse_ids(item, vocabulary_size, f"{param}[{index}]")
-        for index, item in enumerate(_read_list(value, param, _MAX_PROMPTS, "prompts, a text or token IDs", 1))
+        for index, item in enumerate(_read_list(value, param, most, "texts or lists of token IDs", 1))
     )
 
 

@@ -14,6 +14,7 @@ from mindsporeserver.bodies import BodyReader, Message, Receiver, RequestLimits
 from mindsporeserver.connection import EXTENSION, Connection
 from mindsporeserver.errors import ClientGoneError, InternalError, RequestError, ShuttingDownError, shorten_text
 from mindsporeserver.language.adapters import BASE, Adapter
+from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion, parse_prompts, read_text
 from mindsporeserver.language.model import LanguageModel
@@ -33,6 +34,7 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
+SERVED = (LanguageModel, EmbeddingModel)
 
 
 class LanguageRoutes:
@@ -56,11 +58,22 @@ class LanguageRoutes:
         return [model for model in models if isinstance(model, LanguageModel) and model.ready]
 
     def list_models(self) -> list[dict[str, Any]]:
-        """Return the language models and their adapters as the protocol lists them."""
-        models = self._list_ready()
-        return [model.describe_model(entry) for model in models for entry in (BASE, *model.adapters.loaded.values())]
+        """Return the language models, their adapters and the embedding models as the protocol lists them."""
+        served = self._state.repository.models.values()
+        described = [model.describe_model() for model in served if isinstance(model, SERVED) and model.ready]
+        adapters = [(model, adapter) for model in self._list_ready() for adapter in model.adapters.loaded.values()]
+        return [*described, *(model.describe_model(adapter) for model, adapter in adapters)]
 
-    def get_model(self, name: str) -> tuple[LanguageModel, Adapter]:
+    def describe_model(self, name: str) -> dict[str, Any]:
+        """Return a model or an adapter as the protocol lists it.
+
+        Raises:
+            LanguageError: There is none under this name (404).
+        """
+        model, adapter = self.get_model(name)
+        return model.describe_model() if isinstance(model, EmbeddingModel) else model.describe_model(adapter)
+
+    def get_model(self, name: str) -> tuple[LanguageModel | EmbeddingModel, Adapter]:
         """Return a served language model and the adapter of this name, `BASE` for the model's own.
 
         Raises:
@@ -76,7 +89,7 @@ class LanguageRoutes:
             if error.status != 404:
                 raise
             model = None
-        if not isinstance(model, LanguageModel):
+        if not isinstance(model, SERVED):
             what = "does not exist" if model is None else "is not a language model"
             raise LanguageError(
                 f"model: {shorten_text(name)!r} {what}", "model", status=404, error_code="model_not_found"
@@ -150,6 +163,8 @@ class LanguageRoutes:
             self._state.telemetry.start("openai", name).fail(error)
             raise
         with model.admit(), adapter.requests:
+            if isinstance(model, EmbeddingModel):
+                return await self._embed(model, route, fields, scope)
             if route == "tokenize":
                 return await self._tokenize(model, fields)
             if route == "detokenize":
@@ -163,6 +178,43 @@ class LanguageRoutes:
 
     async def _prepare(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._preparing, function, *arguments)
+
+    async def _embed(
+        self, model: EmbeddingModel, route: str, fields: dict[str, Any], scope: dict[str, Any]
+    ) -> dict[str, Any]:
+        if route == "tokenize":
+            ids = await self._prepare(model.encode, read_text(fields, "prompt"), "prompt")
+            return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
+        if route != "embeddings":
+            raise LanguageError(f"model: {model.name!r} is an embedding model; send POST embeddings", "model")
+        record = self._state.telemetry.start("openai", model)
+        headers = dict(scope["headers"])
+        record.request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
+        try:
+            if connection is not None:
+                connection.task = asyncio.current_task()
+                if connection.is_lost:
+                    raise ClientGoneError
+            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
+            sequences, is_base64 = await self._prepare(model.encode_inputs, fields)
+            response = await model.embed(sequences, deadline, is_base64=is_base64)
+        except asyncio.CancelledError:
+            gone = connection is not None and connection.is_lost
+            error: RequestError = ClientGoneError() if gone else ShuttingDownError()
+        except RequestError as refused:
+            error = refused
+        except Exception as crash:
+            logger.exception("%s failed", scope["path"])
+            error = InternalError(crash)
+        else:
+            record.finish()
+            return response
+        finally:
+            if connection is not None:
+                connection.task = None
+        record.fail(error)
+        raise error
 
     async def _tokenize(self, model: LanguageModel, fields: dict[str, Any]) -> dict[str, Any]:
         if fields.get("messages") is not None:

@@ -203,7 +203,7 @@ class Repository:
         """
         model = self.get_model(name, version)
         if not isinstance(model, MindSporeModel):
-            raise UnsupportedError(f"model {name} is a language model: send POST /openai/v1/chat/completions")
+            raise UnsupportedError(f"model {name} is a language model: send POST to its routes below /openai/v1")
         return model
 
     def list_versions(self, name: str) -> list[str]:

@@ -1,0 +1,173 @@
+"""BERT in Hugging Face directories, with sentence-transformers' files for pooling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.lm.encoder import EncoderConfig, list_encoder_weights
+from kfp_mindspore.lm.sources.huggingface import open_weights, read_json
+from kfp_mindspore.lm.sources.model import read_tensors, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ARCHITECTURES = ("BertModel", "BertForMaskedLM")
+_MODULES = ("Transformer", "Pooling", "Normalize")
+_POOLING = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
+_IGNORED = (".position_ids", "pooler.dense.weight", "pooler.dense.bias")
+
+
+@dataclass(frozen=True)
+class SourceEncoder:
+    """A published embedding model.
+
+    Args:
+        config: The encoder's.
+        weights: float32 arrays by the network's names.
+        tokenizer: tokenizer.json.
+        architecture: The source's name for it.
+    """
+
+    config: EncoderConfig
+    weights: Mapping[str, NDArray[np.float32]]
+    tokenizer: str
+    architecture: str
+
+
+def is_bert(directory: Path) -> bool:
+    """Return whether a directory's config.json names BERT."""
+    return (directory / "config.json").is_file() and read_json(directory / "config.json").get("model_type") == "bert"
+
+
+def read_bert(directory: Path) -> SourceEncoder:
+    """Read a directory as `save_pretrained` or sentence-transformers writes it.
+
+    Args:
+        directory: With config.json.
+
+    Raises:
+        NotFoundError: A file is missing.
+        UserError: The architecture or a variant is not supported, or a file is damaged; the message names the field.
+    """
+    values = read_json(directory / "config.json")
+    config = parse_bert(values, read_pooling(directory), str(directory / "config.json"))
+    if not (directory / "tokenizer.json").is_file():
+        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    reader = _BertReader(open_weights(directory))
+    parts = _list_parts(config)
+    weights = read_tensors(list_encoder_weights(config), parts, reader, subject=str(directory), ignored=_IGNORED)
+    return SourceEncoder(config, weights, (directory / "tokenizer.json").read_text(), "bert")
+
+
+def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: str) -> EncoderConfig:
+    """Return the encoder's configuration of a config.json.
+
+    Args:
+        values: Its content.
+        pooling: As `read_pooling` returns it.
+        subject: Its path, for messages.
+
+    Raises:
+        UserError: The architecture or a variant is not supported, or a field is missing.
+    """
+    refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
+    refuse_architecture(subject, next(iter(values.get("architectures") or ["BertModel"])), ARCHITECTURES)
+    kind, activation = values.get("position_embedding_type", "absolute"), values.get("hidden_act", "")
+    refuse_fields(
+        subject,
+        {
+            "position_embedding_type": kind != "absolute" and f"must be 'absolute', got {kind!r}",
+            "hidden_act": activation not in ("gelu", "relu") and f"must be one of gelu, relu, got {activation!r}",
+            "quantization_config": values.get("quantization_config") and "not supported; import the float weights",
+            **{name: values.get(name) and "not supported" for name in ("is_decoder", "add_cross_attention")},
+        },
+    )
+    try:
+        positions = values["max_position_embeddings"]
+        return EncoderConfig(
+            *(values["vocab_size"], values["hidden_size"], values["num_hidden_layers"], values["num_attention_heads"]),
+            *(values["intermediate_size"], positions, values["type_vocab_size"]),
+            epsilon=values.get("layer_norm_eps", 1e-12),
+            activation=activation,
+            **{"max_length": positions, **pooling},
+        )
+    except KeyError as error:
+        raise UserError(f"{subject}: {error.args[0]}: missing") from None
+    except TypeError as error:
+        raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
+
+
+def read_pooling(directory: Path) -> dict[str, Any]:
+    """Return the pooling fields of `EncoderConfig` from modules.json and the files that it names.
+
+    Without modules.json, the mean of the tokens' states is not normalised, as sentence-transformers does.
+
+    Args:
+        directory: The model's.
+
+    Raises:
+        NotFoundError: A named file is missing.
+        UserError: A module or a pooling mode is not supported.
+    """
+    file = directory / "modules.json"
+    if not file.is_file():
+        return {}
+    try:
+        modules = {str(item["type"]).rpartition(".")[2]: str(item["path"]) for item in json.loads(file.read_text())}
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{file}: must be a list of modules with type and path: {error!r}") from None
+    unknown = [name for name in modules if name not in _MODULES]
+    refuse_fields(str(file), {name: f"not supported, only {', '.join(_MODULES)}" for name in unknown})
+    if modules.get("Transformer", ""):
+        raise UserError(f"{file}: Transformer: path must be the model's directory, got {modules['Transformer']!r}")
+    found: dict[str, Any] = {"normalised": "Normalize" in modules}
+    if "Pooling" in modules:
+        file = directory / Path(modules["Pooling"]).name / "config.json"
+        values = read_json(file)
+        prefix = "pooling_mode_"
+        modes = [name.removeprefix(prefix) for name, value in values.items() if name.startswith(prefix) and value]
+        modes = modes or [str(values.get("pooling_mode", "none"))]
+        if len(modes) != 1 or modes[0] not in _POOLING:
+            raise UserError(f"{file}: pooling_mode: must be mean_tokens or cls_token, got {', '.join(modes)}")
+        found["pooling"] = _POOLING[modes[0]]
+    values = read_json(directory / "sentence_bert_config.json", required=False)
+    if values.get("max_seq_length"):
+        found["max_length"] = values["max_seq_length"]
+    return {**found, "lower_case": bool(values.get("do_lower_case"))}
+
+
+def _list_parts(config: EncoderConfig) -> dict[str, tuple[str, ...]]:
+    parts: dict[str, tuple[str, ...]] = {
+        name: (f"embeddings.{source}.weight",)
+        for name, source in (
+            ("embedding", "word_embeddings"),
+            ("positions", "position_embeddings"),
+            ("types", "token_type_embeddings"),
+        )
+    }
+    names = {"qkv": tuple(f"attention.self.{part}" for part in ("query", "key", "value"))}
+    names |= {"out": ("attention.output.dense",), "norm1": ("attention.output.LayerNorm",)}
+    names |= {"up": ("intermediate.dense",), "down": ("output.dense",), "norm2": ("output.LayerNorm",)}
+    for kind in ("weight", "bias"):
+        parts[f"norm.{kind}"] = (f"embeddings.LayerNorm.{kind}",)
+        for index in range(config.layers):
+            for name, sources in names.items():
+                tensors = tuple(f"encoder.layer.{index}.{source}.{kind}" for source in sources)
+                parts[f"layers.{index}.{name}.{kind}"] = tensors
+    return parts
+
+
+class _BertReader(SafetensorsReader):
+    """BERT's tensors without the prefix `bert.` and without the heads of a pretraining."""
+
+    def __init__(self, reader: SafetensorsReader) -> None:
+        self.entries = {
+            name.removeprefix("bert."): entry for name, entry in reader.entries.items() if not name.startswith("cls.")
+        }

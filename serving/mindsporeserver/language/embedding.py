@@ -1,0 +1,303 @@
+"""A served embedding model: one bundle of the kind `embedding`, loaded and warm."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import importlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle
+from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyError, RequestError
+from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields import parse_embedding
+from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
+from mindsporeserver.models.inference_executor import InferenceExecutor
+from mindsporeserver.models.served_model import RequestCounter, ServedModel
+from mindsporeserver.observability.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+KIND = "embedding"
+PLATFORM = "mindspore_embedding"
+TOKENIZER_FILE = "tokenizer.json"
+# Texts that wait may have as many tokens as this many of the longest ones.
+_QUEUE_TEXTS = 2048
+_MAX_BATCH = 32
+
+
+class EmbeddingRunner(Protocol):
+    """An encoder; used in the executor thread only, except for its sizes."""
+
+    vocabulary_size: int
+    max_length: int
+    width: int
+    lower_case: bool
+
+    def fit_length(self, length: int) -> int:
+        """Return the length of the graph for a sequence of `length` tokens."""
+
+    def fit_batch(self, count: int) -> int:
+        """Return how many of `count` sequences the next graph computes."""
+
+    def compute(self, sequences: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        """Compute sequences in one graph, (n, width)."""
+
+
+@dataclass(eq=False)
+class _Text:
+    ids: NDArray[np.int32]
+    result: asyncio.Future[NDArray[np.float32]]
+    deadline: float | None
+    is_cancelled: bool = field(default=False)
+
+
+class EmbeddingModel(ServedModel):
+    """Serves one embedding model; texts of concurrent requests share graphs.
+
+    Args:
+        name: Name in requests.
+        bundle: An opened bundle.
+        version: Its version.
+        max_queue_tokens: Most tokens that waiting texts may have; 0 for 2,048 of the longest texts.
+        executor: The process' inference executor.
+        metrics: The process' metrics.
+    """
+
+    tokenizer: Tokenizer
+
+    def __init__(
+        self,
+        name: str,
+        bundle: ModelBundle,
+        *,
+        version: str,
+        max_queue_tokens: int,
+        executor: InferenceExecutor,
+        metrics: ServerMetrics,
+    ) -> None:
+        super().__init__(name, bundle, version, metrics.for_model(name))
+        self._executor = executor
+        self._max_queue_tokens = max_queue_tokens
+        self._runner: EmbeddingRunner | None = None
+        self._waiting: deque[_Text] = deque()
+        self._lock = threading.Lock()
+        self._is_submitted = False
+        self._loop: asyncio.AbstractEventLoop
+        self.created = int(time.time())
+        self.max_length = 0
+
+    async def open(self) -> None:
+        """Load the network, and compile its smallest graph.
+
+        Raises:
+            UserError: The bundle is damaged, or its network or tokenizer cannot be loaded.
+        """
+        start = time.perf_counter()
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self.bundle.verify)
+        plan = MemoryPlan(int(self.bundle.signature.files.get(WEIGHTS_FILE, {}).get("size", 0)), 0, 0)
+        plan.check(read_memory_limit())
+        self.tokenizer = await asyncio.to_thread(_read_tokenizer, self.bundle.path / TOKENIZER_FILE)
+        load: Callable[[Path], EmbeddingRunner] = importlib.import_module("kfp_mindspore.lm.embedding").load
+        runner = await asyncio.wrap_future(self._executor.call(load, self.bundle.path))
+        self._runner, self.max_length = runner, runner.max_length
+        self._max_queue_tokens = self._max_queue_tokens or _QUEUE_TEXTS * runner.max_length
+        self.ready = True
+        elapsed = time.perf_counter() - start
+        logger.info("model %s version %s: ready in %.2f s, %s", self.name, self.version, elapsed, plan)
+
+    async def close(self) -> None:
+        """Return when all requests are answered, and release the network."""
+        self.ready = False
+        await self.requests.wait_idle()
+        self._runner = None
+
+    def expire(self) -> None:
+        """Refuse waiting texts whose deadline has passed."""
+        now = time.monotonic()
+        with self._lock:
+            late = [text for text in self._waiting if text.deadline is not None and now > text.deadline]
+            for text in late:
+                self._waiting.remove(text)
+        for text in late:
+            if not text.result.done():
+                text.result.set_exception(DeadlineExceededError())
+
+    def describe(self) -> dict[str, Any]:
+        """Return the model's V2 metadata; it has no tensors."""
+        described: dict[str, Any] = {"name": self.name, "versions": [self.version], "platform": PLATFORM}
+        return {**described, "inputs": [], "outputs": []}
+
+    def describe_model(self) -> dict[str, Any]:
+        """Return the model as the OpenAI protocol lists it."""
+        described = {"id": self.name, "object": "model", "created": self.created, "owned_by": "mindsporeserver"}
+        return {**described, "root": self.name, "parent": None, "max_model_len": self.max_length}
+
+    def admit(self) -> RequestCounter:
+        """Return the context of a request, which `close` waits for.
+
+        Raises:
+            NotReadyError: The model is loading or unloaded.
+        """
+        if not self.ready:
+            raise NotReadyError(self.name)
+        return self.requests
+
+    def encode_inputs(self, fields: Mapping[str, Any]) -> tuple[list[NDArray[np.int32]], bool]:
+        """Return a request's token IDs, and whether embeddings are sent as base64; called in a thread.
+
+        Raises:
+            LanguageError: A field is invalid, or a text is longer than the model's limit.
+        """
+        runner = self._get_runner()
+        inputs, is_base64 = parse_embedding(fields, runner.vocabulary_size, runner.width)
+        sequences = []
+        for index, value in enumerate(inputs):
+            param = "input" if len(inputs) == 1 else f"input[{index}]"
+            ids = self.encode(value, param) if isinstance(value, str) else list(value)
+            if len(ids) > self.max_length:
+                raise LanguageError(
+                    f"{param}: this model's longest text has {self.max_length} tokens, got {len(ids)}",
+                    param,
+                    error_code="context_length_exceeded",
+                )
+            sequences.append(np.array(ids, np.int32))
+        return sequences, is_base64
+
+    def encode(self, text: str, param: str) -> list[int]:
+        """Return a text's token IDs, special tokens included.
+
+        Raises:
+            LanguageError: It is empty.
+        """
+        if not text.strip():
+            raise LanguageError(f"{param}: must not be empty", param)
+        ids: list[int] = self.tokenizer.encode(text.lower() if self._get_runner().lower_case else text).ids
+        return ids
+
+    async def embed(
+        self, sequences: Sequence[NDArray[np.int32]], deadline: float | None, *, is_base64: bool
+    ) -> dict[str, Any]:
+        """Compute a request's embeddings.
+
+        Args:
+            sequences: Token IDs.
+            deadline: `time.monotonic()` by which each text must begin; None without one.
+            is_base64: Whether an embedding is base64 of little-endian float32.
+
+        Raises:
+            RequestError: The queue is full, the deadline has passed, or the network has failed.
+        """
+        needed = sum(map(len, sequences))
+        texts = [_Text(ids, self._loop.create_future(), deadline) for ids in sequences]
+        with self._lock:
+            queued = sum(len(text.ids) for text in self._waiting)
+            if queued and queued + needed > self._max_queue_tokens:
+                raise LanguageError(
+                    f"overloaded: waiting texts have {queued} tokens, at most {self._max_queue_tokens}; retry later",
+                    status=429,
+                    error_code="rate_limit_exceeded",
+                    retry_after=1,
+                )
+            self._waiting.extend(texts)
+        self._submit()
+        try:
+            rows = await asyncio.gather(*(text.result for text in texts))
+        finally:
+            for text in texts:
+                text.is_cancelled = True
+        data = [
+            {"object": "embedding", "index": index, "embedding": _encode_row(row, is_base64=is_base64)}
+            for index, row in enumerate(rows)
+        ]
+        usage = {"prompt_tokens": needed, "total_tokens": needed}
+        return {"object": "list", "data": data, "model": self.name, "usage": usage}
+
+    def _get_runner(self) -> EmbeddingRunner:
+        if self._runner is None:
+            raise NotReadyError(self.name)
+        return self._runner
+
+    def _submit(self) -> None:
+        with self._lock:
+            if self._is_submitted or not self._waiting:
+                return
+            self._is_submitted = True
+        self._executor.put(self._run_batch)
+
+    def _deliver(self, texts: Sequence[_Text], rows: NDArray[np.float32] | None, error: RequestError | None) -> None:
+        for index, text in enumerate(texts):
+            if text.result.done():
+                continue
+            if rows is not None and np.isfinite(rows[index]).all():
+                text.result.set_result(rows[index])
+            else:
+                text.result.set_exception(error or GraphError("the embedding is not finite"))
+
+    # The methods below run in the executor thread.
+
+    def _run_batch(self) -> None:
+        texts = self._take_batch()
+        rows, error = None, None
+        if texts:
+            try:
+                rows = self._get_runner().compute([text.ids for text in texts])
+            except Exception as failure:
+                logger.exception("the network failed for %d texts", len(texts))
+                error = GraphError(f"{type(failure).__name__}; the server's log has the trace")
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._deliver, texts, rows, error)
+        with self._lock:
+            self._is_submitted = False
+        self._submit()
+
+    def _take_batch(self) -> list[_Text]:
+        """Remove the oldest text and the next ones whose graph has the same length."""
+        runner = self._runner
+        with self._lock:
+            self._waiting = deque(text for text in self._waiting if not text.is_cancelled)
+            if runner is None or not self._waiting:
+                return []
+            length = runner.fit_length(len(self._waiting[0].ids))
+            texts = [text for text in self._waiting if runner.fit_length(len(text.ids)) == length][:_MAX_BATCH]
+            texts = texts[: runner.fit_batch(len(texts))]
+            taken = set(texts)
+            self._waiting = deque(text for text in self._waiting if text not in taken)
+        return texts
+
+
+def _encode_row(row: NDArray[np.float32], *, is_base64: bool) -> str | list[float]:
+    if is_base64:
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    values: list[float] = row.tolist()
+    return values
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingExtraError("tokenizers", "lm") from None
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001  tokenizers raises Exception itself
+        raise UserError(f"{file}: not a tokenizer that can be served: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

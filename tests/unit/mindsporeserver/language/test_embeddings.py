@@ -1,0 +1,99 @@
+"""A server with an embedding model, and the real `openai` client."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from openai import OpenAI
+
+from kfp_mindspore.cli.main import run
+from tests.support.ports import reserve_port
+from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
+
+IDS = [2, 20, 21, 3]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenAI, dict[str, Any]]]:
+    directory, port = tmp_path_factory.mktemp("embedding"), reserve_port()
+    tensors = write_bert(directory / "source")
+    assert run(["lm", "import", str(directory / "source"), "-o", str(directory / "bundle")]) == 0
+    flags = [f"--http_port={port}", "--enable_grpc=false", "--model_name=search", f"--model_dir={directory / 'bundle'}"]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "mindsporeserver", *flags], stdout=log, stderr=log)
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{url}/health").status_code == 200:
+                    break
+            time.sleep(0.05)
+        else:
+            raise AssertionError((directory / "log").read_text()[-3000:])
+        yield OpenAI(base_url=f"{url}/openai/v1", api_key="-", max_retries=0), tensors
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def test_embeddings_equal_float64(served: tuple[OpenAI, dict[str, Any]]) -> None:
+    client, tensors = served
+    expected = compute_float64(tensors, IDS)
+    for encoding in ("float", "base64"):
+        response = client.embeddings.create(model="search", input=[IDS, IDS[:2]], encoding_format=encoding)
+        assert response.usage.prompt_tokens == response.usage.total_tokens == 6
+    # Without encoding_format the client requests base64 and decodes it.
+    response = client.embeddings.create(model="search", input=IDS, dimensions=WIDTH)
+    np.testing.assert_allclose(response.data[0].embedding, expected, atol=2e-6)
+    (model,) = client.models.list().data
+    assert model.id == "search"
+
+
+def test_concurrent_texts_get_their_own_rows(served: tuple[OpenAI, dict[str, Any]]) -> None:
+    client, tensors = served
+
+    def embed(number: int) -> Any:
+        return client.embeddings.create(model="search", input=[[2, number, 3]]).data[0].embedding
+
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(embed, range(4, 28)))
+    np.testing.assert_allclose(found, [compute_float64(tensors, [2, number, 3]) for number in range(4, 28)], atol=2e-6)
+    text = client.embeddings.create(model="search", input="quick brown fox").data[0].embedding
+    assert np.linalg.norm(text) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["fox", " "]}, "input[1]"),
+        ({"input": [[999]]}, "input[0]"),
+        ({"input": ["a"] * 2049}, "input"),
+        ({"input": "fox", "dimensions": 8}, "dimensions"),
+        ({"input": "fox", "encoding_format": "hex"}, "encoding_format"),
+        ({"input": [2] * (LONGEST + 1)}, "input"),
+    ],
+)
+def test_bad_fields_are_named(served: tuple[OpenAI, dict[str, Any]], fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        served[0].embeddings.create(model="search", **fields)
+    assert caught.value.param == param
+    assert (caught.value.code == "context_length_exceeded") == (fields["input"] == [2] * (LONGEST + 1))
+
+
+def test_chat_is_refused(served: tuple[OpenAI, dict[str, Any]]) -> None:
+    with pytest.raises(openai.BadRequestError, match="is an embedding model"):
+        served[0].chat.completions.create(model="search", messages=[{"role": "user", "content": "fox"}])
