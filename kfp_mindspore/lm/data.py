@@ -76,7 +76,7 @@ class LanguageModelData:
         if not path.is_file():
             raise NotFoundError(f"{path}: no such file", hint=f"Give a file of JSON lines with {_FORMS}.")
         examples = []
-        for number, record in _read_lines(path):
+        for number, record in read_records(path):
             try:
                 examples.append(encode_example(record, tokenizer, eos_id=eos_id, render=render))
             except ValidationError as error:
@@ -175,7 +175,12 @@ def encode_example(
     return ids, np.array([counts for tokens, counts in encoded for _ in tokens], np.bool_)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line numbers and objects of a file of JSON lines; blank lines are left out.
+
+    Raises:
+        ValidationError: A line is no JSON object; the message has its number.
+    """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():

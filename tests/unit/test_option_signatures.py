@@ -15,7 +15,9 @@ from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
 from kfp_mindspore.components import (
     compress_model,
     deploy_kserve,
+    evaluate_language_model,
     export_mindir,
+    finetune_language_model,
     load_dataset,
     notify,
     sweep_msjob,
@@ -34,6 +36,7 @@ from kfp_mindspore.dsl import (
 from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.service import DeploymentOptions
+from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
@@ -80,6 +83,8 @@ SIGNATURES = [
     ),
     Signature(DeploymentOptions, deploy_kserve, COMPONENT),
     Signature(CompressionOptions, compress_model, COMPONENT),
+    Signature(EvaluationOptions, evaluate_language_model, COMPONENT),
+    Signature(FinetuneOptions, finetune_language_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),
     *(
         Signature(JobOptions, component, COMPONENT, without=_WITHOUT_JOB_OPTIONS)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.lm.template import ChatTemplate, read_template
 from mindsporeserver.errors import NotReadyError
 from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
@@ -26,7 +27,6 @@ from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.runner import Runner
 from mindsporeserver.language.sampling import Sampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
-from mindsporeserver.language.template import ChatTemplate
 from mindsporeserver.language.text import TextBuffer, Vocabulary
 from mindsporeserver.language.tools import ToolParser, build_schema, get_arguments_key
 from mindsporeserver.models.inference_executor import InferenceExecutor
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 KIND = "causal-lm"
 PLATFORM = "mindspore_causal_lm"
-TOKENIZER_FILE, TEMPLATE_FILE, GENERATION_FILE = "tokenizer.json", "chat_template.jinja", "generation.json"
+TOKENIZER_FILE, GENERATION_FILE = "tokenizer.json", "generation.json"
 WEIGHTS_FILE = "weights.safetensors"
 _DEFAULT_LENGTH = 2048
 # Waiting requests may need as many tokens as this many full rounds of slots.
@@ -270,7 +270,11 @@ class LanguageModel(ServedModel):
         if self.template is None:
             raise LanguageError(f"messages: model {self.name} has no chat template; send completions", "messages")
         tools = request.tools if request.tool_choice != "none" else ()
-        return self.encode(self.template.render(request.messages, tools), "messages")
+        try:
+            text = self.template.render(request.messages, tools)
+        except ValidationError as error:
+            raise LanguageError(error.message, "messages") from None
+        return self.encode(text, "messages")
 
     def _limit_tokens(self, request: GenerationRequest, length: int, param: str) -> int:
         if not length:
@@ -312,13 +316,7 @@ class LanguageModel(ServedModel):
         eos_ids = [eos] if isinstance(eos, int) else list(eos or ())
         self.vocabulary = Vocabulary(path / TOKENIZER_FILE, vocabulary_size, eos_ids)
         self.defaults = generation
-        file = path / TEMPLATE_FILE
-        tokens = {}
-        for name in ("bos_token", "eos_token", "pad_token"):
-            number = generation.get(f"{name}_id")
-            number = number[0] if isinstance(number, list) else number
-            tokens[name] = (self.vocabulary.tokenizer.id_to_token(number) or "") if number is not None else ""
-        self.template = ChatTemplate(file.read_text(), tokens, str(file)) if file.is_file() else None
+        self.template = read_template(path, self.vocabulary.tokenizer, generation)
 
 
 def is_language_bundle(bundle: ModelBundle) -> bool:

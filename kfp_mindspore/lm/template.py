@@ -6,15 +6,19 @@ import datetime
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from kfp_mindspore.errors import UserError
-from mindsporeserver.language.errors import LanguageError
+from kfp_mindspore.errors import UserError, ValidationError
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TEMPLATE_FILE = "chat_template.jinja"
 _SECONDS = 2.0
 _MAX_CHARACTERS = 4 << 20
 # Methods and filters that build a text of any length from a number.
@@ -79,7 +83,7 @@ class ChatTemplate:
         UserError: It is no valid template.
     """
 
-    def __init__(self, text: str, tokens: Mapping[str, str], param: str = "chat_template.jinja") -> None:
+    def __init__(self, text: str, tokens: Mapping[str, str], param: str = TEMPLATE_FILE) -> None:
         self.text = text
         self._tokens = dict(tokens)
         try:
@@ -87,30 +91,62 @@ class ChatTemplate:
         except TemplateError as error:
             raise UserError(f"{param}: not a valid jinja2 template: {error}") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """Return the prompt for the next assistant message.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        generation_prompt: bool = True,
+    ) -> str:
+        """Return a chat's text.
 
         Args:
             messages: With `role` and `content`.
-            tools: In the protocol's form.
+            tools: In the OpenAI protocol's form.
+            generation_prompt: Whether the text ends with the beginning of the next assistant message.
 
         Raises:
-            LanguageError: The template refuses the messages, or exceeds its limits.
+            ValidationError: The template refuses the messages, or exceeds its limits.
         """
         environment = _Environment()
         environment.deadline = time.monotonic() + _SECONDS
-        values = {**self._tokens, "messages": messages, "tools": list(tools) or None, "add_generation_prompt": True}
+        values = {"messages": messages, "tools": list(tools) or None, "add_generation_prompt": generation_prompt}
         pieces, size = [], 0
         try:
-            for piece in environment.from_string(self.text).generate(values):
+            for piece in environment.from_string(self.text).generate({**self._tokens, **values}):
                 size += len(piece)
                 if size > _MAX_CHARACTERS:
                     raise _LimitError(f"it makes more than {_MAX_CHARACTERS} characters")
                 environment.check()
                 pieces.append(piece)
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise LanguageError(f"messages: the model's chat template failed: {error}", "messages") from None
+            raise ValidationError([f"messages: the model's chat template failed: {error}"]) from None
         return "".join(pieces)
+
+
+def read_template(bundle: Path, tokenizer: Tokenizer, generation: Mapping[str, Any]) -> ChatTemplate | None:
+    """Read a bundle's chat template.
+
+    Args:
+        bundle: The bundle.
+        tokenizer: Its tokenizer.
+        generation: Its generation.json, with the special tokens' IDs.
+
+    Returns:
+        The template; None without one.
+
+    Raises:
+        UserError: It is no valid template.
+    """
+    file = bundle / TEMPLATE_FILE
+    if not file.is_file():
+        return None
+    tokens = {}
+    for name in ("bos_token", "eos_token", "pad_token"):
+        number = generation.get(f"{name}_id")
+        number = number[0] if isinstance(number, list) else number
+        tokens[name] = (tokenizer.id_to_token(number) or "") if number is not None else ""
+    return ChatTemplate(file.read_text(), tokens, str(file))
 
 
 def _raise_exception(message: str) -> None:

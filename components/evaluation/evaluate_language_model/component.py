@@ -1,0 +1,64 @@
+"""Component that evaluates a language model beside its base."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import HTML, Dataset, Input, Metrics, Model, Output
+
+
+@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+def evaluate_language_model(
+    model: Input[Model],
+    metrics: Output[Metrics],
+    report: Output[HTML],
+    base: Input[Model] = None,
+    data: str = "",
+    dataset: Input[Dataset] = None,
+    metric: str = "perplexity",
+    min_improvement: float = 0.0,
+    length: int = 128,
+    max_examples: int = 0,
+    generated: int = 16,
+    max_tokens: int = 48,
+    chat: bool = True,
+) -> NamedTuple(
+    "Outputs",
+    [("passed", bool), ("metric", str), ("value", float), ("base_value", float), ("improvement", float)],
+):
+    """Evaluate a language model on held-out examples, and decide whether it is better than its base.
+
+    The perplexity is that of the answers' tokens; exact match, ROUGE-L and the share of answers that are JSON are those
+    of greedy answers. The step succeeds whether or not the gate is met: give `passed` to `deploy_kserve` as its gate.
+
+    Args:
+        model: The bundle, such as finetune_language_model's output `tuned`.
+        metrics: The metrics, those of the base as `base.<metric>`, and the improvement.
+        report: HTML page with the metrics and the answers of both.
+        base: The bundle that it was tuned from; optional, without it there is no gate.
+        data: Path or URI of JSON lines; empty for `dataset`.
+        dataset: finetune_language_model's `held_out_examples`, or another artifact with JSON lines; optional.
+        metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
+        min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
+        length: Most tokens of an example whose loss is computed.
+        max_examples: Examples to evaluate; 0 for all.
+        generated: How many of them are answered by greedy decoding, for the metrics other than perplexity.
+        max_tokens: Most tokens of an answer.
+        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+
+    Returns:
+        passed: Whether the metric is improved sufficiently; True without a base.
+        metric: Metric name.
+        value: The model's metric.
+        base_value: The base's metric; 0 without a base.
+        improvement: Part of the base's perplexity, or the difference of another metric.
+    """
+    arguments = locals()
+    from kfp_mindspore.steps.language_model import evaluate_model
+
+    return evaluate_model(**arguments)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(evaluate_language_model, package_path=__file__.replace(".py", ".yaml"))

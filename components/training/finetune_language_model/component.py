@@ -1,0 +1,73 @@
+"""Component that fine-tunes a language model."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import HTML, Dataset, Input, Metrics, Model, Output
+
+
+@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+def finetune_language_model(
+    model: Input[Model],
+    tuned: Output[Model],
+    adapter: Output[Model],
+    held_out_examples: Output[Dataset],
+    metrics: Output[Metrics],
+    curves: Output[HTML],
+    data: str = "",
+    dataset: Input[Dataset] = None,
+    epochs: int = 2,
+    learning_rate: float = 1e-3,
+    batch_size: int = 8,
+    length: int = 128,
+    lora_rank: int = 8,
+    lora_alpha: float = 16.0,
+    lora_attn_modules: list[str] = ["q_proj", "v_proj"],
+    keep: str = "best",
+    held_out: float = 0.1,
+    max_examples: int = 0,
+    chat: bool = True,
+    seed: int = 0,
+) -> NamedTuple("Outputs", [("perplexity", float), ("best_epoch", int), ("examples", int)]):
+    """Fine-tune a language model on examples: low-rank adapters (LoRA), or all weights.
+
+    Each line of the examples is a JSON object with `prompt` and `completion`, with `messages`, or with `text`. The loss
+    counts the answers only. The step's image needs kfp-mindspore[lm].
+
+    Args:
+        model: The base bundle, import_language_model's output.
+        tuned: The tuned bundle, the adapter merged.
+        adapter: The adapter in peft's format; empty when all weights are trained, and for GPT-2.
+        held_out_examples: The examples that were not trained on, for evaluate_language_model.
+        metrics: Held-out loss and perplexity, counts and seconds.
+        curves: A page with the losses by epoch.
+        data: Path or URI of the examples, or `chatterbot`: English pairs, fetched by pip; empty for `dataset`.
+        dataset: An artifact with the examples, a file or a directory with one *.jsonl; optional.
+        epochs: Passes over the training examples.
+        learning_rate: Peak learning rate (Adam, cosine schedule).
+        batch_size: Windows per step.
+        length: Tokens per window, which holds one or several examples.
+        lora_rank: Rank of the adapter's updates; 0 trains all weights.
+        lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
+        lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
+        keep: Weights of the `best` epoch, by the loss on held-out examples, or of the `last`.
+        held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
+        max_examples: Training examples to use; 0 for all.
+        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+        seed: Seed of the adapter's initial values and of the order.
+
+    Returns:
+        perplexity: Of the held-out answers, with the final weights.
+        best_epoch: Epoch of the final weights.
+        examples: How many examples were trained on.
+    """
+    arguments = locals()
+    from kfp_mindspore.steps.language_model import finetune_model
+
+    return finetune_model(**arguments)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(finetune_language_model, package_path=__file__.replace(".py", ".yaml"))

@@ -1,0 +1,243 @@
+"""Evaluation of a bundle on held-out examples, beside its base model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation.curves import build_environment
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.lm.bundle import KIND
+from kfp_mindspore.lm.examples import Encoder, open_examples, read_examples
+from kfp_mindspore.lm.metrics import compute_perplexity, score_answers
+from kfp_mindspore.lm.options import METRICS, PERPLEXITY, EvaluationOptions
+from kfp_mindspore.lm.runner import CausalRunner, read_network
+
+if TYPE_CHECKING:
+    from kfp_mindspore.lm.data import Example
+
+_SLOTS = 8
+TUNED, BASE = "model", "base"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answered example.
+
+    Args:
+        prompt: The prompt, as the model reads it.
+        reference: The expected answer.
+        answers: The answers of the model and, if there is one, of its base.
+    """
+
+    prompt: str
+    reference: str
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LanguageEvaluation:
+    """An evaluation's result.
+
+    Args:
+        options: The options.
+        scores: Metrics by name, for `model` and, if there is one, `base`.
+        samples: The answered examples.
+        examples: How many examples were evaluated.
+        tokens: Count of their tokens that the perplexity counts.
+        improvement: Of the gate's metric over the base; 0 without a base.
+        passed: Whether the improvement is sufficient; True without a base.
+        seconds: Wall-clock time.
+    """
+
+    options: EvaluationOptions
+    scores: Mapping[str, Mapping[str, float]]
+    samples: Sequence[Sample]
+    examples: int
+    tokens: int
+    improvement: float
+    passed: bool
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result without the samples."""
+        found: dict[str, Any] = {
+            "metric": self.options.metric,
+            **{name: dict(self.scores[name]) for name in self.scores},
+        }
+        found |= {"examples": self.examples, "tokens": self.tokens, "improvement": self.improvement}
+        return {**found, "passed": self.passed, "seconds": self.seconds}
+
+    def render(self) -> str:
+        """Return a self-contained HTML page with the metrics and the answers."""
+        environment = build_environment(Path(__file__).with_name("templates"))
+        return environment.get_template("language_model.html.j2").render(
+            metrics=METRICS,
+            metric=self.options.metric,
+            least=self.options.min_improvement,
+            scores=self.scores,
+            samples=self.samples,
+            generated=len(self.samples),
+            examples=self.examples,
+            tokens=self.tokens,
+            improvement=self.improvement,
+            passed=self.passed,
+        )
+
+
+def evaluate(
+    bundle: Path, data: str, options: EvaluationOptions | None = None, *, base: Path | None = None
+) -> LanguageEvaluation:
+    """Evaluate a language model on examples that it was not trained on.
+
+    The perplexity is that of the answers' tokens. The other metrics are those of greedy answers to the first examples
+    with a prompt.
+
+    Args:
+        bundle: The model's bundle.
+        data: Examples, see `open_examples`.
+        options: See `EvaluationOptions`.
+        base: The bundle that it was tuned from, of which the gate's metric has to be improved.
+
+    Raises:
+        UserError: A bundle is no language model, or the examples lack what the gate's metric needs.
+        ValidationError: An example is invalid; the message has its number.
+    """
+    begun = time.perf_counter()
+    options = options or EvaluationOptions()
+    with open_examples(data) as file:
+        records = read_examples(file)
+    if options.max_examples:
+        records = records[: options.max_examples]
+    scores, texts = {}, []
+    examples: list[Example] = []
+    prompts: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+    for name, path in ((TUNED, bundle), (BASE, base)):
+        if path is None:
+            continue
+        kind = ModelBundle.open(path).signature.kind
+        if kind != KIND:
+            raise UserError(f"{path}: must be a bundle of the kind {KIND}, got {kind}")
+        encoder = Encoder(path, chat=options.chat)
+        found = encoder.encode_all(records, data)
+        examples = [(ids[: options.length + 1], counts[: options.length + 1]) for ids, counts in found]
+        prompts = [pair for ids, counts in found if (pair := _split(ids, counts)) is not None][: options.generated]
+        runner = _load(path, examples, prompts, options.max_tokens)
+        references = [_decode(encoder, ids) for _, ids in prompts]
+        answers = [_decode(encoder, ids) for ids in generate(runner, [ids for ids, _ in prompts], options, encoder)]
+        scores[name] = {PERPLEXITY: _compute_perplexity(runner, examples, data)}
+        if prompts:
+            scores[name] |= score_answers(answers, references)
+        readable = [encoder.tokenizer.decode(ids.tolist(), skip_special_tokens=False) for ids, _ in prompts]
+        texts.append(answers)
+    if options.metric not in scores[TUNED]:
+        raise UserError(f"metric: {options.metric} needs examples with a prompt, {data} has none")
+    improvement = _compare(options.metric, scores) if base is not None else 0.0
+    samples = [Sample(*row) for row in zip(readable, references, zip(*texts, strict=True), strict=True)]
+    return LanguageEvaluation(
+        options,
+        scores,
+        samples,
+        len(examples),
+        int(sum(counts[1:].sum() for _, counts in examples)),
+        improvement,
+        # NaN does not pass.
+        base is None or improvement >= options.min_improvement,
+        time.perf_counter() - begun,
+    )
+
+
+def generate(
+    runner: CausalRunner, prompts: Sequence[NDArray[np.int32]], options: EvaluationOptions, encoder: Encoder
+) -> list[NDArray[np.int32]]:
+    """Answer prompts by greedy decoding.
+
+    Args:
+        runner: The network.
+        prompts: Token IDs, each with shape (n,).
+        options: With `max_tokens`.
+        encoder: With the tokens that end an answer.
+
+    Returns:
+        Token IDs without the one that ends the answer, each with shape (n,).
+    """
+    answers: list[list[int]] = []
+    for start in range(0, len(prompts), runner.slots):
+        group = prompts[start : start + runner.slots]
+        # All slots are computed, so that one graph serves the last group too.
+        tokens, positions = np.zeros((2, runner.slots), np.int32)
+        for slot, ids in enumerate(group):
+            tokens[slot], positions[slot] = runner.prefill(slot, ids, 0).argmax(), len(ids)
+        found: list[list[int]] = [[] for _ in group]
+        running = set(range(len(group)))
+        while running:
+            for slot in list(running):
+                ends = int(tokens[slot]) in encoder.eos_ids
+                if not ends:
+                    found[slot].append(int(tokens[slot]))
+                if ends or len(found[slot]) >= options.max_tokens or positions[slot] >= runner.max_length:
+                    running.discard(slot)
+                    tokens[slot] = positions[slot] = 0
+            if running:
+                computed = runner.decode(range(runner.slots), tokens, positions).argmax(-1)
+                for slot in running:
+                    tokens[slot] = computed[slot]
+                    positions[slot] += 1
+        answers += found
+    return [np.array(answer, np.int32) for answer in answers]
+
+
+def _load(
+    path: Path,
+    examples: Sequence[Example],
+    prompts: Sequence[tuple[NDArray[np.int32], NDArray[np.int32]]],
+    max_tokens: int,
+) -> CausalRunner:
+    config, weights = read_network(path)
+    longest = max(len(ids) for ids, _ in prompts) if prompts else 1
+    if longest >= config.max_length:
+        raise UserError(f"a prompt has {longest} tokens, the model's positions are {config.max_length}")
+    length = max(longest + max_tokens, *(len(ids) for ids, _ in examples), 2)
+    slots = min(_SLOTS, max(len(prompts), 1))
+    return CausalRunner(config, weights, slots=slots, max_length=min(length, config.max_length))
+
+
+def _compute_perplexity(runner: CausalRunner, examples: Sequence[Example], subject: str) -> float:
+    losses, weights = [], []
+    for ids, counts in examples:
+        ids, counts = ids[: runner.max_length + 1], counts[: runner.max_length + 1]
+        if not counts[1:].any():
+            continue
+        logits = runner.prefill(0, ids[:-1], 0, all_positions=True)[counts[1:]].astype(np.float64)
+        logits -= logits.max(-1, keepdims=True)
+        targets = ids[1:][counts[1:]]
+        losses.append(np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(targets)), targets])
+        weights.append(np.ones(len(targets)))
+    if not losses:
+        raise UserError(f"{subject}: no example has an answer within the length", hint="Set a larger length.")
+    return compute_perplexity(np.concatenate(losses), np.concatenate(weights))
+
+
+def _compare(metric: str, scores: Mapping[str, Mapping[str, float]]) -> float:
+    found, base = scores[TUNED][metric], scores[BASE][metric]
+    if metric != PERPLEXITY:
+        return found - base
+    return 1 - found / base if math.isfinite(base) else math.nan
+
+
+def _split(ids: NDArray[np.int32], counts: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+    """Return the prompt and the last answer of an example; None without a prompt."""
+    begins = np.flatnonzero(counts[1:] & ~counts[:-1])
+    return (ids[: begins[-1] + 1], ids[begins[-1] + 1 :]) if len(begins) else None
+
+
+def _decode(encoder: Encoder, ids: NDArray[np.int32]) -> str:
+    return encoder.tokenizer.decode(ids.tolist(), skip_special_tokens=True).strip()

@@ -1,0 +1,5 @@
+"""The pipeline `chat_lora`."""
+
+from .pipeline import chat_lora
+
+__all__ = ["chat_lora"]
