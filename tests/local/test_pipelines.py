@@ -6,11 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
+from tests.support.tiny_language_model import write_pairs, write_source
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +51,25 @@ def test_compressed_model_replaces_whole_one_by_canary(local_home: Path, lifecyc
         assert small < 0.75 * whole
     finally:
         client.delete("small")
+
+
+def test_tuned_language_model_is_served(local_home: Path, tmp_path: Path) -> None:
+    client = InferenceClient(LocalServingBackend(local_home))
+    arguments = {
+        "source": str(write_source(tmp_path / "source")), "data": str(write_pairs(tmp_path / "pairs.jsonl")),
+        "epochs": 6, "learning_rate": 0.05, "length": 64, "held_out": 0.1, "service_name": "chat",
+    }  # fmt: skip
+    try:
+        result = run_local("chat_lora", arguments, home=local_home, keep=True)
+        assert result.state == "succeeded"
+        evaluated = result.steps["evaluate-language-model"].outputs
+        assert evaluated["passed"] is True
+        assert evaluated["improvement"] >= 0.2
+        body = {"model": "chat", "messages": [{"role": "user", "content": "dog 7?"}], "temperature": 0}
+        response = httpx.post(f"{client.get('chat').url}/openai/v1/chat/completions", json=body, timeout=120)
+        assert response.json()["choices"][0]["message"]["content"] == "the lazy fox"
+    finally:
+        client.delete("chat")
 
 
 def test_batch_prediction_covers_each_sample_once(local_home: Path, lifecycle: Lifecycle) -> None:

@@ -32,6 +32,7 @@ OPTIONAL = {
     "register": {"registry"},
     "deploy": {"registry"},
     "ray_job": {"ray"},
+    "language_model": {"lm", "mlflow", "tensorboard"},
 }
 # The other ones name their extra when the library is missing.
 EXEMPT = {

