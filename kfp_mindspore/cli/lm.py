@@ -9,6 +9,7 @@ import click
 
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.errors import UserError
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
@@ -44,19 +45,30 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     click.echo(f"{output}: verified, graphs differ from the full forward pass by {difference:.1e} of the largest logit")
 
 
-@lm.command("export", epilog="Example: kfp-mindspore lm export chat-model -o hf-model --dtype float16")
+@lm.command("export", epilog="Example: kfp-mindspore lm export chat-model -o model.gguf --dtype float16")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Hugging Face directory; replaced when it exists.",
+    type=click.Path(path_type=Path),
+    help="Hugging Face directory or GGUF file; replaced when it exists.",
 )
+@click.option("--format", "form", type=click.Choice(["huggingface", "gguf"]), help="[default: gguf for *.gguf]")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
-def export_command(bundle: Path, output: Path, dtype: str) -> None:
-    """Write the language model BUNDLE as a directory that transformers loads."""
-    from kfp_mindspore.lm.export import export_huggingface
+def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> None:
+    """Write the language model BUNDLE as transformers or llama.cpp load it."""
+    is_gguf = form == "gguf" or (form is None and output.suffix == ".gguf")
+    if output.exists() and output.is_dir() == is_gguf:
+        expected, found = ("file", "directory") if is_gguf else ("directory", "file")
+        raise UserError(f"--output: must be a {expected} for this format, got the {found} {output}")
+    if is_gguf:
+        from kfp_mindspore.lm.bundle import read_model
+        from kfp_mindspore.lm.export_gguf import write_gguf
 
-    export_huggingface(bundle, output, dtype=dtype)
+        write_gguf(read_model(bundle), output, dtype=dtype, subject=str(bundle))
+    else:
+        from kfp_mindspore.lm.export import export_huggingface
+
+        export_huggingface(bundle, output, dtype=dtype)
     click.echo(f"{output}: written")
