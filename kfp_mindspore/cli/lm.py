@@ -9,12 +9,12 @@ import click
 
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import add_json_option, print_json
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import MissingExtraError, UserError
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
 def lm() -> None:
-    """Import and export language models."""
+    """Import, export and route language models."""
 
 
 @lm.command("import", epilog="Example: kfp-mindspore lm import ./Qwen2-0.5B -o chat-model")
@@ -72,3 +72,38 @@ def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> 
 
         export_huggingface(bundle, output, dtype=dtype)
     click.echo(f"{output}: written")
+
+
+@lm.command(epilog="Example: kfp-mindspore lm route http://127.0.0.1:8081 http://127.0.0.1:8082 --port 8000")
+@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen address.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="HTTP port.")
+@click.option(
+    "--prefix-chars",
+    default=512,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Characters of a prompt that choose its replica.",
+)
+@click.option(
+    "--health-interval",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds between two health checks of a replica.",
+)
+def route(urls: tuple[str, ...], host: str, port: int, prefix_chars: int, health_interval: float) -> None:
+    """Route requests to the servers URL..., equal prompt beginnings to the same one.
+
+    A request is repeated on the next server when one fails before its first byte.
+    """
+    try:
+        import uvicorn
+
+        from kfp_mindspore.lm.router import Router, RouterOptions
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "uvicorn", "serving") from None
+
+    router = Router(urls, RouterOptions(prefix_chars, health_interval))
+    click.echo(f"routing http://{host}:{port} to {len(urls)} replicas; Ctrl-C stops it")
+    uvicorn.run(router.build_application(), host=host, port=port, log_level="warning", timeout_graceful_shutdown=30)

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers, processors
 
-from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.lm.bundle import write_model
 from kfp_mindspore.lm.export_gguf import write_gguf
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.sources.gguf import SPLITS, read_gguf
@@ -73,18 +71,6 @@ def test_model_is_equal_when_read_again(tokenizer: Tokenizer, tmp_path: Path, ki
     first, second = (each.encode(TEXT).ids for each in texts)
     assert first == second
     assert texts[0].decode(first) == texts[1].decode(first)
-
-
-def test_command_writes_float16_that_imports(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    model = make_model(tokenizer, "llama")
-    write_model(model, tmp_path / "bundle", subject="model")
-    assert run(["lm", "export", str(tmp_path / "bundle"), "-o", str(tmp_path / "a.gguf"), "--dtype", "float16"]) == 0
-    found = read_gguf(tmp_path / "a.gguf").weights
-    np.testing.assert_array_equal(found["head"], model.weights["head"].astype(np.float16).astype(np.float32))
-    np.testing.assert_array_equal(found["norm.weight"], model.weights["norm.weight"])
-    assert run(["lm", "export", str(tmp_path / "bundle"), "-o", str(tmp_path / "b"), "--format", "gguf"]) == 0
-    assert (tmp_path / "b").read_bytes()[:4] == b"GGUF"
-    assert run(["lm", "export", str(tmp_path / "bundle"), "-o", str(tmp_path / "b")]) == 2
 
 
 def test_models_without_a_form_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
