@@ -19,8 +19,8 @@ _LLAMA3 = (
     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # None splits by the byte level's own expression.
-_SPLITS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
-_CONTROL, _USER_DEFINED = 3, 4
+SPLITS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
+CONTROL, USER_DEFINED = 3, 4
 # Least bytes per entry: metadata, tensors.
 _LEAST_ENTRY, _LEAST_TENSOR = 13, 24
 
@@ -49,9 +49,11 @@ def read_gguf(file: Path) -> SourceModel:
     config, kind = _parse_config(values, reader, str(file)), str(values["general.architecture"])
     tokenizer = build_tokenizer(values, config.vocabulary_size, str(file))
     tensors = _GgufReader({tensor.name: tensor for tensor in reader.tensors}, config, interleaved=kind == "llama")
-    weights = read_weights(config, tensors, _list_parts(config), subject=str(file), ignored=("rope_freqs.weight",))
+    weights = read_weights(config, tensors, list_parts(config), subject=str(file), ignored=("rope_freqs.weight",))
     ids = {name: values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "bos", "padding")}
     generation = {f"{name.replace('padding', 'pad')}_token_id": number for name, number in ids.items()}
+    if (turn := values.get("tokenizer.ggml.eot_token_id")) not in (None, ids["eos"]) and ids["eos"] is not None:
+        generation["eos_token_id"] = [ids["eos"], turn]
     return SourceModel(
         config,
         weights,
@@ -78,8 +80,8 @@ def build_tokenizer(values: Mapping[str, Any], size: int, subject: str) -> str:
     model, pre = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.pre", "gpt-2")
     if model != "gpt2":
         raise UserError(f"{subject}: tokenizer.ggml.model: must be 'gpt2' (byte-level BPE), got {model!r}")
-    if pre not in _SPLITS:
-        raise UserError(f"{subject}: tokenizer.ggml.pre: must be one of {', '.join(_SPLITS)}, got {pre!r}")
+    if pre not in SPLITS:
+        raise UserError(f"{subject}: tokenizer.ggml.pre: must be one of {', '.join(SPLITS)}, got {pre!r}")
     tokens, merges = values.get("tokenizer.ggml.tokens", []), values.get("tokenizer.ggml.merges", [])
     kinds = values.get("tokenizer.ggml.token_type", [1] * len(tokens))
     for name, count in (("tokens", len(tokens)), ("token_type", len(kinds))):
@@ -93,13 +95,13 @@ def build_tokenizer(values: Mapping[str, Any], size: int, subject: str) -> str:
             raise UserError(f"{subject}: tokenizer.ggml.merges: {merge!r} does not fit the tokens")
         pairs.append((first, second))
     tokenizer = Tokenizer(models.BPE(table, pairs))
-    split = _SPLITS[pre]
+    split = SPLITS[pre]
     steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
     steps += [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
-    for wanted, special in ((_CONTROL, True), (_USER_DEFINED, False)):
+    for wanted, special in ((CONTROL, True), (USER_DEFINED, False)):
         added = [token for token, kind in zip(tokens, kinds, strict=True) if kind == wanted]
         tokenizer.add_tokens([AddedToken(token, special=special, normalized=False) for token in added])
     if values.get("tokenizer.ggml.add_bos_token"):
@@ -162,6 +164,7 @@ def _parse_config(values: Mapping[str, Any], reader: Any, subject: str) -> Decod
             qk_norm=kind == "qwen3",
             qkv_bias="blk.0.attn_q.bias" in shapes,
             out_bias="blk.0.attn_output.bias" in shapes,
+            mlp_bias="blk.0.ffn_down.bias" in shapes,
         )
     except KeyError as error:
         raise UserError(f"{subject}: {error.args[0]}: missing") from None
@@ -169,7 +172,12 @@ def _parse_config(values: Mapping[str, Any], reader: Any, subject: str) -> Decod
         raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
 
 
-def _list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
+def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
+    """Return the tensors that each weight stacks, by its name.
+
+    Args:
+        config: The decoder's.
+    """
     parts: dict[str, tuple[str, ...]] = {
         "embedding": ("token_embd.weight",),
         "norm.weight": ("output_norm.weight",),

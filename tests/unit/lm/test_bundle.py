@@ -14,6 +14,7 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import CorruptBundleError
 from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle
 from kfp_mindspore.lm import runner
+from kfp_mindspore.lm.bundle import read_source
 from tests.support.numpy_decoder import write_tokenizer
 
 pytestmark = pytest.mark.mindspore
@@ -73,6 +74,18 @@ def test_export_equals_source(source: Path, bundle: Path, tmp_path: Path) -> Non
     original = json.loads((source / "config.json").read_text())
     assert {name: written[name] for name in original} == original
     assert json.loads((tmp_path / "exported" / "tokenizer_config.json").read_text())["eos_token"] == "<|im_end|>"
+
+
+def test_gguf_export_is_read_again(source: Path, bundle: Path, tmp_path: Path) -> None:
+    expected = read_source(source)
+    assert run(["lm", "export", str(bundle), "-o", str(tmp_path / "a.gguf")]) == 0
+    found = read_source(tmp_path / "a.gguf")
+    assert all(np.array_equal(found.weights[name], array) for name, array in expected.weights.items())
+    assert run(["lm", "export", str(bundle), "-o", str(tmp_path / "b"), "--format", "gguf", "--dtype", "float16"]) == 0
+    halved = read_source(tmp_path / "b").weights
+    np.testing.assert_array_equal(halved["embedding"], expected.weights["embedding"].astype(np.float16))
+    np.testing.assert_array_equal(halved["norm.weight"], expected.weights["norm.weight"])
+    assert run(["lm", "export", str(bundle), "-o", str(tmp_path / "b")]) == 2
 
 
 def test_changed_weights_are_refused(bundle: Path, tmp_path: Path) -> None:
