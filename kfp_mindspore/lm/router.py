@@ -200,7 +200,7 @@ class Router:
         for url in rank_replicas(key, healthy):
             target = f"{url}{request.url.path}{query}"
             upstream = self._client.build_request(request.method, target, headers=headers, content=content)
-            opening, gone = asyncio.create_task(self._open(upstream)), asyncio.create_task(request.receive())
+            opening, gone = asyncio.create_task(self._open(upstream)), asyncio.ensure_future(request.receive())
             try:
                 await asyncio.wait({opening, gone}, return_when=asyncio.FIRST_COMPLETED)
                 if not opening.done():
