@@ -110,13 +110,13 @@ def read_step(directory: Path) -> float:
 
 
 def summarise(directory: Path, started: float) -> dict[str, float]:
-    """Return the seconds from the start to the first step, from the kill to the next one, of a step and of a report."""
+    """Return seconds: start to first step, kill to next step, a step, a report."""
     steps = [float(line) for line in (directory / "steps").read_text().split()]
     killed = float((directory / "killed").read_text())
     # Rank 0 may have begun a step while rank 1 died.
     after = [later for earlier, later in itertools.pairwise(steps) if later > killed and later - earlier > 1]
     step = read_step(directory)
-    # A report, with the epoch's end, is between the last step of an epoch and the first of the next.
+    # A report, with the epoch's end, lies between two epochs' steps.
     report = steps[STEPS] - steps[STEPS - 1] - step
     return {"start": steps[0] - started, "recovery": after[0] - killed, "step": step, "report": report}
 

@@ -13,25 +13,26 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import mindspore
 import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle, Signature, write_bundle
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
 from kfp_mindspore.lm.embedding import write_embedding_model
 from kfp_mindspore.lm.network import Decoder, compute_rotations, list_weights
-from kfp_mindspore.lm.runner import NETWORK_FILE, CausalRunner, read_network
+from kfp_mindspore.lm.network_files import TOKENIZER_FILE, write_network
+from kfp_mindspore.lm.runner import CausalRunner, read_network
 from kfp_mindspore.lm.sources.bert import is_bert, read_bert
 from kfp_mindspore.lm.sources.gguf import read_gguf
 from kfp_mindspore.lm.sources.huggingface import read_huggingface
 from kfp_mindspore.lm.sources.model import SourceModel
+from kfp_mindspore.lm.template import TEMPLATE_FILE
 
 KIND = "causal-lm"
-PROMPTS_FILE = "prompts.npz"
+GENERATION_FILE = "generation.json"
 _PROMPTS = ("The capital of France is", "def add(a, b):")
 _GREEDY = 8
 _TOLERANCE = 1e-5
@@ -58,7 +59,7 @@ def read_source(source: Path) -> SourceModel:
 def import_model(source: Path, bundle: Path) -> float:
     """Write a published model as a bundle.
 
-    A directory of BERT becomes a bundle of the kind `embedding`, see `kfp_mindspore.lm.embedding`.
+    A BERT directory becomes an `embedding` bundle, see `kfp_mindspore.lm.embedding`.
 
     Args:
         source: A Hugging Face directory or a GGUF file.
@@ -115,7 +116,6 @@ def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:
     Raises:
         KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
     """
-    from safetensors.numpy import save_file
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(model.tokenizer)
@@ -126,18 +126,11 @@ def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:
             f"{subject}: a graph's logits must differ by at most {_TOLERANCE} from the full forward pass, "
             f"got {difference:.1e} of the largest logit"
         )
-    with write_bundle(bundle) as writer:
-        directory = writer.directory
-        (directory / NETWORK_FILE).write_text(json.dumps(model.config.to_dict(), indent=2))
-        save_file({name: np.ascontiguousarray(model.weights[name]) for name in model.weights}, directory / WEIGHTS_FILE)
-        (directory / "tokenizer.json").write_text(model.tokenizer)
-        if model.template:
-            (directory / "chat_template.jinja").write_text(model.template)
-        (directory / "generation.json").write_text(json.dumps(dict(model.generation), indent=2))
-        np.savez(directory / PROMPTS_FILE, **arrays)
-        metadata = {"kind": KIND, "architecture": model.architecture, "max_length": str(model.config.max_length)}
-        verified = {"samples": len(prompts), "max_abs_diff": difference, "tolerance": _TOLERANCE}
-        writer.sign(Signature((), (), mindspore.__version__, verified=verified, metadata=metadata))
+    texts = {GENERATION_FILE: json.dumps(dict(model.generation), indent=2)}
+    if model.template:
+        texts[TEMPLATE_FILE] = model.template
+    verified = {"samples": len(prompts), "max_abs_diff": difference, "tolerance": _TOLERANCE}
+    write_network(bundle, model, kind=KIND, prompts=arrays, verified=verified, texts=texts)
     return difference
 
 
@@ -155,13 +148,13 @@ def read_model(bundle: Path) -> SourceModel:
         found = opened.signature.metadata.get("kind")
         raise UserError(f"{bundle}: metadata.kind: must be {KIND}, got {found or 'none'}")
     config, weights = read_network(bundle)
-    template = bundle / "chat_template.jinja"
+    template = bundle / TEMPLATE_FILE
     return SourceModel(
         config,
         weights,
-        (bundle / "tokenizer.json").read_text(),
+        (bundle / TOKENIZER_FILE).read_text(),
         template.read_text() if template.is_file() else "",
-        json.loads((bundle / "generation.json").read_text()),
+        json.loads((bundle / GENERATION_FILE).read_text()),
         opened.signature.metadata["architecture"],
     )
 

@@ -9,20 +9,18 @@ signature.json        digests over all, see kfp_mindspore.formats.bundle
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import mindspore
 import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError
-from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle, Signature, write_bundle
+from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.encoder import Encoder, EncoderConfig, list_encoder_weights
-from kfp_mindspore.lm.runner import NETWORK_FILE
+from kfp_mindspore.lm.network_files import TOKENIZER_FILE, read_network_files, write_network
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from kfp_mindspore.lm.sources.bert import SourceEncoder
 
 KIND = "embedding"
-PROMPTS_FILE, TOKENIZER_FILE = "prompts.npz", "tokenizer.json"
 BATCHES = (1, 8, 32)
 _LENGTHS = (32, 128)
 _TEXTS = ("The capital of France is Paris.", "How do I bake bread without yeast at home, and how long does it take?")
@@ -58,7 +55,7 @@ class EncoderRunner:
         self._encoder = Encoder(config)
 
     def fit_length(self, length: int) -> int:
-        """Return the length of the graph for a sequence of `length` tokens."""
+        """Return the graph length for a sequence of `length` tokens."""
         return next(size for size in self.lengths if size >= length)
 
     def fit_batch(self, count: int) -> int:
@@ -163,7 +160,6 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
     Raises:
         KfpMindSporeError: It is more than 1e-5.
     """
-    from safetensors.numpy import save_file
     from tokenizers import Tokenizer
 
     tokenizer, runner = Tokenizer.from_str(model.tokenizer), EncoderRunner(model.config, model.weights)
@@ -184,15 +180,8 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
             f"{subject}: a padded graph's embeddings must differ by at most {_TOLERANCE} from the exact one's, "
             f"got {difference:.1e} of the largest feature"
         )
-    with write_bundle(bundle) as writer:
-        directory = writer.directory
-        (directory / NETWORK_FILE).write_text(json.dumps(model.config.to_dict(), indent=2))
-        save_file({name: np.ascontiguousarray(model.weights[name]) for name in model.weights}, directory / WEIGHTS_FILE)
-        (directory / TOKENIZER_FILE).write_text(model.tokenizer)
-        np.savez(directory / PROMPTS_FILE, **arrays)
-        metadata = {"kind": KIND, "architecture": model.architecture, "max_length": str(model.config.max_length)}
-        verified = {"samples": len(sequences), "max_abs_diff": difference, "tolerance": _TOLERANCE}
-        writer.sign(Signature((), (), mindspore.__version__, verified=verified, metadata=metadata))
+    verified = {"samples": len(sequences), "max_abs_diff": difference, "tolerance": _TOLERANCE}
+    write_network(bundle, model, kind=KIND, prompts=arrays, verified=verified)
     return difference
 
 
@@ -205,23 +194,7 @@ def load(directory: Path) -> EncoderRunner:
     Raises:
         CorruptBundleError: Its configuration or weights are not readable; the message names the file.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    file = directory / NETWORK_FILE
-    try:
-        config = EncoderConfig(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise CorruptBundleError(f"{file}: not readable: {error}") from None
-    file = directory / WEIGHTS_FILE
-    try:
-        weights = load_file(file)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise CorruptBundleError(f"{file}: not readable: {error}") from None
-    for name, shape in list_encoder_weights(config).items():
-        found = weights[name].shape if name in weights else "nothing"
-        if found != shape:
-            raise CorruptBundleError(f"{file}: {name}: shape must be {shape}, got {found}")
+    config, weights = read_network_files(directory, EncoderConfig, list_encoder_weights)
     runner = EncoderRunner(config, weights)
     runner.compute([np.zeros(1, np.int32)])
     return runner

@@ -98,7 +98,7 @@ def evaluate(
 ) -> LanguageEvaluation:
     """Evaluate a language model on examples that it was not trained on.
 
-    The perplexity is that of the answers' tokens. The other metrics are those of greedy answers to the first examples
+    The perplexity counts the answers' tokens. The other metrics compare greedy answers with the first examples
     with a prompt.
 
     Args:

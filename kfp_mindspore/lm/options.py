@@ -1,4 +1,4 @@
-"""Options of fine-tuning and of evaluation."""
+"""Fine-tuning and evaluation options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FinetuneOptions:
         held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
         max_examples: Training examples to use; 0 for all.
         chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
-        seed: Seed of the adapter's initial values and of the order.
+        seed: Seed for the adapter's initial values and the order.
 
     Raises:
         ValidationError: A value is invalid; the message names each field.

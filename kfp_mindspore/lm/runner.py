@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import CorruptBundleError, UserError
-from kfp_mindspore.formats.bundle import WEIGHTS_FILE
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.adapters import AdapterFactors
 from kfp_mindspore.lm.finetune import read_adapter
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
+from kfp_mindspore.lm.network_files import read_network_files
 
-NETWORK_FILE = "network.json"
 BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (16, 64)
 _LEAST_LENGTH = 256
@@ -256,21 +254,4 @@ def read_network(directory: Path) -> tuple[DecoderConfig, dict[str, NDArray[np.f
     Raises:
         CorruptBundleError: A file is not readable, or the weights do not fit the configuration.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    file = directory / NETWORK_FILE
-    try:
-        config = DecoderConfig(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise CorruptBundleError(f"{file}: not readable: {error}") from None
-    file = directory / WEIGHTS_FILE
-    try:
-        weights = load_file(file)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise CorruptBundleError(f"{file}: not readable: {error}") from None
-    for name, shape in list_weights(config).items():
-        found = weights[name].shape if name in weights else "nothing"
-        if found != shape:
-            raise CorruptBundleError(f"{file}: {name}: shape must be {shape}, got {found}")
-    return config, weights
+    return read_network_files(directory, DecoderConfig, list_weights)

@@ -103,8 +103,7 @@ def finetune_model(
     from kfp_mindspore.lm.options import FinetuneOptions
 
     checked = FinetuneOptions(**options)
-    if bool(data) == (dataset is not None):
-        raise UserError("data: give either a name, path or URI, or the input dataset, got both or none")
+    source = _choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.lm.tuning import finetune
 
@@ -112,7 +111,7 @@ def finetune_model(
     folder.mkdir(parents=True, exist_ok=True)
     result = finetune(
         Path(model.path),
-        data if dataset is None else str(find_examples(Path(dataset.path))),
+        source,
         Path(tuned.path),
         checked,
         adapter=folder,
@@ -155,12 +154,10 @@ def evaluate_model(
     from kfp_mindspore.lm.options import EvaluationOptions
 
     checked = EvaluationOptions(**options)
-    if bool(data) == (dataset is not None):
-        raise UserError("data: give either a name, path or URI, or the input dataset, got both or none")
+    source = _choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.lm.evaluation import BASE, TUNED, evaluate
 
-    source = data if dataset is None else str(find_examples(Path(dataset.path)))
     result = evaluate(Path(model.path), source, checked, base=None if base is None else Path(base.path))
     for name, value in result.scores[TUNED].items():
         metrics.log_metric(name, value)
@@ -204,3 +201,9 @@ def find_examples(path: Path) -> Path:
     if len(found) != 1:
         raise UserError(f"{path}: must have one file *.jsonl, found {len(found)}")
     return found[0]
+
+
+def _choose_source(data: str, dataset: dsl.Dataset | None) -> str:
+    if bool(data) == (dataset is not None):
+        raise UserError("data: give either a name, path or URI, or the input dataset, got both or none")
+    return data if dataset is None else str(find_examples(Path(dataset.path)))

@@ -32,7 +32,7 @@ def evaluate_language_model(
 
     Args:
         model: The bundle, such as finetune_language_model's output `tuned`.
-        metrics: The metrics, those of the base as `base.<metric>`, and the improvement.
+        metrics: The metrics, the base's as `base.<metric>`, and the improvement.
         report: HTML page with the metrics and the answers of both.
         base: The bundle that it was tuned from; optional, without it there is no gate.
         data: Path or URI of JSON lines; empty for `dataset`.

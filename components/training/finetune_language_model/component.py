@@ -54,7 +54,7 @@ def finetune_language_model(
         held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
         max_examples: Training examples to use; 0 for all.
         chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
-        seed: Seed of the adapter's initial values and of the order.
+        seed: Seed for the adapter's initial values and the order.
 
     Returns:
         perplexity: Of the held-out answers, with the final weights.

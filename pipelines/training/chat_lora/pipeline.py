@@ -42,7 +42,7 @@ def chat_lora(
         max_examples: Training examples to use; 0 for all.
         metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
         min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
-        seed: Seed of the adapter's initial values and of the order.
+        seed: Seed for the adapter's initial values and the order.
         service_name: Name for the service and for the model in requests.
         namespace: Service namespace; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.

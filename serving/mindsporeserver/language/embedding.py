@@ -50,7 +50,7 @@ class EmbeddingRunner(Protocol):
     lower_case: bool
 
     def fit_length(self, length: int) -> int:
-        """Return the length of the graph for a sequence of `length` tokens."""
+        """Return the graph length for a sequence of `length` tokens."""
 
     def fit_batch(self, count: int) -> int:
         """Return how many of `count` sequences the next graph computes."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -187,6 +188,19 @@ class LanguageRoutes:
             return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
         if route != "embeddings":
             raise LanguageError(f"model: {model.name!r} is an embedding model; send POST embeddings", "model")
+        async with self._record(model, scope) as (_, deadline):
+            sequences, is_base64 = await self._prepare(model.encode_inputs, fields)
+            return await model.embed(sequences, deadline, is_base64=is_base64)
+
+    @contextlib.asynccontextmanager
+    async def _record(
+        self, model: LanguageModel | EmbeddingModel, scope: dict[str, Any]
+    ) -> AsyncIterator[tuple[Connection | None, float | None]]:
+        """Record a request, and cancel it with its connection; yield the connection and the deadline.
+
+        Raises:
+            RequestError: The request has failed.
+        """
         record = self._state.telemetry.start("openai", model)
         headers = dict(scope["headers"])
         record.request_id = headers.get(b"x-request-id", b"").decode("latin-1")
@@ -196,9 +210,7 @@ class LanguageRoutes:
                 connection.task = asyncio.current_task()
                 if connection.is_lost:
                     raise ClientGoneError
-            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
-            sequences, is_base64 = await self._prepare(model.encode_inputs, fields)
-            response = await model.embed(sequences, deadline, is_base64=is_base64)
+            yield connection, read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
         except asyncio.CancelledError:
             gone = connection is not None and connection.is_lost
             error: RequestError = ClientGoneError() if gone else ShuttingDownError()
@@ -209,7 +221,7 @@ class LanguageRoutes:
             error = InternalError(crash)
         else:
             record.finish()
-            return response
+            return
         finally:
             if connection is not None:
                 connection.task = None
@@ -235,57 +247,35 @@ class LanguageRoutes:
         *,
         is_chat: bool,
     ) -> dict[str, Any] | None:
-        record = self._state.telemetry.start("openai", model)
-        headers = dict(scope["headers"])
-        record.request_id = headers.get(b"x-request-id", b"").decode("latin-1")
-        connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
         events = _EventStream(send, closes=self._state.is_draining)
         try:
-            if connection is not None:
-                connection.task = asyncio.current_task()
-                if connection.is_lost:
-                    raise ClientGoneError
-            parse = parse_chat if is_chat else parse_completion
-            request = parse(fields, model.vocabulary.size, model.defaults)
-            overflow = connection.transport.abort if connection is not None and request.is_stream else None
-            stream = AnswerStream(overflow)
-            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
-            answers, parsers = await self._prepare(model.build_answers, request, adapter, stream, deadline)
-            builder = ResponseBuilder(request, answers, model.vocabulary, parsers)
-            model.scheduler.submit(answers)
-            unfinished = len(answers)
-            try:
-                while unfinished:
-                    deltas = await stream.read()
-                    unfinished -= sum(delta.finish is not None for delta in deltas)
-                    chunks = [chunk for delta in deltas if (chunk := builder.add(delta)) is not None]
-                    if request.is_stream:
-                        await events.write(b"".join(map(encode_event, chunks)))
-            finally:
-                model.scheduler.cancel(answers)
-            if not request.is_stream:
-                record.finish()
-                return builder.build()
-            usage = encode_event(builder.build_usage_chunk()) if request.include_usage else b""
-            await events.write(usage + DONE, is_last=True)
-            record.finish()
-            return None
-        except asyncio.CancelledError:
-            gone = connection is not None and connection.is_lost
-            error: RequestError = ClientGoneError() if gone else ShuttingDownError()
-        except RequestError as refused:
-            error = refused
-        except Exception as crash:
-            logger.exception("%s failed", scope["path"])
-            error = InternalError(crash)
-        finally:
-            if connection is not None:
-                connection.task = None
-        record.fail(error)
-        if not events.is_begun:
-            raise error
-        if not isinstance(error, ClientGoneError):
-            await events.write(encode_event(describe_error(error)), is_last=True)
+            async with self._record(model, scope) as (connection, deadline):
+                parse = parse_chat if is_chat else parse_completion
+                request = parse(fields, model.vocabulary.size, model.defaults)
+                overflow = connection.transport.abort if connection is not None and request.is_stream else None
+                stream = AnswerStream(overflow)
+                answers, parsers = await self._prepare(model.build_answers, request, adapter, stream, deadline)
+                builder = ResponseBuilder(request, answers, model.vocabulary, parsers)
+                model.scheduler.submit(answers)
+                unfinished = len(answers)
+                try:
+                    while unfinished:
+                        deltas = await stream.read()
+                        unfinished -= sum(delta.finish is not None for delta in deltas)
+                        chunks = [chunk for delta in deltas if (chunk := builder.add(delta)) is not None]
+                        if request.is_stream:
+                            await events.write(b"".join(map(encode_event, chunks)))
+                finally:
+                    model.scheduler.cancel(answers)
+                if not request.is_stream:
+                    return builder.build()
+                usage = encode_event(builder.build_usage_chunk()) if request.include_usage else b""
+                await events.write(usage + DONE, is_last=True)
+        except RequestError as error:
+            if not events.is_begun:
+                raise
+            if not isinstance(error, ClientGoneError):
+                await events.write(encode_event(describe_error(error)), is_last=True)
         return None
 
 
