@@ -16,8 +16,8 @@ _WEIGHTS = ("qkv", "out")
 class AdapterFactors:
     """Factors of all adapters, padded to one rank with zeros.
 
-    A layer has four arrays: of `qkv` and of `out` the factors A (parts * count * rank, inputs) and B (outputs,
-    parts * count * rank), where `qkv` has three parts. A row's product with A is masked outside its own adapter, so
+    A layer has four arrays: the factors A (parts * count * rank, inputs) and B (outputs, parts * count * rank) for
+    `qkv`, with three parts, and for `out`. A row's product with A is masked outside its own adapter, so
     that two products serve all adapters and a row without one gets zeros.
 
     Args:

@@ -176,7 +176,7 @@ def encode_example(
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line numbers and objects of a file of JSON lines; blank lines are left out.
+    """Yield each JSON line's number and object; blank lines are left out.
 
     Raises:
         ValidationError: A line is no JSON object; the message has its number.

@@ -98,8 +98,8 @@ def evaluate(
 ) -> LanguageEvaluation:
     """Evaluate a language model on examples that it was not trained on.
 
-    The perplexity counts the answers' tokens. The other metrics compare greedy answers with the first examples
-    with a prompt.
+    The perplexity counts the answers' tokens. The other metrics compare greedy answers to the first
+    prompts with their references.
 
     Args:
         bundle: The model's bundle.

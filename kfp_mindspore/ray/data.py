@@ -12,32 +12,31 @@ import math
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import ray
 from ray.data import DataContext
 
 from kfp_mindspore import events
-from kfp_mindspore.data.columns import Features, build_features, check_missing, drop_incomplete, fill_missing
+from kfp_mindspore.data.columns import Features
 from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.data.preprocessing import build_given, fit_preprocessing, get_max_pixels
-from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields, resolve_roles
-from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
+from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields
+from kfp_mindspore.data.sources.base import Source, SourceRequest
 from kfp_mindspore.data.sources.formats import recognise_format
-from kfp_mindspore.data.sources.images import list_images
-from kfp_mindspore.data.sources.tables import read_batches
-from kfp_mindspore.data.split import parse_mode, parse_names
+from kfp_mindspore.data.split import parse_mode
 from kfp_mindspore.data.targets import check_target, encode_target
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import SPLITS, Column, Dataset, write_shards
 from kfp_mindspore.formats.shards import compute_block_rows, decode_column, encode_columns, measure_row
 from kfp_mindspore.formats.tensors import BYTES, is_ragged
+from kfp_mindspore.ray.blocks import BlockReader, Bounds, list_bounds, mix_hashes, open_source
 from kfp_mindspore.ray.job import connect
+from kfp_mindspore.ray.statistics import MAX_VALUES, Findings, Lowest, Moments, list_values, select_lowest
 from kfp_mindspore.transform.categories import OneHot, Vocabulary
 from kfp_mindspore.transform.images import DecodeImage, Resize, check_image
 from kfp_mindspore.transform.lists import Pad
@@ -52,279 +51,11 @@ FORMATS = ("parquet", "csv", "jsonl", "images")
 _HINT = "Engine ray reads a path or a URI such as s3://…; named data sets are for engine memory."
 _BLOCK_BYTES = 16 << 20
 _SAMPLE_ROWS = 1000
-# More different texts are no categories; they need a Tokenize step with values.
-_MAX_VALUES = 10_000
 _CLASSES = 20
 # Samples whose times or numbers stand for all of a larger set, and hashes kept of each class.
 _QUANTILE_ROWS = 1 << 16
 _MEDIAN_ROWS = 1 << 14
 _CLASS_ROWS = 1 << 12
-
-
-@dataclass
-class _Moments:
-    """Values that are not missing, by field: count, mean, squared deviations, least and greatest.
-
-    Parts are merged by Chan's formulas.
-    """
-
-    count: NDArray[Any]
-    mean: NDArray[Any]
-    squares: NDArray[Any]
-    least: NDArray[Any]
-    greatest: NDArray[Any]
-
-    @classmethod
-    def measure(cls, array: NDArray[Any]) -> _Moments:
-        rows = array.astype(np.float64) if array.ndim == 2 else array.reshape(-1, 1).astype(np.float64)
-        known = ~np.isnan(rows)
-        count = known.sum(axis=0)
-        mean = np.where(known, rows, 0).sum(axis=0) / np.maximum(count, 1)
-        squares = np.where(known, (rows - mean) ** 2, 0).sum(axis=0)
-        least, greatest = np.where(known, rows, np.inf).min(axis=0), np.where(known, rows, -np.inf).max(axis=0)
-        return cls(count, mean, squares, least, greatest)
-
-    def merge(self, other: _Moments) -> _Moments:
-        count = self.count + other.count
-        share = other.count / np.maximum(count, 1)
-        delta = other.mean - self.mean
-        squares = self.squares + other.squares + delta**2 * self.count * share
-        least, greatest = np.minimum(self.least, other.least), np.maximum(self.greatest, other.greatest)
-        return _Moments(count, self.mean + delta * share, squares, least, greatest)
-
-    def describe(self, column: Column) -> dict[str, Any]:
-        found = {
-            "min": self.least,
-            "max": self.greatest,
-            "mean": self.mean,
-            "std": np.sqrt(self.squares / self.count),
-        }
-        return {key: value.tolist() if len(column.shape) == 1 else float(value[0]) for key, value in found.items()}
-
-
-@dataclass
-class _Lowest:
-    """The values with the lowest keys of all that were seen: with hashes as keys, a uniform sample.
-
-    Args:
-        size: Most values that are kept.
-        count: Values that were seen.
-        keys: The kept values' keys.
-        values: The kept values, with shape (N, …).
-    """
-
-    size: int
-    count: int
-    keys: NDArray[np.uint64]
-    values: NDArray[Any]
-
-    @classmethod
-    def select(cls, size: int, keys: NDArray[np.uint64], values: NDArray[Any]) -> _Lowest:
-        chosen = np.argsort(keys, kind="stable")[:size]
-        return cls(size, len(keys), keys[chosen], values[chosen])
-
-    def merge(self, other: _Lowest) -> _Lowest:
-        keys, values = np.concatenate([self.keys, other.keys]), np.concatenate([self.values, other.values])
-        return dataclasses.replace(_Lowest.select(self.size, keys, values), count=self.count + other.count)
-
-
-@dataclass(frozen=True)
-class _Bounds:
-    """What decides on a sample besides its own values; keys below a bound are inside.
-
-    Args:
-        limits: Bound of the kept samples by split; -1 for a source without splits of its own.
-        times: First time of the validation and of the test split.
-        classes: Bounds of the test split, and of test and validation, by class.
-    """
-
-    limits: Mapping[int, np.uint64] = field(default_factory=dict)
-    times: tuple[Any, Any] | None = None
-    classes: Mapping[Any, tuple[np.uint64, np.uint64]] | None = None
-
-
-@dataclass
-class _Findings:
-    """What the first pass finds, in one block or in all."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    moments: dict[str, _Moments] = field(default_factory=dict)
-    values: dict[str, set[Any]] = field(default_factory=dict)
-    columns: dict[str, Column] = field(default_factory=dict)
-    dropped: int = 0
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    modes: set[str] = field(default_factory=set)
-    lowest: dict[str, _Lowest] = field(default_factory=dict)
-
-    def merge(self, other: _Findings) -> None:
-        self.counts += other.counts
-        self.dropped += other.dropped
-        self.sizes += other.sizes
-        self.modes |= other.modes
-        for name, moments in other.moments.items():
-            self.moments[name] = self.moments[name].merge(moments) if name in self.moments else moments
-        for name, lowest in other.lowest.items():
-            self.lowest[name] = self.lowest[name].merge(lowest) if name in self.lowest else lowest
-        for name, values in other.values.items():
-            known_values = self.values.setdefault(name, set())
-            known_values.update(values)
-            if len(known_values) > _MAX_VALUES and isinstance(next(iter(known_values)), bytes):
-                raise UserError(f"{name}: has more than {_MAX_VALUES} different values, which are no categories")
-        for name, column in other.columns.items():
-            known = self.columns.setdefault(name, column)
-            if column != known:
-                # An integer column may fit int32 in one block only.
-                dtype = (
-                    np.promote_types(known.dtype, column.dtype).name if BYTES not in (known.dtype, column.dtype) else ""
-                )
-                if not dtype or known.shape != column.shape:
-                    raise UserError(
-                        f"{name}: must have one type and shape, got {known.dtype} {known.shape} and "
-                        f"{column.dtype} {column.shape}"
-                    )
-                self.columns[name] = dataclasses.replace(known, dtype=dtype)
-
-    def fill(self, columns: list[Column], rule: str) -> dict[str, list[float]]:
-        """Return the fields' means or medians by column, and count them as the missing values."""
-        filled = {}
-        for column in columns:
-            moments = self.moments.get(column.name)
-            if moments is None or np.dtype(column.dtype).kind != "f":
-                continue
-            values = moments.mean
-            if rule == "median":
-                rows = self.lowest[column.name].values
-                known = [one[~np.isnan(one)] for one in rows.reshape(len(rows), -1).T]
-                values = np.array([np.median(one) if len(one) else 0.0 for one in known])
-            missing = self.counts["train"] - moments.count
-            self.moments[column.name] = moments.merge(_Moments(missing, values, 0 * values, values, values))
-            filled[column.name] = values.tolist()
-        return filled
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A block's samples that are kept.
-
-    Args:
-        source: Their fields.
-        roles: The fields' roles.
-        features: The feature columns.
-        splits: Indexes into SPLITS.
-        hashes: The hashes that split them.
-        keys: Hashes that do not depend on the split.
-    """
-
-    source: Source
-    roles: Roles
-    features: Features
-    splits: NDArray[np.int8]
-    hashes: NDArray[np.uint64]
-    keys: NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """How a worker reads a block: the fields, their roles and the samples' splits.
-
-    Args:
-        where: File and format, for messages.
-        request: The needed fields.
-        options: The load's options.
-        is_images: Whether the blocks have image files and their paths.
-        has_splits: Whether the paths of image files name the splits.
-        bounds: What the passes before have found.
-    """
-
-    where: str
-    request: SourceRequest
-    options: DatasetOptions
-    is_images: bool = False
-    has_splits: bool = False
-    bounds: _Bounds = _Bounds()
-
-    def read(self, table: Any) -> _Block | None:
-        """Return a block's samples, or None when the limit keeps none of them."""
-        options = self.options
-        source, roles, hashes, given = self.read_fields(table)
-        keys = _mix(hashes)
-        if options.limit and self.bounds.limits:
-            groups = np.full(len(source), -1, np.int8) if given is None else given
-            kept = np.ones(len(source), bool)
-            for split, bound in self.bounds.limits.items():
-                kept &= (groups != split) | (keys < bound)
-            if not kept.any():
-                return None
-            source.columns = {name: array[kept] for name, array in source.columns.items()}
-            hashes, keys, given = hashes[kept], keys[kept], None if given is None else given[kept]
-        splits = self._split(source, roles, hashes) if given is None else given
-        features = build_features(source, roles)
-        if not isinstance(options.missing, str):
-            fill_missing(features.columns, {"train": features.arrays}, options.missing)
-        return _Block(source, roles, features, splits, hashes, keys)
-
-    def read_fields(self, table: Any) -> tuple[Source, Roles, NDArray[np.uint64], NDArray[np.int8] | None]:
-        """Return a block's fields, their roles, each sample's hash, and its split where the source has splits.
-
-        The hash is that of the group, else of the ids, else of features and target.
-        """
-        options = self.options
-        kind, order = parse_mode(options.split) if options.split else ("random", "")
-        source = self._read_source(table)
-        roles = resolve_roles(
-            source,
-            target=list(options.target),
-            weight=options.weight,
-            ids=options.ids,
-            order=order,
-            features=options.features,
-            inputs=options.inputs,
-        )
-        missing = check_missing(source, roles, options.missing)
-        if missing and options.missing == "drop":
-            drop_incomplete(source, missing)
-        fields = [roles.order] if kind == "group" else roles.ids or (*roles.target, *roles.list_features())
-        hashes = np.zeros(len(source), np.uint64)
-        for name in fields:
-            hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + _hash(source.columns[name], options.seed)
-        given = parse_names(source.columns[roles.order]) if kind == "column" else source.splits
-        return source, roles, hashes, given
-
-    def _read_source(self, table: Any) -> Source:
-        if not self.is_images:
-            exact = self.request.exact | {name for name in table.column_names if name.lower() in TARGETS}
-            names = [
-                name
-                for name in table.column_names
-                if self.request.fields is None or name in self.request.fields | exact
-            ]
-            table = table.select(names)
-            return read_batches("Ray", self.where, table.schema, table.to_batches(), self.request, exact)
-        paths = [Path(path) for path in table.column("path").to_pylist()]
-        contents = np.empty(len(paths), object)
-        contents[:] = table.column("bytes").to_pylist()
-        labels = np.empty(len(paths), object)
-        labels[:] = [path.parent.name.encode() for path in paths]
-        splits = None
-        if self.has_splits:
-            splits = np.array([SPLITS.index(path.parent.parent.name) for path in paths], np.int8)
-        steps = (DecodeImage(column="image"), Resize((1, 1), column="image"))
-        columns = {"image": contents, "label": labels}
-        return Source("images", self.where, columns, ("label",), task="classification", splits=splits, steps=steps)
-
-    def _split(self, source: Source, roles: Roles, hashes: NDArray[np.uint64]) -> NDArray[np.int8]:
-        """Assign samples by their hashes, or by their times."""
-        bounds = self.bounds
-        if bounds.times is not None:
-            times = source.columns[roles.order]
-            return np.where(times >= bounds.times[1], 2, np.where(times >= bounds.times[0], 1, 0)).astype(np.int8)
-        test, both = _list_bounds(self.options)
-        lowest, low = np.full(len(source), test), np.full(len(source), both)
-        if bounds.classes is not None:
-            classes = source.columns[roles.target[0]]
-            for value in set(classes.tolist()):
-                lowest[classes == value], low[classes == value] = bounds.classes[value]
-        return np.where(hashes < lowest, 2, np.where(hashes < low, 1, 0)).astype(np.int8)
 
 
 def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | None = None, **changes: Any) -> Dataset:
@@ -367,7 +98,7 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
             raise UserError(
                 f"{path}: engine ray reads {', '.join(FORMATS)}, got {kind}", hint="Load it with engine memory."
             )
-        read = _open(path, kind, options.seed)
+        read = open_source(path, kind, options.seed)
         if not ray.is_initialized():
             connect(log_to_driver=False)
         context = DataContext.get_current()
@@ -395,9 +126,9 @@ def _load(
 ) -> Dataset:
     has_splits = kind == "images" and {one.name for one in path.iterdir() if one.is_dir()} <= set(SPLITS)
     report: dict[str, Any] = {"engine": "ray", "missing_rule": options.missing}
-    reader = _Reader(f"{path.name} ({kind})", request, options, kind == "images", has_splits)
+    reader = BlockReader(f"{path.name} ({kind})", request, options, kind == "images", has_splits)
     reader = _survey(read, reader, report)
-    findings = _Findings()
+    findings = Findings()
     sample: Arrays | None = None
     first: tuple[Source, Features] | None = None
     for part, block in _run(read, _Inspect(reader)):
@@ -486,7 +217,7 @@ class _Guard:
         return pyarrow.table({"found": [pickle.dumps(found)]})
 
 
-def _survey(read: Callable[[], Any], reader: _Reader, report: dict[str, Any]) -> _Reader:
+def _survey(read: Callable[[], Any], reader: BlockReader, report: dict[str, Any]) -> BlockReader:
     """Return the reader with the bounds that its limit and its split need, a pass for each."""
     options = reader.options
     kind = parse_mode(options.split)[0] if options.split else ""
@@ -494,7 +225,7 @@ def _survey(read: Callable[[], Any], reader: _Reader, report: dict[str, Any]) ->
         found = _collect(read, _Survey(reader, "limit", options.limit + 1))
         limits = {split: lowest.keys[-1] for split, lowest in found.items() if lowest.count > options.limit}
         report |= {"limit": options.limit, "samples": sum(lowest.count for lowest in found.values())}
-        reader = dataclasses.replace(reader, bounds=_Bounds(limits))
+        reader = dataclasses.replace(reader, bounds=Bounds(limits))
     if kind == "time":
         (times,) = _collect(read, _Survey(reader, kind, _QUANTILE_ROWS)).values()
         values = sorted(times.values.tolist())
@@ -508,21 +239,21 @@ def _survey(read: Callable[[], Any], reader: _Reader, report: dict[str, Any]) ->
     return reader
 
 
-def _collect(read: Callable[[], Any], survey: _Survey) -> dict[Any, _Lowest]:
-    found: dict[Any, _Lowest] = {}
+def _collect(read: Callable[[], Any], survey: _Survey) -> dict[Any, Lowest]:
+    found: dict[Any, Lowest] = {}
     for part in _run(read, survey):
         for group, lowest in part.items():
             found[group] = found[group].merge(lowest) if group in found else lowest
-        if len(found) > _MAX_VALUES:
-            raise UserError(f"split: the target has more than {_MAX_VALUES} different values, which are no classes")
+        if len(found) > MAX_VALUES:
+            raise UserError(f"split: the target has more than {MAX_VALUES} different values, which are no classes")
     return found
 
 
-def _bound_class(lowest: _Lowest, options: DatasetOptions) -> tuple[np.uint64, np.uint64]:
+def _bound_class(lowest: Lowest, options: DatasetOptions) -> tuple[np.uint64, np.uint64]:
     """Return a class's bounds: exact for a class that is kept whole or whose held samples are."""
     test = round(options.test_fraction * lowest.count)
     both = test + round(options.validation_fraction * lowest.count)
-    default = _list_bounds(options)
+    default = list_bounds(options)
     one, other = (
         lowest.keys[count] if count < len(lowest.keys) else bound
         for count, bound in zip((test, both), default, strict=True)
@@ -530,31 +261,25 @@ def _bound_class(lowest: _Lowest, options: DatasetOptions) -> tuple[np.uint64, n
     return one, other
 
 
-def _list_bounds(options: DatasetOptions) -> tuple[np.uint64, np.uint64]:
-    """Return the hashes below which a sample is in the test split, and in test or validation."""
-    both = options.test_fraction + options.validation_fraction
-    return np.uint64(int(options.test_fraction * 2**53) << 11), np.uint64(int(both * 2**53) << 11)
-
-
 @dataclass(frozen=True)
 class _Survey:
     """A pass that finds the lowest keys: of kept samples for a limit, of all samples for times, or of each class."""
 
-    reader: _Reader
+    reader: BlockReader
     kind: str
     size: int
 
-    def __call__(self, table: Any) -> dict[Any, _Lowest]:
+    def __call__(self, table: Any) -> dict[Any, Lowest]:
         if self.kind == "limit":
             source, _, hashes, given = self.reader.read_fields(table)
-            keys = _mix(hashes)
+            keys = mix_hashes(hashes)
             groups = np.full(len(source), -1) if given is None else given
-            return {group: _select(self.size, keys, keys, groups == group) for group in set(groups.tolist())}
+            return {group: select_lowest(self.size, keys, keys, groups == group) for group in set(groups.tolist())}
         block = self.reader.read(table)
         if block is None:
             return {}
         if self.kind == "time":
-            return {"": _Lowest.select(self.size, block.keys, block.source.columns[block.roles.order])}
+            return {"": Lowest.select(self.size, block.keys, block.source.columns[block.roles.order])}
         named = block.roles.target
         classes = block.source.columns[named[0]] if len(named) == 1 else np.empty((0, 0))
         if classes.ndim != 1 or classes.dtype.kind == "f":
@@ -563,20 +288,16 @@ class _Survey:
                 hint="Split at random: --split random.",
             )
         hashes = block.hashes
-        return {value: _select(self.size, hashes, hashes, classes == value) for value in set(classes.tolist())}
-
-
-def _select(size: int, keys: NDArray[np.uint64], values: NDArray[Any], chosen: NDArray[np.bool_]) -> _Lowest:
-    return _Lowest.select(size, keys[chosen], values[chosen])
+        return {value: select_lowest(self.size, hashes, hashes, classes == value) for value in set(classes.tolist())}
 
 
 @dataclass(frozen=True)
 class _Inspect:
     """The first pass over a block: findings, and a sample of its training split."""
 
-    reader: _Reader
+    reader: BlockReader
 
-    def __call__(self, table: Any) -> tuple[_Findings, Any] | None:
+    def __call__(self, table: Any) -> tuple[Findings, Any] | None:
         block = self.reader.read(table)
         if block is None:
             return None
@@ -584,7 +305,7 @@ class _Inspect:
         is_train = splits == 0
         # A limit leaves out samples too.
         dropped = 0 if self.reader.bounds.limits else len(table) - len(source)
-        found = _Findings(Counter(SPLITS[index] for index in splits.tolist()), dropped=dropped)
+        found = Findings(Counter(SPLITS[index] for index in splits.tolist()), dropped=dropped)
         arrays, columns = _arrange(source, roles, features)
         for column in columns:
             train = arrays[column.name][is_train]
@@ -597,11 +318,11 @@ class _Inspect:
             is_class = column.role == "target" and not column.shape and arrays[column.name].dtype.kind != "f"
             is_text = column.role == "feature" and column.dtype == BYTES and not column.shape
             if is_class or (is_text and not self.reader.is_images):
-                found.values[column.name] = set(_list_values(arrays[column.name] if column.role == "target" else train))
+                found.values[column.name] = set(list_values(arrays[column.name] if column.role == "target" else train))
             if column.dtype not in (BYTES, "bool") and len(column.shape) < 2:
-                found.moments[column.name] = _Moments.measure(train)
+                found.moments[column.name] = Moments.measure(train)
                 if self.reader.options.missing == "median" and train.dtype.kind == "f":
-                    found.lowest[column.name] = _select(_MEDIAN_ROWS, block.keys, arrays[column.name], is_train)
+                    found.lowest[column.name] = select_lowest(_MEDIAN_ROWS, block.keys, arrays[column.name], is_train)
         if self.reader.is_images:
             headers = [check_image(content, self.reader.request.max_pixels) for content in source.columns["image"]]
             found.sizes.update(header[:2] for header in headers)
@@ -618,7 +339,7 @@ class _Inspect:
 class _Convert:
     """The second pass over a block."""
 
-    reader: _Reader
+    reader: BlockReader
     columns: tuple[Column, ...]
     task: str
     values: tuple[Any, ...]
@@ -676,7 +397,7 @@ def _arrange(source: Source, roles: Roles, features: Features) -> tuple[Arrays, 
 
 
 def _resolve_target(
-    source: Source, findings: _Findings, options: DatasetOptions, features: Features, where: str
+    source: Source, findings: Findings, options: DatasetOptions, features: Features, where: str
 ) -> tuple[str, tuple[str, ...], tuple[Any, ...]]:
     """Return the task, the class names, and the classes' values in order."""
     target = next((column for column in findings.columns.values() if column.role == "target"), None)
@@ -744,56 +465,11 @@ def _check_options(options: DatasetOptions) -> None:
         raise ValidationError(errors, subject="load_dataset")
 
 
-def _open(path: Path, kind: str, seed: int) -> Callable[[], Any]:
-    """Return a function that reads the source from its start."""
-    data: Any = ray.data
-    if kind == "images":
-        folders = [folder for folder in path.rglob("*") if folder.is_dir()]
-        files = [str(file) for folder in sorted(folders) for file in list_images(folder)]
-        if not files:
-            raise UserError(f"{path}: has no images in class folders")
-        # Neighbours would be of one class.
-        order = np.random.default_rng(seed).permutation(len(files))
-        shuffled = [files[index] for index in order]
-        return lambda: data.read_binary_files(shuffled, include_paths=True)
-    suffixes = {"parquet": [".parquet", ".pq"], "csv": [".csv"], "jsonl": [".jsonl", ".ndjson"]}[kind]
-    files = [str(path)] if path.is_file() else sorted(str(file) for file in path.rglob("*") if file.suffix in suffixes)
-    if not files:
-        raise UserError(f"{path}: has no files {', '.join(suffixes)}")
-    read = {"parquet": data.read_parquet, "csv": data.read_csv, "jsonl": data.read_json}[kind]
-    options = {"lines": True} if kind == "jsonl" else {}
-    return lambda: read(files, **options)
-
-
-def _hash(array: NDArray[Any], seed: int) -> NDArray[Any]:
-    """Return a 64-bit hash a row that is the same in every process."""
-    rows = array
-    if array.ndim > 1 or is_ragged(array):
-        rows = np.empty(len(array), object)
-        rows[:] = [np.ascontiguousarray(row).tobytes() for row in array]
-    found: NDArray[Any] = pd.util.hash_array(rows, hash_key=f"{seed % 10**16:016}", categorize=False)
-    if rows.dtype != object:
-        # pandas mixes numbers without the key.
-        found = pd.util.hash_array((found ^ np.uint64(seed % 2**63)), categorize=False)
-    return found
-
-
-def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return hashes that do not depend on those that split the samples."""
-    found: NDArray[np.uint64] = pd.util.hash_array(hashes ^ np.uint64(0xD1B54A32D192ED03), categorize=False)
-    return found
-
-
 def _fill(arrays: Arrays, filled: Mapping[str, list[float]]) -> None:
     """Replace NaN in place, by one number a field."""
     for name, values in filled.items():
         array = arrays[name] if arrays[name].ndim == 2 else arrays[name][:, None]
         np.copyto(array, np.array(values, array.dtype), where=np.isnan(array))
-
-
-def _list_values(array: NDArray[Any]) -> list[Any]:
-    values: list[Any] = np.unique(array).tolist() if array.dtype != object else list(set(array.tolist()))
-    return values if len(values) <= _MAX_VALUES or array.dtype != object else values[: _MAX_VALUES + 1]
 
 
 def _repeat(values: set[Any]) -> NDArray[Any]:

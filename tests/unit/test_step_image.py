@@ -39,6 +39,7 @@ EXEMPT = {
     "kfp_mindspore.inference.backends.local",
     "kfp_mindspore.transform.subwords",
     "kfp_mindspore.sweeps.tune",
+    "kfp_mindspore.ray.blocks",
     "kfp_mindspore.ray.data",
     "kfp_mindspore.ray.predict",
 }

@@ -27,8 +27,8 @@ def evaluate_language_model(
 ):
     """Evaluate a language model on held-out examples, and decide whether it is better than its base.
 
-    The perplexity is that of the answers' tokens; exact match, ROUGE-L and the share of answers that are JSON are those
-    of greedy answers. The step succeeds whether or not the gate is met: give `passed` to `deploy_kserve` as its gate.
+    The perplexity counts the answers' tokens; exact match, ROUGE-L and valid JSON are measured on greedy answers. The
+    step succeeds whether or not the gate is met: give `passed` to `deploy_kserve` as its gate.
 
     Args:
         model: The bundle, such as finetune_language_model's output `tuned`.

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
 from openai import OpenAI
 
 from kfp_mindspore.cli.main import run
-from tests.support.ports import reserve_port
+from tests.support.model_servers import ModelServer
 from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
@@ -27,25 +22,13 @@ IDS = [2, 20, 21, 3]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenAI, dict[str, Any]]]:
-    directory, port = tmp_path_factory.mktemp("embedding"), reserve_port()
+    directory = tmp_path_factory.mktemp("embedding")
     tensors = write_bert(directory / "source")
     assert run(["lm", "import", str(directory / "source"), "-o", str(directory / "bundle")]) == 0
-    flags = [f"--http_port={port}", "--enable_grpc=false", "--model_name=search", f"--model_dir={directory / 'bundle'}"]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "mindsporeserver", *flags], stdout=log, stderr=log)
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
-    try:
-        while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{url}/health").status_code == 200:
-                    break
-            time.sleep(0.05)
-        else:
-            raise AssertionError((directory / "log").read_text()[-3000:])
-        yield OpenAI(base_url=f"{url}/openai/v1", api_key="-", max_retries=0), tensors
-    finally:
-        process.kill()
-        process.wait(20)
+    with ModelServer(directory, {"search": directory / "bundle"}) as server:
+        server.wait_ready()
+        url = f"http://127.0.0.1:{server.port}/openai/v1"
+        yield OpenAI(base_url=url, api_key="-", max_retries=0), tensors
 
 
 def test_embeddings_equal_float64(served: tuple[OpenAI, dict[str, Any]]) -> None:
