@@ -67,7 +67,6 @@ def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as
     from kfp_mindspore.evaluation.curves import render_curves
     from kfp_mindspore.lm import tuning
 
-    output.mkdir(parents=True, exist_ok=True)
     result = tuning.finetune(
         bundle,
         data,

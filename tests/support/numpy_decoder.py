@@ -87,8 +87,8 @@ class NumpyDecoder:
         return np.stack([self._compute(*row) for row in rows])
 
     def read_adapter(self, directory: Path) -> Callable[[int], None]:
-        """Read a directory's file `seed`; an adapter shifts the hidden states, and so the cache rows."""
-        file = directory / "seed"
+        """Read a seed from `adapter_config.json`; an adapter shifts the hidden states, and so the cache rows."""
+        file = directory / "adapter_config.json"
         if not file.is_file():
             raise UserError(f"{file}: not found")
         width = self._embedding.shape[1]

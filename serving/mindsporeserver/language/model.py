@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 KIND = "causal-lm"
 PLATFORM = "mindspore_causal_lm"
 TOKENIZER_FILE, GENERATION_FILE = "tokenizer.json", "generation.json"
+ADAPTER_FILE = "adapter_config.json"
 WEIGHTS_FILE = "weights.safetensors"
 _DEFAULT_LENGTH = 2048
 # Waiting requests may need as many tokens as this many full rounds of slots.
@@ -120,8 +121,12 @@ class LanguageModel(ServedModel):
             UserError: The bundle is damaged, or its network, tokenizer or template cannot be loaded.
         """
         start = time.perf_counter()
-        await asyncio.to_thread(self.bundle.verify)
         settings = self.settings
+        for name, path in settings.lora_modules.items():
+            # Compiling the graphs takes a minute; a wrong path is named before.
+            if not Path(path, ADAPTER_FILE).is_file():
+                raise UserError(f"--lora-modules: {name}: {path} must be a peft directory, it has no {ADAPTER_FILE}")
+        await asyncio.to_thread(self.bundle.verify)
         length = self._resolve_length()
         runner = await asyncio.wrap_future(self._executor.call(self._load_runner, self.bundle.path, length, settings))
         self.max_length = runner.max_length

@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageServer]
     directory = tmp_path_factory.mktemp("adapters")
     for seed in range(4):
         (directory / str(seed)).mkdir()
-        (directory / str(seed) / "seed").write_text(str(seed))
+        (directory / str(seed) / "adapter_config.json").write_text(str(seed))
     modules = ("--lora-modules", f"first={directory / '0'}", f"second={directory / '1'}", "--max-loras=3")
     flags = ("--max-num-seqs=4", "--max-model-len=6000", "--allow-runtime-lora-updating=true")
     with LanguageServer(directory, *modules, *flags) as server:
@@ -153,5 +153,7 @@ def test_wrong_change_is_refused(
 
 @pytest.mark.slow
 def test_adapter_that_is_none_ends_the_start(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"--lora-modules: new: .*seed: not found"):
+    with pytest.raises(
+        AssertionError, match=r"--lora-modules: new: .* must be a peft directory, it has no adapter_config.json"
+    ):
         LanguageServer(tmp_path, "--lora-modules", f"new={tmp_path / 'none'}")
