@@ -59,7 +59,7 @@ class Adapters:
     def __init__(self, runner: Runner, executor: InferenceExecutor, most: int, paths: MutableMapping[str, str]) -> None:
         self.loaded: dict[str, Adapter] = {}
         self._runner, self._executor, self._paths = runner, executor, paths
-        self._held = [BASE] * most
+        self._held: list[Adapter | None] = [None] * most
         self._lock = asyncio.Lock()
 
     async def load(self, name: str, path: str) -> Adapter:
@@ -78,7 +78,7 @@ class Adapters:
                 expected = f"must match {_NAME.pattern}" if name not in self.loaded else "is loaded already"
                 raise LanguageError(f"lora_name: {expected}, got {shorten_text(name)!r}", "lora_name")
             # An unloaded adapter keeps its place until its last answer is finished.
-            free = (index for index, held in enumerate(self._held) if not self._is_used(held))
+            free = (index for index, held in enumerate(self._held) if held is None or not self._is_used(held))
             if (place := next(free, None)) is None:
                 raise LanguageError(
                     f"lora_name: at most {len(self._held)} adapters (--max-loras), all are loaded or still answer",
