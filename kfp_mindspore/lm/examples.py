@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.data.fetch import fetch_source
+from kfp_mindspore.data.sources import new_testament
+from kfp_mindspore.data.sources.base import Source, SourceRequest
+from kfp_mindspore.data.sources.text import read_text
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.files import write_text
 from kfp_mindspore.lm.data import Render, encode_example, read_records
-from kfp_mindspore.lm.demo_weights import DEMO_PAIRS, fetch_demo_pairs
+from kfp_mindspore.lm.demo_weights import DEMO_PAIRS, REWRITES, fetch_demo_pairs
+from kfp_mindspore.lm.rewrites import build_rewrites
 from kfp_mindspore.lm.template import ChatTemplate, read_template
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.lm.data import Example
 
 Record = Mapping[str, Any]
+_FIELDS = {"messages", "prompt", "text"}
 
 
 class Encoder:
@@ -75,7 +81,8 @@ def open_examples(data: str) -> Iterator[Path]:
     """Yield a local file for a name, path or URI; a download is removed after the block.
 
     Args:
-        data: `chatterbot` (English pairs, fetched by pip), a path, or a URI that fsspec reads.
+        data: `chatterbot` (English pairs, fetched by pip), `rewrites` (dates and numbers in words, generated),
+            `new_testament` (extra `workloads`), a path, or a URI that fsspec reads. A file `*.txt` has a text per line.
 
     Raises:
         NotFoundError: There is nothing.
@@ -86,8 +93,54 @@ def open_examples(data: str) -> Iterator[Path]:
         with TemporaryDirectory() as directory:
             yield fetch_demo_pairs(data, Path(directory))
         return
-    with fetch_source(data, hint=f"Give a file of JSON lines, a URI, or {', '.join(DEMO_PAIRS)}.") as path:
-        yield path
+    if data in _BUILDERS and not Path(data).exists():
+        with _write_records(_BUILDERS[data]()) as file:
+            yield file
+        return
+    known = ", ".join((*DEMO_PAIRS, *_BUILDERS))
+    with fetch_source(data, hint=f"Give a file of JSON lines or texts, a URI, or {known}.") as path:
+        if path.suffix != ".txt":
+            yield path
+            return
+        with _write_records(_list_texts(read_text(path, SourceRequest(text_lines=True)))) as file:
+            yield file
+
+
+def check_examples(data: str, held_out: float | None = None) -> None:
+    """Read the examples of a local file, before what is costly: see `open_examples` and `read_examples`.
+
+    Args:
+        data: A path; names and URIs are not checked.
+        held_out: The part that a fine-tuning holds out; None for none.
+
+    Raises:
+        UserError: There is no such file, or it has too few examples.
+        ValidationError: A line is no example; the message has its number.
+    """
+    if "://" in data or (data in (*DEMO_PAIRS, *_BUILDERS) and not Path(data).exists()):
+        return
+    with open_examples(data) as file:
+        records = read_examples(file)
+    if held_out is not None:
+        hold_out(records, held_out)
+
+
+@contextmanager
+def _write_records(records: Iterable[Record]) -> Iterator[Path]:
+    with TemporaryDirectory() as directory:
+        file = Path(directory, "examples.jsonl")
+        write_text(file, "".join(json.dumps(record) + "\n" for record in records))
+        yield file
+
+
+def _list_texts(source: Source) -> list[dict[str, str]]:
+    return [{"text": line.decode()} for line in source.columns["text"]]
+
+
+_BUILDERS: Mapping[str, Callable[[], Sequence[Record]]] = {
+    REWRITES: build_rewrites,
+    new_testament.NAME: lambda: _list_texts(new_testament.read_new_testament(SourceRequest(text_lines=True))),
+}
 
 
 def read_examples(path: Path) -> list[dict[str, Any]]:
@@ -116,8 +169,15 @@ def hold_out(records: Sequence[Record], part: float) -> tuple[list[Record], list
         Records to train on, and held-out records.
 
     Raises:
+        ValidationError: A record has none of the known fields; the message has its number.
         UserError: One of both would be empty.
     """
+    for number, record in enumerate(records, 1):
+        if not _FIELDS & record.keys():
+            found = ", ".join(record) or "no field"
+            raise ValidationError(
+                [f"needs messages, text, or prompt and completion, got {found}"], subject=f"example {number}"
+            )
     held = [_hash(record) < part for record in records]
     if all(held) or not any(held):
         raise UserError(

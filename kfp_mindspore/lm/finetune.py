@@ -30,7 +30,7 @@ _REQUIRED: dict[str, Any] = {
     **dict.fromkeys(("use_dora", "use_rslora", "lora_bias", "fan_in_fan_out", "layer_replication"), False),
     **dict.fromkeys(("modules_to_save", "layers_to_transform", "rank_pattern", "alpha_pattern"), False),
 }
-_MASKED = -1e9
+MASKED = -1e9
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class LoraConfig:
         lora_rank: Rank of each update.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
         lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
+        lora_dropout: Part of an update's inputs that is set to 0 in training.
 
     Raises:
         ValidationError: A value is out of range; the message names the field.
@@ -49,11 +50,14 @@ class LoraConfig:
     lora_rank: int = 8
     lora_alpha: float = 16.0
     lora_attn_modules: tuple[str, ...] = ("q_proj", "v_proj")
+    lora_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         errors = [] if self.lora_rank >= 1 else [f"lora_rank: must be >= 1, got {self.lora_rank}"]
         if not self.lora_alpha > 0:
             errors.append(f"lora_alpha: must be > 0, got {self.lora_alpha}")
+        if not 0 <= self.lora_dropout < 1:
+            errors.append(f"lora_dropout: must be at least 0 and below 1, got {self.lora_dropout}")
         unknown = [name for name in self.lora_attn_modules if name not in MODULES]
         if unknown or not self.lora_attn_modules:
             known = ", ".join(MODULES)
@@ -87,7 +91,7 @@ class TrainedDecoder(nn.Cell):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.config, self.lora = config, lora
-        self.decoder = Decoder(config)
+        self.decoder = Decoder(config, adapted=lora is not None, dropout=lora.lora_dropout if lora is not None else 0.0)
         names = list(list_weights(config))
         self.base = ms.ParameterTuple(
             [Parameter(Tensor(weights[name]), name=name, requires_grad=lora is None) for name in names]
@@ -97,22 +101,21 @@ class TrainedDecoder(nn.Cell):  # type: ignore[misc]
         self.tokens_per_window = tokens_per_window
         self.head_index = names.index("embedding" if config.tied else "head")
         self.dense = ops.MatMul(transpose_b=True)
-        # Of each weight: the first factor's index in `factors`, by stacked part; -1 for a part without an update.
-        self.updates: tuple[tuple[int, ...], ...] = ((),) * len(names)
-        self.heights: tuple[tuple[int, ...], ...] = ((),) * len(names)
-        self.factors = ms.ParameterTuple(self._create_factors(names, seed) if lora is not None else [])
+        # Of each layer's `qkv` and `out`: the parts' heights, their first factors, -1 without an update, and the width.
+        self.parts: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = ()
+        self.factors = ms.ParameterTuple(self._create_factors(seed) if lora is not None else [])
         self.scale = lora.lora_alpha / lora.lora_rank if lora is not None else 0.0
+        self.rank = lora.lora_rank if lora is not None else 0
+        self.whole = Tensor([[True]])
 
-    def _create_factors(self, names: list[str], seed: int) -> list[Parameter]:
+    def _create_factors(self, seed: int) -> list[Parameter]:
         assert self.lora is not None
         random, rank = np.random.default_rng(seed), self.lora.lora_rank
         shapes = list_weights(self.config)
-        updates, heights = list(self.updates), list(self.heights)
         factors: list[Parameter] = []
         for layer in range(self.config.layers):
             for weight in ("qkv", "out"):
-                name = f"layers.{layer}.{weight}.weight"
-                sizes, width = list_parts(self.config, weight), shapes[name][1]
+                sizes, width = list_parts(self.config, weight), shapes[f"layers.{layer}.{weight}.weight"][1]
                 firsts = [-1] * len(sizes)
                 for module in self.lora.lora_attn_modules:
                     owner, part = MODULES[module]
@@ -125,25 +128,26 @@ class TrainedDecoder(nn.Cell):  # type: ignore[misc]
                     prefix = f"layers.{layer}.{module}"
                     factors += [Parameter(Tensor(down), name=f"{prefix}.lora_A")]
                     factors += [Parameter(Tensor(up), name=f"{prefix}.lora_B")]
-                if max(firsts) >= 0:
-                    updates[names.index(name)], heights[names.index(name)] = tuple(firsts), tuple(sizes)
-        self.updates, self.heights = tuple(updates), tuple(heights)
+                self.parts = (*self.parts, (tuple(sizes), tuple(firsts), width))
         return factors
 
-    def update(self, index: int) -> Any:
-        """Return a weight with its adapter's update."""
-        weight = self.base[index]
-        firsts, sizes = self.updates[index], self.heights[index]
-        if not firsts:
-            return weight
-        parts: Any = ()
-        for part in range(len(firsts)):
-            first = firsts[part]
-            if first < 0:
-                parts = (*parts, ops.zeros((sizes[part], weight.shape[1]), ms.float32))
+    def stack(self, sizes: Any, firsts: Any, width: int) -> Any:
+        """Return a weight's factors A (parts * rank, width) and B (outputs, parts * rank), as `AdapterFactors` does."""
+        down: Any = ()
+        up: Any = ()
+        for part in range(len(sizes)):
+            row: Any = ()
+            for other in range(len(sizes)):
+                if other == part and firsts[part] >= 0:
+                    row = (*row, self.factors[firsts[part] + 1] * self.scale)
+                else:
+                    row = (*row, ops.zeros((sizes[part], self.rank), ms.float32))
+            up = (*up, ops.concat(row, 1))
+            if firsts[part] >= 0:
+                down = (*down, self.factors[firsts[part]])
             else:
-                parts = (*parts, ops.matmul(self.factors[first + 1], self.factors[first]) * self.scale)
-        return weight + (ops.concat(parts, 0) if len(parts) > 1 else parts[0])
+                down = (*down, ops.zeros((self.rank, width), ms.float32))
+        return ops.concat(down, 0), ops.concat(up, 0)
 
     def construct(self, ids: Any, next_ids: Any, counts: Any, positions: Any, segments: Any) -> Any:
         """Return the loss of windows.
@@ -156,14 +160,14 @@ class TrainedDecoder(nn.Cell):  # type: ignore[misc]
             segments: int32 (N, L).
         """
         length = ids.shape[1]
-        weights: Any = ()
-        for index in range(len(self.base)):
-            weights = (*weights, self.update(index))
+        adapters: Any = (self.whole, self.whole)
+        for sizes, firsts, width in self.parts:
+            adapters = adapters + self.stack(sizes, firsts, width)
         steps = ms.numpy.arange(length)
         allowed = ops.logical_and(segments[:, :, None] == segments[:, None, :], steps[None, :] <= steps[:, None])
-        masks = (ops.where(allowed, 0.0, _MASKED).reshape(-1, 1, length, length),)
-        hidden, _ = self.decoder.compute_hidden(ids, positions, masks, self.tables, (), weights)
-        logits = self.dense(hidden, weights[self.head_index])
+        masks = (ops.where(allowed, 0.0, MASKED).reshape(-1, 1, length, length),)
+        hidden = self.decoder.compute_hidden(ids, positions, masks, self.tables, self.base, adapters)
+        logits = self.dense(hidden, self.base[self.head_index])
         losses = ops.cross_entropy(logits, next_ids.reshape(-1), reduction="none")
         return (losses * counts.reshape(-1)).sum() / (ids.shape[0] * self.tokens_per_window)
 
@@ -226,7 +230,7 @@ def write_adapter(directory: Path, adapter: Mapping[str, NDArray[np.float32]], l
         "task_type": "CAUSAL_LM",
         "r": lora.lora_rank,
         "lora_alpha": lora.lora_alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.lora_dropout,
         "bias": "none",
         "target_modules": [_PEFT[module] for module in lora.lora_attn_modules],
         "base_model_name_or_path": "",
@@ -290,6 +294,9 @@ def _read_config(settings: Any, subject: str) -> LoraConfig:
     for name in ("r", "lora_alpha"):
         if not isinstance(settings.get(name), (int, float)) or (name == "r" and type(settings[name]) is not int):
             errors.append(f"{name}: must be a number, got {settings.get(name)!r}")
+    dropout = settings.get("lora_dropout") or 0.0
+    if not isinstance(dropout, (int, float)):
+        errors.append(f"lora_dropout: must be a number, got {dropout!r}")
     own = {name: module for module, name in _PEFT.items()}
     targets: Any = settings.get("target_modules")
     if not isinstance(targets, list):
@@ -299,7 +306,7 @@ def _read_config(settings: Any, subject: str) -> LoraConfig:
     if errors:
         raise ValidationError(errors, subject=subject)
     modules = tuple(module for module in MODULES if _PEFT[module] in targets)
-    return LoraConfig(settings["r"], float(settings["lora_alpha"]), modules)
+    return LoraConfig(settings["r"], float(settings["lora_alpha"]), modules, float(dropout))
 
 
 def _list_shapes(config: DecoderConfig, lora: LoraConfig) -> dict[str, tuple[int, int]]:

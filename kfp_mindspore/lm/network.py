@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import ValidationError
 
-_MASKED = -1e9
+# Added to the scores of tokens that are not seen.
+MASKED = -1e9
 # GELU's tanh form equals x * sigmoid(2z); ops.tanh is wrong by up to 1e-4 on CPU (MindSpore 2.9).
 _TWO_Z, _CUBIC = 2 * math.sqrt(2 / math.pi), 0.044715
 
@@ -47,6 +48,8 @@ class DecoderConfig:
         qkv_bias: Whether queries, keys and values have biases.
         out_bias: Whether the attention's output has a bias.
         mlp_bias: Whether the feed-forward network has biases.
+        embeds: Whether the inputs are token IDs; else the previous stage's hidden states.
+        predicts: Whether the outputs are logits; else hidden states for the next stage. `Decoder` has whole models.
 
     Raises:
         ValidationError: A size is not positive or sizes do not fit; the message names them.
@@ -70,6 +73,8 @@ class DecoderConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    embeds: bool = True
+    predicts: bool = True
 
     def __post_init__(self) -> None:
         sizes = ("vocabulary_size", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "max_length")
@@ -103,8 +108,8 @@ def list_weights(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     query = config.heads * config.head_size
     fused = query + 2 * config.kv_heads * config.head_size
     up = hidden * (2 if config.gated else 1)
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (config.vocabulary_size, width)}
-    if not config.rope_theta:
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (config.vocabulary_size, width)} if config.embeds else {}
+    if config.embeds and not config.rope_theta:
         shapes["positions"] = (config.max_length, width)
 
     def add_norm(name: str) -> None:
@@ -127,8 +132,9 @@ def list_weights(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         add_norm(f"{layer}.norm2")
         add_dense(f"{layer}.up", (up, width), config.mlp_bias)
         add_dense(f"{layer}.down", (width, hidden), config.mlp_bias)
-    add_norm("norm")
-    if not config.tied:
+    if config.predicts:
+        add_norm("norm")
+    if config.predicts and not config.tied:
         shapes["head"] = (config.vocabulary_size, width)
     return shapes
 
@@ -158,9 +164,13 @@ def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> 
 class _Block(nn.Cell):  # type: ignore[misc]
     """Any layer; the attributes are positions among a layer's weights."""
 
-    def __init__(self, config: DecoderConfig, names: Sequence[str], cached: bool, adapted: bool) -> None:
+    def __init__(
+        self, config: DecoderConfig, names: Sequence[str], cached: bool, adapted: bool, dropout: float
+    ) -> None:
         super().__init__()
         self.config, self.cached, self.adapted = config, cached, adapted
+        self.drops = dropout > 0
+        self.dropout = nn.Dropout(p=dropout)
         indices = {name: index for index, name in enumerate(names)}
         self.norm1, self.norm2 = indices["norm1.weight"], indices["norm2.weight"]
         self.qkv, self.out = indices["qkv.weight"], indices["out.weight"]
@@ -180,6 +190,8 @@ class _Block(nn.Cell):  # type: ignore[misc]
 
     def adapt(self, hidden: Any, mask: Any, down: Any, up: Any) -> Any:
         """Return the adapters' updates; `where`, as an overflow of one adapter times 0 is NaN for all rows."""
+        if self.drops:
+            hidden = self.dropout(hidden)
         return self.dense(ops.where(mask, self.dense(hidden, down), 0.0), up)
 
     def normalise(self, value: Any, weight: Any) -> Any:
@@ -253,40 +265,95 @@ class _Block(nn.Cell):  # type: ignore[misc]
         return hidden + self.project(inner, weights, self.down, config.mlp_bias), (key, value)
 
 
+class CachedLayers(nn.Cell):  # type: ignore[misc]
+    """Some of a decoder's layers with caches. All else is an input, so that one graph computes any of them.
+
+    Args:
+        config: The decoder's dimensions and variants.
+        layers: How many.
+        adapted: Whether the graph has adapters as inputs.
+        dropout: Part of the adapters' inputs that is set to 0 in training.
+        cached: Whether the graph has caches as inputs.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, layers: int, *, adapted: bool = False, dropout: float = 0.0, cached: bool = True
+    ) -> None:
+        super().__init__()
+        self.layers, self.cached, self.adapted = layers, cached, adapted
+        prefix = "layers.0."
+        names = [name.removeprefix(prefix) for name in list_weights(config) if name.startswith(prefix)]
+        # One cell for all layers: MindSpore infers it once, and compiles in half the time of a cell per layer.
+        self.block = _Block(config, names, cached, adapted, dropout)
+        self.first_weight, self.size = 2 * layers if cached else 0, len(names)
+        self.first_adapter = self.first_weight + layers * self.size
+
+    def compute(self, hidden: Any, rotations: Any, masks: Any, caches: Any, weights: Any, adapters: Any) -> Any:
+        """Return the layers' output (B * S, width), and all new keys and values.
+
+        Args:
+            hidden: (B * S, width).
+            rotations: As a block has them.
+            masks: As a block has them.
+            caches: Keys and values by layer, or an empty tuple.
+            weights: The layers', in the order of `list_weights`.
+            adapters: `AdapterFactors`' two masks, then the layers' arrays; or an empty tuple.
+        """
+        pairs = ()
+        for index in range(self.layers):
+            cache = caches[2 * index : 2 * index + 2] if self.cached else ()
+            factors = adapters[:2] + adapters[4 * index + 2 : 4 * index + 6] if self.adapted else ()
+            layer = weights[index * self.size : (index + 1) * self.size]
+            hidden, pair = self.block(hidden, rotations, masks, cache, layer, factors)
+            pairs = pairs + pair
+        return hidden, pairs
+
+    def construct(self, hidden: Any, cosine: Any, sine: Any, new: Any, old: Any, *tensors: Any) -> Any:
+        """Extend sequences by S tokens.
+
+        Args:
+            hidden: (B, S, width).
+            cosine: (B, 1, S, head_size / 2), as `sine`.
+            sine: See `compute_rotations`.
+            new: Mask of new tokens, added to the scores, (B, 1, S, S).
+            old: Mask of cached tokens, (B, 1, 1, L).
+            tensors: Keys and values by layer, each (B, kv_heads, L, head_size); then `compute`'s weights and adapters.
+
+        Returns:
+            Hidden states (B, S, width); new rows (2 * layers, B, kv_heads, S, head_size).
+        """
+        caches, weights = tensors[: self.first_weight], tensors[self.first_weight : self.first_adapter]
+        rows = hidden.reshape(-1, hidden.shape[2])
+        output, pairs = self.compute(rows, (cosine, sine), (new, old), caches, weights, tensors[self.first_adapter :])
+        return output.reshape(hidden.shape), ops.stack(pairs, 0)
+
+
 class Decoder(nn.Cell):  # type: ignore[misc]
-    """A decoder without weights of its own.
+    """A whole decoder without weights of its own, and without caches.
 
     Args:
         config: Dimensions and variants.
-        cached: Whether the graph has caches as inputs.
         adapted: Whether the graph has adapters as inputs.
+        dropout: Part of the adapters' inputs that is set to 0 in training.
     """
 
-    def __init__(self, config: DecoderConfig, *, cached: bool = False, adapted: bool = False) -> None:
+    def __init__(self, config: DecoderConfig, *, adapted: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
-        self.config, self.cached, self.adapted = config, cached, adapted
-        names = {name: index for index, name in enumerate(list_weights(config))}
-        layer = [name.removeprefix("layers.0.") for name in names if name.startswith("layers.0.")]
-        # One cell for all layers: MindSpore infers it once, and compiles in half the time of a cell per layer.
-        self.block = _Block(config, layer, cached, adapted)
-        self.first_layer, self.layer_size = names[f"layers.0.{layer[0]}"], len(layer)
-        self.norm = names["norm.weight"]
-        self.head = names.get("head", 0)
-        self.first_weight = 2 * config.layers if cached else 0
-        self.first_adapter = self.first_weight + len(names)
-        self.dense = ops.MatMul(transpose_b=True)
+        self.config = config
+        self.layers = CachedLayers(config, config.layers, adapted=adapted, dropout=dropout, cached=False)
+        names = list(list_weights(config))
+        self.first_layer, self.norm = names.index("layers.0.norm1.weight"), names.index("norm.weight")
 
     def compute_hidden(
-        self, ids: Any, positions: Any, masks: Any, tables: Any, caches: Any, weights: Any, adapters: Any = ()
+        self, ids: Any, positions: Any, masks: Any, tables: Any, weights: Any, adapters: Any = ()
     ) -> Any:
-        """Return the normalised hidden states (B * S, width) and all new keys and values.
+        """Return the normalised hidden states (N * L, width).
 
         Args:
-            ids: int32 (B, S).
-            positions: int32 (B, S).
-            masks: As a block has them; a training passes its own, of packed texts.
+            ids: int32 (N, L).
+            positions: int32 (N, L).
+            masks: The mask of each sequence's tokens, (N, 1, L, L), in a tuple.
             tables: `compute_rotations`' cosines and sines.
-            caches: Keys and values by layer, or an empty tuple.
             weights: In the order of `list_weights`.
             adapters: `AdapterFactors`' two masks, then its arrays; or an empty tuple.
         """
@@ -297,49 +364,44 @@ class Decoder(nn.Cell):  # type: ignore[misc]
             hidden = hidden + ops.gather(weights[1], rows, 0)
         shape = (batch, 1, length, self.config.head_size // 2)
         rotations = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
-        pairs = ()
-        for index in range(self.config.layers):
-            cache = caches[2 * index : 2 * index + 2] if self.cached else ()
-            start = self.first_layer + index * self.layer_size
-            factors = adapters[:2] + adapters[4 * index + 2 : 4 * index + 6] if self.adapted else ()
-            layer = weights[start : start + self.layer_size]
-            hidden, pair = self.block(hidden, rotations, masks, cache, layer, factors)
-            pairs = pairs + pair
-        return apply_norm(self.config, hidden, weights, self.norm), pairs
+        hidden, _ = self.layers.compute(hidden, rotations, masks, (), weights[self.first_layer : self.norm], adapters)
+        return apply_norm(self.config, hidden, weights, self.norm)
 
-    def make_masks(self, causal: Any, position: Any, caches: Any) -> Any:
-        """Return the masks of new and cached tokens."""
-        if self.cached:
-            slots = ms.numpy.arange(caches[0].shape[2])
-            old = ops.where(slots[None, :] < position[:, None], 0.0, _MASKED)
-            return causal, old.reshape(position.shape[0], 1, 1, -1)
-        return (causal,)
-
-    def construct(self, ids: Any, position: Any, last: Any, cosine: Any, sine: Any, *tensors: Any) -> Any:
-        """Extend sequences by S tokens.
+    def construct(self, ids: Any, cosine: Any, sine: Any, *weights: Any) -> Any:
+        """Return the normalised hidden states (N, L, width) of whole sequences.
 
         Args:
-            ids: int32 (B, S), padded on the right.
-            position: Tokens that each sequence's cache holds, int32 (B,).
-            last: Index among the S whose logits are returned, int32 (B,).
+            ids: int32 (N, L), padded on the right.
             cosine: See `compute_rotations`.
             sine: See `compute_rotations`.
-            tensors: With caches, keys and values by layer, each (B, kv_heads, L, head_size); then the weights; with
-                adapters, then `AdapterFactors`' two masks and its arrays.
-
-        Returns:
-            Logits (B, V), normalised hidden states (B, S, width), new rows (2 * layers, B, kv_heads, S, head_size).
+            weights: In the order of `list_weights`.
         """
         batch, length = ids.shape
         steps = ms.numpy.arange(length)
-        causal = ops.where(steps[None, :] <= steps[:, None], 0.0, _MASKED).reshape(1, 1, length, length)
+        causal = ops.where(steps[None, :] <= steps[:, None], 0.0, MASKED).reshape(1, 1, length, length)
         causal = ops.tile(causal, (batch, 1, 1, 1))
-        caches, weights = tensors[: self.first_weight], tensors[self.first_weight : self.first_adapter]
-        masks = self.make_masks(causal, position, caches)
-        # Padding may lie beyond the tables; a gather out of range breaks the graph.
-        positions = ops.minimum(position[:, None] + steps[None, :], self.config.max_length - 1)
-        adapters = tensors[self.first_adapter :]
-        hidden, rows = self.compute_hidden(ids, positions, masks, (cosine, sine), caches, weights, adapters)
-        hidden = hidden.reshape(batch, length, self.config.width)
-        chosen = hidden[ms.numpy.arange(batch), last]
-        return self.dense(chosen, weights[self.head]), hidden, ops.stack(rows, 0)
+        positions = ops.tile(steps[None, :], (batch, 1))
+        hidden = self.compute_hidden(ids, positions, (causal,), (cosine, sine), weights)
+        return hidden.reshape(batch, length, self.config.width)
+
+
+class Head(nn.Cell):  # type: ignore[misc]
+    """A decoder's last norm, and its logits.
+
+    Args:
+        config: The decoder's.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.dense = ops.MatMul(transpose_b=True)
+
+    def construct(self, hidden: Any, *weights: Any) -> Any:
+        """Return logits (B, V).
+
+        Args:
+            hidden: (B, width).
+            weights: The norm's, then the head.
+        """
+        return self.dense(apply_norm(self.config, hidden, weights, 0), weights[-1])

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import mindspore
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import CorruptBundleError
-from kfp_mindspore.formats.bundle import WEIGHTS_FILE, Signature, write_bundle
+from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError
+from kfp_mindspore.formats.bundle import (
+    NETWORK_FILE,
+    PROMPTS_FILE,
+    WEIGHTS_FILE,
+    ModelBundle,
+    Signature,
+    write_bundle,
+)
 
-NETWORK_FILE = "network.json"
 TOKENIZER_FILE = "tokenizer.json"
-PROMPTS_FILE = "prompts.npz"
+_TOLERANCE = 1e-5
 
 Config = TypeVar("Config")
+Array: TypeAlias = NDArray[Any]
+Pairs: TypeAlias = Sequence[tuple[Array, Array]]
 
 
 class Source(Protocol):
@@ -39,6 +47,23 @@ class Source(Protocol):
     @property
     def architecture(self) -> str:
         """The published model's architecture."""
+
+
+def open_kind(directory: Path, kind: str) -> ModelBundle:
+    """Open a bundle of one kind.
+
+    Args:
+        directory: The bundle.
+        kind: Its kind.
+
+    Raises:
+        UserError: It is a bundle of another kind.
+        CorruptBundleError: A file is not readable or has another digest than signed.
+    """
+    opened = ModelBundle.open(directory)
+    if opened.signature.kind != kind:
+        raise UserError(f"{directory}: metadata.kind: must be {kind}, got {opened.signature.kind}")
+    return opened
 
 
 def read_network_files(
@@ -77,12 +102,14 @@ def read_network_files(
 def write_network(
     bundle: Path,
     model: Source,
-    *,
     kind: str,
-    prompts: Mapping[str, NDArray[Any]],
-    verified: Mapping[str, float],
-    texts: Mapping[str, str] | None = None,
-) -> None:
+    prompts: Mapping[str, Array],
+    pairs: Pairs,
+    texts: Mapping[str, str],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    subject: str,
+) -> float:
     """Write a model as a signed bundle.
 
     Args:
@@ -90,17 +117,35 @@ def write_network(
         model: The model.
         kind: The bundle's kind.
         prompts: Arrays of the verified prompts.
-        verified: For the signature: how many prompts, the largest difference and its tolerance.
+        pairs: Each prompt's output from the graphs and from an exact computation.
         texts: Further files' texts by name.
+        metadata: Further metadata of the signature.
+        subject: The model's origin, for messages.
+
+    Returns:
+        The graphs' largest difference, as a part of the exact output's largest value.
+
+    Raises:
+        KfpMindSporeError: It is more than 1e-5, or NaN.
     """
     from safetensors.numpy import save_file
 
+    # np.max, unlike max, returns NaN when one is NaN.
+    difference = float(np.max([np.abs(found - exact).max() / np.abs(exact).max() for found, exact in pairs]))
+    if not difference <= _TOLERANCE:
+        raise KfpMindSporeError(
+            f"{subject}: a graph's output must differ by at most {_TOLERANCE} from the full forward pass without "
+            f"padding, got {difference:.1e} of its largest value"
+        )
+    verified = {"samples": len(pairs), "max_abs_diff": difference, "tolerance": _TOLERANCE}
     with write_bundle(bundle) as writer:
         directory = writer.directory
         (directory / NETWORK_FILE).write_text(json.dumps(model.config.to_dict(), indent=2))
         save_file({name: np.ascontiguousarray(model.weights[name]) for name in model.weights}, directory / WEIGHTS_FILE)
-        for name, text in {TOKENIZER_FILE: model.tokenizer, **(texts or {})}.items():
+        for name, text in {TOKENIZER_FILE: model.tokenizer, **texts}.items():
             (directory / name).write_text(text)
         np.savez(directory / PROMPTS_FILE, **prompts)
-        metadata = {"kind": kind, "architecture": model.architecture, "max_length": str(model.config.max_length)}
-        writer.sign(Signature((), (), mindspore.__version__, verified=dict(verified), metadata=metadata))
+        described = {"kind": kind, "architecture": model.architecture, "max_length": str(model.config.max_length)}
+        described |= metadata or {}
+        writer.sign(Signature((), (), mindspore.__version__, verified=verified, metadata=described))
+    return difference

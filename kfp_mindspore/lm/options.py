@@ -1,16 +1,51 @@
-"""Fine-tuning and evaluation options."""
+"""Options for an untrained network, fine-tuning and evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.options import check_options, option
 
 BEST, LAST = "best", "last"
 # By `kfp_mindspore.lm.metrics`; the first one is the only one of which less is better.
-PERPLEXITY = "perplexity"
-METRICS = (PERPLEXITY, "exact_match", "rouge_l", "valid_json")
+PERPLEXITY, EXACT_MATCH = "perplexity", "exact_match"
+TEXT_METRICS = (PERPLEXITY, EXACT_MATCH, "rouge_l", "valid_json")
+# Of embedding models, by `kfp_mindspore.lm.search`.
+RECALL, MRR = "recall_at_5", "mrr"
+METRICS = (*TEXT_METRICS, RECALL, MRR)
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """Options of an untrained decoder and its tokenizer, checked when they are built.
+
+    Args:
+        vocabulary: Most tokens of the tokenizer, the 256 bytes and two special ones included.
+        width: Hidden size; an even multiple of `heads`.
+        layers: Blocks.
+        heads: Attention heads.
+        max_length: Most positions, prompt and answer together.
+        held_out: Part of the examples that the tokenizer is not trained on; the same as of the fine-tuning.
+        seed: Seed for the weights.
+
+    Raises:
+        ValidationError: A value is invalid; the message names each field.
+    """
+
+    vocabulary: int = option(1000, minimum=258)
+    width: int = option(128, minimum=2)
+    layers: int = option(2, minimum=1)
+    heads: int = option(4, minimum=1)
+    max_length: int = option(256, minimum=64)
+    held_out: float = option(0.1, exclusiveMinimum=0, exclusiveMaximum=1)
+    seed: int = option(0, minimum=0)
+
+    def __post_init__(self) -> None:
+        check_options(self, subject="the network")
+        if self.width % (2 * self.heads):
+            raise ValidationError([f"width: must be an even multiple of {self.heads} heads, got {self.width}"])
 
 
 @dataclass(frozen=True)
@@ -21,9 +56,11 @@ class FinetuneOptions:
         epochs: Passes over the training examples.
         learning_rate: Peak learning rate (Adam, cosine schedule).
         batch_size: Windows per step.
+        accumulate: Parts that each batch is computed in: less memory, the same result.
         length: Tokens per window, which holds one or several examples.
-        lora_rank: Rank of the adapter's updates; 0 trains all weights.
+        lora_rank: Rank of the adapter's updates; 0 trains all weights, as an encoder-decoder needs.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
+        lora_dropout: Part of an update's inputs that is set to 0 in training.
         lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
         keep: Weights of the `best` epoch, by the loss on held-out examples, or of the `last`.
         held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
@@ -38,9 +75,11 @@ class FinetuneOptions:
     epochs: int = option(2, minimum=1)
     learning_rate: float = option(1e-3, exclusiveMinimum=0)
     batch_size: int = option(8, minimum=1)
+    accumulate: int = option(4, minimum=1)
     length: int = option(128, minimum=2)
     lora_rank: int = option(8, minimum=0)
     lora_alpha: float = option(16.0, exclusiveMinimum=0)
+    lora_dropout: float = option(0.0, minimum=0, exclusiveMaximum=1)
     lora_attn_modules: Sequence[str] = ("q_proj", "v_proj")
     keep: str = option(BEST, enum=[BEST, LAST])
     held_out: float = option(0.1, exclusiveMinimum=0, exclusiveMaximum=1)
@@ -56,8 +95,10 @@ class FinetuneOptions:
 class EvaluationOptions:
     """Options of a language model's evaluation, checked when they are built.
 
+    The default metric of causal-lm is perplexity, of seq2seq exact_match, of embedding recall_at_5.
+
     Args:
-        metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
+        metric: `perplexity`, `exact_match`, `rouge_l`, `valid_json`, `recall_at_5` or `mrr`; default by kind.
         min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
         length: Most tokens of an example whose loss is computed.
         max_examples: Examples to evaluate; 0 for all.
@@ -69,7 +110,7 @@ class EvaluationOptions:
         ValidationError: A value is invalid; the message names each field.
     """
 
-    metric: str = option(PERPLEXITY, enum=list(METRICS))
+    metric: str = option("", enum=list(METRICS))
     min_improvement: float = 0.0
     length: int = option(128, minimum=2)
     max_examples: int = option(0, minimum=0)

@@ -49,8 +49,9 @@ class Seq2SeqRunner:
         eos_ids: Collection[int],
     ) -> None:
         self.config, self.start_id, self.eos_ids = config, start_id, tuple(eos_ids)
-        arrays = [np.ascontiguousarray(weights[name], np.float32) for name in list_seq2seq_weights(config)]
-        self._weights = [Tensor.from_numpy(array) for array in arrays]
+        # A tensor from NumPy shares the array's memory, and does not keep it alive by itself.
+        self._arrays = [np.ascontiguousarray(weights[name], np.float32) for name in list_seq2seq_weights(config)]
+        self._weights = [Tensor.from_numpy(array) for array in self._arrays]
         self._encoder = Encoder(config)
         self._decoder, self._full = Decoder(config, cached=True), Decoder(config)
 
@@ -91,10 +92,10 @@ class Seq2SeqRunner:
         """
         config, count = self.config, len(sources)
         self._check(sources, max_tokens)
-        batch = _fit(count, 1)
+        batch = fit_size(count, 1)
         ids = self._pad(sources, batch)
         source, cross = Tensor.from_numpy(ids), self._encode(ids)
-        length = _fit(max_tokens, _LEAST_LENGTH)
+        length = fit_size(max_tokens, _LEAST_LENGTH)
         caches = np.zeros((2 * config.decoder_layers, batch, config.heads, length, config.head_size), np.float32)
         # The tensors share the caches' memory, and see later writes.
         tensors = [Tensor.from_numpy(cache) for cache in caches]
@@ -127,13 +128,14 @@ class Seq2SeqRunner:
         """
         self._check([source], len(answer))
         ids = self._pad([source], 1)
-        steps = np.concatenate([[self.start_id], answer[:-1]]).astype(np.int32)[None]
-        buckets = compute_square_buckets(self.config, len(answer), bidirectional=False)
+        # Later steps do not change earlier ones: one graph serves several lengths.
+        steps = np.full((1, fit_size(len(answer), _LEAST_LENGTH)), self.start_id, np.int32)
+        steps[0, 1 : len(answer)] = answer[:-1]
+        buckets = compute_square_buckets(self.config, steps.shape[1], bidirectional=False)
         mask = np.triu(np.full(buckets.shape, _MASKED, np.float32), 1)
         inputs = [Tensor.from_numpy(array) for array in (steps, ids, buckets, mask)]
-        scores: NDArray[np.float32] = self._full.compile_and_run(*inputs, self._encode(ids), *self._weights)[
-            0
-        ].asnumpy()
+        logits = self._full.compile_and_run(*inputs, self._encode(ids), *self._weights)[0].asnumpy()
+        scores: NDArray[np.float32] = logits[: len(answer)]
         return scores
 
     def _check(self, sources: Sequence[NDArray[np.int32]], max_tokens: int) -> None:
@@ -151,7 +153,7 @@ class Seq2SeqRunner:
             raise ValidationError(errors)
 
     def _pad(self, sources: Sequence[NDArray[np.int32]], batch: int) -> NDArray[np.int32]:
-        ids = np.full((batch, _fit(max(map(len, sources)), _LEAST_LENGTH)), self.config.pad_id, np.int32)
+        ids = np.full((batch, fit_size(max(map(len, sources)), _LEAST_LENGTH)), self.config.pad_id, np.int32)
         for row, source in enumerate(sources):
             ids[row, : len(source)] = source
         return ids
@@ -221,7 +223,8 @@ def build_pairs(
     return {"source": source, "ids": ids, "next_ids": next_ids, "counts": counts}
 
 
-def _fit(count: int, least: int) -> int:
+def fit_size(count: int, least: int) -> int:
+    """Return the least of `least`, its double and so on that is at least `count`."""
     size = least
     while size < count:
         size *= 2

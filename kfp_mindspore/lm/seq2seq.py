@@ -235,8 +235,9 @@ def activate(config: Seq2SeqConfig, value: Any) -> Any:
 
 
 def _gather_bias(table: Any, buckets: Any) -> Any:
-    """Return (1, heads, S, L) for buckets (S, L)."""
-    return ops.gather(table, buckets.reshape(-1), 0).reshape(*buckets.shape, -1).transpose(2, 0, 1).expand_dims(0)
+    """Return (B or 1, heads, S, L) for buckets (B, S, L) or (S, L)."""
+    buckets = buckets.reshape(-1, buckets.shape[-2], buckets.shape[-1])
+    return ops.gather(table, buckets.reshape(-1), 0).reshape(*buckets.shape, -1).transpose(0, 3, 1, 2)
 
 
 class Encoder(nn.Cell):  # type: ignore[misc]
@@ -305,8 +306,8 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         Args:
             ids: int32 (B, S), the start token first.
             source: int32 (B, source), as the encoder's.
-            buckets: int32 (S, L + S) for L cached tokens.
-            mask: 0 where a token attends to another, else -1e9, float32 (S, L + S).
+            buckets: int32 (S, L + S) for L cached tokens, or (B, S, L + S).
+            mask: 0 where a token attends to another, else -1e9, float32 in the shape of `buckets`.
             cross: The encoder's output.
             tensors: With caches, keys and values by layer, each (B, heads, L, head_size); then the weights.
 
@@ -315,7 +316,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         """
         config = self.config
         caches, weights = tensors[: self.count], tensors[self.count :]
-        bias = _gather_bias(weights[self.bias], buckets) + mask
+        bias = _gather_bias(weights[self.bias], buckets) + mask.reshape(-1, 1, mask.shape[-2], mask.shape[-1])
         cross_bias = build_source_mask(config, source)
         hidden = ops.gather(weights[0], ids.reshape(-1), 0)
         pairs: Any = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.encoder import EncoderConfig, list_encoder_weights
 from kfp_mindspore.lm.sources.huggingface import open_weights, read_json
-from kfp_mindspore.lm.sources.model import read_tensors, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.model import name_fields, read_tensors, refuse_architecture, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: s
             **{name: values.get(name) and "not supported" for name in ("is_decoder", "add_cross_attention")},
         },
     )
-    try:
+    with name_fields(subject):
         positions = values["max_position_embeddings"]
         return EncoderConfig(
             *(values["vocab_size"], values["hidden_size"], values["num_hidden_layers"], values["num_attention_heads"]),
@@ -98,10 +98,6 @@ def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: s
             activation=activation,
             **{"max_length": positions, **pooling},
         )
-    except KeyError as error:
-        raise UserError(f"{subject}: {error.args[0]}: missing") from None
-    except TypeError as error:
-        raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
 
 
 def read_pooling(directory: Path) -> dict[str, Any]:

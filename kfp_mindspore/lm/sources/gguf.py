@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network import DecoderConfig
-from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.model import (
+    SourceModel,
+    name_fields,
+    read_weights,
+    refuse_architecture,
+    refuse_fields,
+)
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _LLAMA3 = (
@@ -135,7 +141,7 @@ def _parse_config(values: Mapping[str, Any], reader: Any, subject: str) -> Decod
     scaling = values.get(f"{kind}.rope.scaling.type", "none")
     window, experts = values.get(f"{kind}.attention.sliding_window"), values.get(f"{kind}.expert_count")
     shapes = {tensor.name: tuple(int(size) for size in tensor.shape[::-1]) for tensor in reader.tensors}
-    try:
+    with name_fields(subject):
         width, heads = values[f"{kind}.embedding_length"], values[f"{kind}.attention.head_count"]
         size = values.get(f"{kind}.attention.key_length") or width // heads
         rotated, length = values.get(f"{kind}.rope.dimension_count", size), values[f"{kind}.context_length"]
@@ -166,10 +172,6 @@ def _parse_config(values: Mapping[str, Any], reader: Any, subject: str) -> Decod
             out_bias="blk.0.attn_output.bias" in shapes,
             mlp_bias="blk.0.ffn_down.bias" in shapes,
         )
-    except KeyError as error:
-        raise UserError(f"{subject}: {error.args[0]}: missing") from None
-    except (TypeError, ZeroDivisionError) as error:
-        raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
 
 
 def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,13 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.network import DecoderConfig
-from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.model import (
+    SourceModel,
+    name_fields,
+    read_weights,
+    refuse_architecture,
+    refuse_fields,
+)
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
@@ -87,7 +93,7 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
             "add_cross_attention": values.get("add_cross_attention") and "not supported",
         },
     )
-    try:
+    with name_fields(subject):
         if kind == "gpt2":
             width, heads = values["n_embd"], values["n_head"]
             return DecoderConfig(
@@ -117,10 +123,6 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
             out_bias=bias and kind != "qwen2",
             mlp_bias=bool(values.get("mlp_bias", False)),
         )
-    except KeyError as error:
-        raise UserError(f"{subject}: {error.args[0]}: missing") from None
-    except (TypeError, ZeroDivisionError) as error:
-        raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
 
 
 def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:

@@ -18,8 +18,9 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.embedding import EncoderRunner, TextEmbedder, load
 from kfp_mindspore.lm.encoder import Encoder, EncoderConfig, list_encoder_weights
+from kfp_mindspore.lm.search import search_answers
 from kfp_mindspore.lm.sources.bert import read_bert
-from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert
+from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert, write_questions
 
 pytestmark = pytest.mark.mindspore
 
@@ -149,3 +150,45 @@ def test_tensors_that_do_not_fit_are_listed(tmp_path: Path) -> None:
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValidationError, match="pooling: must be one of mean, cls, got 'max'"):
         EncoderConfig(10, 8, 1, 2, 16, 32, 2, 32, pooling="max")
+
+
+def test_tfidf_ranks_answers_that_share_words_first() -> None:
+    pairs = [
+        ("where do lions live", "lions live in Africa"),
+        ("where do lions live", "in a zoo"),
+        ("which letter is the ninth", "I"),
+        ("what do cows eat", "grass"),
+        *((f"what is {number}", "number " * number) for number in range(3, 8)),
+    ]
+    records = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
+    scores, found = search_answers(records, None, subject="pairs")
+    # Without a common word all other answers precede the right one.
+    assert len(found) == 8
+    assert scores == {"recall_at_5": pytest.approx(1 / 8), "mrr": pytest.approx((1 + 7 / 9) / 8)}
+    assert found[0] == ("where do lions live", "lions live in Africa", "lions live in Africa")
+
+
+def test_gate_compares_search_with_tfidf(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, report = str(write_questions(tmp_path / "pairs.jsonl")), tmp_path / "report.html"
+    assert run(["lm", "evaluate", str(bundle), data]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("40 of 40 texts\nrecall_at_5: model ")
+    command = ["lm", "evaluate", str(bundle), data, "--metric", "mrr", "--json"]
+    assert run([*command, "--min-improvement", "0.2", "--report", str(report), "--generated", "2"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["model"]["mrr"] == pytest.approx(result["base"]["mrr"] + result["improvement"])
+    assert result["examples"] == 20
+    assert "gate passed" in report.read_text()
+    assert run([*command, "--base", str(bundle), "--min-improvement", "0.01"]) == 3
+    assert json.loads(capsys.readouterr().out)["improvement"] == 0
+
+
+def test_wrong_search_metric_and_pair_are_named(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "pairs.jsonl"
+    data.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "c"}\n')
+    assert run(["lm", "evaluate", str(bundle), str(data), "--metric", "perplexity"]) == 2
+    assert "metric: must be one of recall_at_5, mrr for the kind embedding, got perplexity" in capsys.readouterr().err
+    assert run(["lm", "evaluate", str(bundle), str(data), "--metric", "mrr"]) == 2
+    assert "example 2 is invalid: completion: must be a text, got nothing" in capsys.readouterr().err

@@ -155,7 +155,7 @@ def test_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
     with write_bundle(tmp_path / "other") as writer:
         (writer.directory / "model.mindir").write_bytes(b"")
         writer.sign(Signature((), (), "2.9.0"))
-    with pytest.raises(UserError, match=r"metadata\.kind: must be causal-lm, got none"):
+    with pytest.raises(UserError, match=r"metadata\.kind: must be causal-lm, got graph"):
         read_model(tmp_path / "other")
 
 
@@ -166,6 +166,7 @@ def test_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
         ("target_modules", ["gate_proj"], "target_modules: gate_proj: must be one of q_proj, k_proj, v_proj, o_proj"),
         ("r", 0, "lora_rank: must be >= 1, got 0"),
         ("r", "8", "r: must be a number, got '8'"),
+        ("lora_dropout", "0.1", "lora_dropout: must be a number, got '0.1'"),
         ("target_modules", "all-linear", "target_modules: must be a list, got 'all-linear'"),
         ("rank_pattern", {"q_proj": 4}, "rank_pattern: must be False, got {'q_proj': 4}"),
     ],
@@ -203,6 +204,32 @@ def test_wrong_tensors_are_refused(change: dict[str, np.ndarray], message: str, 
         read_adapter(tmp_path / "adapter", CONFIG)
 
 
+def test_dropout_changes_training_and_no_evaluation(tmp_path: Path) -> None:
+    data, dropping = make_data(), dataclasses.replace(LORA, lora_dropout=0.5)
+    trained, evaluated = {}, {}
+    for lora in (LORA, dropping):
+        network = TrainedDecoder(CONFIG, make_weights(), tokens_per_window=1.0, lora=lora)
+        fit(
+            network,
+            build_arrays(data),
+            optimizer=nn.Adam(network.trainable_params(), 0.03),
+            config=TrainingConfig(epochs=3, batch_size=len(data), verbose=False, export_check="off"),
+        )
+        trained[lora], adapter = network.get_weights(), network.get_adapter()
+        network.set_train(False)
+        evaluated[lora] = compute_loss(network, data)
+        merged = TrainedDecoder(CONFIG, network.get_weights(), tokens_per_window=1.0)
+        assert evaluated[lora] == pytest.approx(compute_loss(merged, data), rel=1e-5)
+        assert compute_loss(network, data) == evaluated[lora]
+    name = "layers.0.qkv.weight"
+    assert np.abs(trained[LORA][name] - trained[dropping][name]).max() > 1e-3
+    network.set_train(True)
+    assert len({compute_loss(network, data) for _ in range(3)}) == 3
+    write_adapter(tmp_path / "adapter", adapter, dropping)
+    assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["lora_dropout"] == 0.5
+    assert read_adapter(tmp_path / "adapter", CONFIG)[1] == dropping
+
+
 def test_adapter_in_16_bits_is_widened(tmp_path: Path) -> None:
     adapter = TrainedDecoder(CONFIG, make_weights(), tokens_per_window=1.0, lora=LORA).get_adapter()
     half: Any = {name: array.astype(np.float16) for name, array in adapter.items()}
@@ -214,6 +241,11 @@ def test_adapter_in_16_bits_is_widened(tmp_path: Path) -> None:
 
 def test_adapters_configuration_is_checked() -> None:
     with pytest.raises(ValidationError) as error:
-        LoraConfig(0, -1.0, ("gate",))
-    for field in ("lora_rank: must be >= 1", "lora_alpha: must be > 0", "lora_attn_modules: must be some of"):
+        LoraConfig(0, -1.0, ("gate",), 1.0)
+    for field in (
+        "lora_rank: must be >= 1",
+        "lora_alpha: must be > 0",
+        "lora_dropout: must be",
+        "lora_attn_modules: must be some of",
+    ):
         assert field in str(error.value)

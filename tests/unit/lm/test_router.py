@@ -170,9 +170,9 @@ def test_disconnected_client_ends_request_at_replica() -> None:
 
         async with serve(build_replica(answer)) as url, serve_router(url) as client:
             task = asyncio.create_task(send(client, "a"))
-            await asyncio.wait_for(started.wait(), 10)
+            await asyncio.wait_for(started.wait(), 60)
             task.cancel()
-            await asyncio.wait_for(ended.wait(), 10)
+            await asyncio.wait_for(ended.wait(), 60)
 
     asyncio.run(scenario())
 

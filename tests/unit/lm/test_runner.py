@@ -39,10 +39,10 @@ def make_weights(config: DecoderConfig) -> dict[str, np.ndarray]:
 def compute_logits(config: DecoderConfig, weights: dict[str, np.ndarray], texts: list[np.ndarray]) -> list[Any]:
     """Return all positions' logits of full forward passes; padding on the right changes no earlier position."""
     tensors = [Tensor(array) for array in (*compute_rotations(config), *weights.values())]
-    zero, decoder = Tensor(np.zeros(1, np.int32)), Decoder(config)
+    decoder = Decoder(config)
     head = weights.get("head", weights["embedding"])
     padded = [np.pad(text, (0, 40 - len(text)))[None] for text in texts]
-    hidden = [decoder.compile_and_run(Tensor(ids), zero, zero, *tensors)[1].asnumpy()[0] for ids in padded]
+    hidden = [decoder.compile_and_run(Tensor(ids), *tensors).asnumpy()[0] for ids in padded]
     return [states @ head.T for states in hidden]
 
 
@@ -79,6 +79,22 @@ def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pyt
     assert runner._cache.shape[3] == (32 if config is LLAMA else 40)
     runner.prefill(0, texts[1][:1], 0)
     assert runner._cache.shape[3] == (16 if config is LLAMA else 40)
+
+
+def test_warm_runner_compiles_no_graph_for_longer_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "_LEAST_LENGTH", 16)
+    weights = make_weights(GPT2)
+    runner = CausalRunner(GPT2, weights, slots=2, max_length=40)
+    for compile_graph in runner.list_compilations():
+        compile_graph()
+    compiled = len(runner._compute_layers.compile_cache)
+    # Two chunks and two batch sizes for 16, 32 and 40 tokens.
+    assert compiled == 12
+    runner.prefill(0, np.arange(30, dtype=np.int32), 0)
+    runner.prefill(1, np.arange(39, dtype=np.int32), 0)
+    for count in (1, 2):
+        runner.decode(range(count), np.ones(count, np.int32), np.array([31, 39][:count], np.int32))
+    assert len(runner._compute_layers.compile_cache) == compiled
 
 
 def make_adapter(seed: int, lora: LoraConfig) -> dict[str, np.ndarray]:

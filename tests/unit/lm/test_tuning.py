@@ -78,6 +78,11 @@ def test_few_examples_are_refused() -> None:
         hold_out([{"prompt": "a"}, {"prompt": "a"}], 0.5)
 
 
+def test_example_without_known_field_is_named() -> None:
+    with pytest.raises(ValidationError, match=r"example 2 is invalid: needs messages, .* got question, answer"):
+        hold_out([{"prompt": "a", "completion": "b"}, {"question": "a", "answer": "b"}], 0.5)
+
+
 def test_pair_is_encoded_as_chat(base: Path) -> None:
     record = {"prompt": "dog?", "completion": "fox"}
     ids, counts = Encoder(base, chat=True).encode(record)

@@ -1,0 +1,82 @@
+"""Search for questions' answers by embeddings, and by TF-IDF as the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_mindspore.errors import MissingExtraError, ValidationError
+from kfp_mindspore.lm.embedding import TextEmbedder
+from kfp_mindspore.lm.options import MRR, RECALL
+
+_ROWS = 256
+
+
+def search_answers(
+    records: Sequence[Mapping[str, Any]], bundle: Path | None, *, subject: str, verbose: bool = False
+) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
+    """Search all answers for each question's own.
+
+    Equal questions are one, whose right answers are all of theirs; equal answers are one. Wrong answers that are as
+    similar as the right one precede it, such as all answers without a word of the question by TF-IDF.
+
+    Args:
+        records: With `prompt`, the question, and `completion`, the answer.
+        bundle: Of the kind `embedding`; None for TF-IDF.
+        subject: The records' origin, for messages.
+        verbose: Whether to print a line per 256 texts that the model has read.
+
+    Returns:
+        `recall_at_5`, the share of questions with a right answer among the first five, and `mrr`, the mean of the right
+        answer's 1 / rank; of each question its text, a right answer and the answer found first.
+
+    Raises:
+        ValidationError: A record lacks a text; the message has its number.
+    """
+    right: dict[str, list[int]] = {}
+    places: dict[str, int] = {}
+    for number, record in enumerate(records, 1):
+        for name in ("prompt", "completion"):
+            if not isinstance(record.get(name), str):
+                found = type(record[name]).__name__ if name in record else "nothing"
+                raise ValidationError([f"{name}: must be a text, got {found}"], subject=f"{subject}: example {number}")
+        place = places.setdefault(record["completion"], len(places))
+        right.setdefault(record["prompt"], []).append(place)
+    questions, answers = list(right), list(places)
+    if bundle is None:
+        rows, columns = _embed_by_words(questions, answers)
+    else:
+        embedder = TextEmbedder.open(bundle)
+        texts, parts = [*questions, *answers], []
+        for start in range(0, len(texts), _ROWS):
+            parts.append(embedder.embed(texts[start : start + _ROWS]))
+            if verbose:
+                print(f"{min(start + _ROWS, len(texts))} of {len(texts)} texts", flush=True)
+        rows, columns = np.split(np.concatenate(parts), [len(questions)])
+        # Cosines, also of a model without normalisation.
+        rows, columns = (array / np.linalg.norm(array, axis=1, keepdims=True) for array in (rows, columns))
+    ranks, firsts = np.zeros(len(questions)), []
+    for start in range(0, len(questions), _ROWS):
+        product = rows[start : start + _ROWS] @ columns.T
+        similarities = np.asarray(product if bundle is not None else product.toarray())
+        for row, scores in enumerate(similarities, start):
+            own = scores[right[questions[row]]]
+            wrong = np.delete(scores, right[questions[row]])
+            ranks[row] = 1 + (wrong >= own.max()).sum()
+            firsts.append((questions[row], answers[right[questions[row]][0]], answers[int(scores.argmax())]))
+    return {RECALL: float((ranks <= 5).mean()), MRR: float((1 / ranks).mean())}, firsts
+
+
+def _embed_by_words(questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Any]:
+    """Return normalised sparse rows of words weighted by their rarity among the answers."""
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError:
+        raise MissingExtraError("scikit-learn", "train") from None
+    # One letter is a word too: else answers such as "I" have none.
+    words = TfidfVectorizer(token_pattern=r"\w+", dtype=np.float32)
+    columns = words.fit_transform(answers)
+    return words.transform(questions), columns

@@ -1,0 +1,183 @@
+"""T5 and T5 v1.1 in Hugging Face directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
+from kfp_mindspore.lm.sources.huggingface import open_weights, read_json
+from kfp_mindspore.lm.sources.model import name_fields, read_tensors, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ARCHITECTURES = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
+# The activation, and whether the network is gated.
+_FEED_FORWARD = {"relu": ("relu", False), "gated-gelu": ("gelu_tanh", True)}
+_TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+# Old checkpoints have it; the network has no positions there.
+_IGNORED = ("EncDecAttention.relative_attention_bias.weight",)
+
+
+@dataclass(frozen=True)
+class SourceSeq2Seq:
+    """A published encoder-decoder.
+
+    Args:
+        config: The encoder-decoder's.
+        weights: float32 arrays by the network's names.
+        tokenizer: tokenizer.json.
+        generation: `decoder_start_token_id`, `eos_token_id`, `pad_token_id` and sampling defaults.
+        architecture: The source's name for it.
+    """
+
+    config: Seq2SeqConfig
+    weights: Mapping[str, NDArray[np.float32]]
+    tokenizer: str
+    generation: Mapping[str, Any]
+    architecture: str
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
+        found = self.generation["eos_token_id"]
+        return (found,) if isinstance(found, int) else tuple(found)
+
+
+def is_t5(directory: Path) -> bool:
+    """Return whether a directory's config.json names T5."""
+    return (directory / "config.json").is_file() and read_json(directory / "config.json").get("model_type") == "t5"
+
+
+def read_t5(directory: Path) -> SourceSeq2Seq:
+    """Read a directory as `save_pretrained` writes it.
+
+    Args:
+        directory: With config.json.
+
+    Raises:
+        NotFoundError: A file is missing.
+        UserError: The architecture or a variant is not supported, or a file is damaged; the message names the field.
+    """
+    values = read_json(directory / "config.json")
+    config = parse_t5(values, str(directory / "config.json"))
+    if not (directory / "tokenizer.json").is_file():
+        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    reader = _T5Reader(open_weights(directory), tied=config.tied, subject=str(directory))
+    parts = _list_parts(config)
+    weights = read_tensors(list_seq2seq_weights(config), parts, reader, subject=str(directory), ignored=_IGNORED)
+    found = {**values, **read_json(directory / "generation_config.json", required=False)}
+    generation: dict[str, Any] = {"decoder_start_token_id": config.pad_id, "eos_token_id": 1}
+    names = ("decoder_start_token_id", "eos_token_id", "temperature", "top_p", "top_k", "repetition_penalty")
+    generation |= {name: found[name] for name in names if found.get(name) is not None}
+    if not found.get("do_sample"):
+        generation["temperature"] = 0
+    model = SourceSeq2Seq(
+        config,
+        weights,
+        (directory / "tokenizer.json").read_text(),
+        {**generation, "pad_token_id": config.pad_id},
+        "t5",
+    )
+    _check_tokenizer(model, directory / "tokenizer.json")
+    return model
+
+
+def parse_t5(values: Mapping[str, Any], subject: str) -> Seq2SeqConfig:
+    """Return the encoder-decoder's configuration of a config.json.
+
+    Args:
+        values: Its content.
+        subject: Its path, for messages.
+
+    Raises:
+        UserError: The architecture or a variant is not supported, or a field is missing.
+    """
+    refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
+    refuse_architecture(subject, next(iter(values.get("architectures") or ARCHITECTURES)), ARCHITECTURES)
+    kind = values.get("feed_forward_proj", "relu")
+    refuse_fields(
+        subject,
+        {
+            "feed_forward_proj": kind not in _FEED_FORWARD
+            and f"must be one of {', '.join(_FEED_FORWARD)}, got {kind!r}",
+            "quantization_config": values.get("quantization_config") and "not supported; import the float weights",
+        },
+    )
+    activation, is_gated = _FEED_FORWARD[kind]
+    is_tied = bool(values.get("tie_word_embeddings", True))
+    with name_fields(subject):
+        return Seq2SeqConfig(
+            *(values["vocab_size"], values["d_model"], values["num_layers"]),
+            *(values.get("num_decoder_layers") or values["num_layers"], values["num_heads"]),
+            *(values["d_kv"], values["d_ff"], values.get("n_positions", 512)),
+            buckets=values.get("relative_attention_num_buckets", 32),
+            max_distance=values.get("relative_attention_max_distance", 128),
+            epsilon=values.get("layer_norm_epsilon", 1e-6),
+            activation=activation,
+            gated=is_gated,
+            tied=is_tied,
+            scaled=bool(values.get("scale_decoder_outputs", is_tied)),
+            pad_id=values.get("pad_token_id", 0),
+        )
+
+
+def _check_tokenizer(model: SourceSeq2Seq, file: Path) -> None:
+    """Raise unless the tokenizer ends a text, as the encoder and the training need it."""
+    from tokenizers import Tokenizer
+
+    ids = Tokenizer.from_str(model.tokenizer).encode("a").ids
+    if not ids or ids[-1] not in model.eos_ids:
+        raise UserError(
+            f"{file}: post_processor: must end a text with eos_token_id {model.generation['eos_token_id']}, got "
+            f"{ids[-1] if ids else 'no token'}",
+            hint="Save the tokenizer by transformers, which adds the end token.",
+        )
+
+
+def _list_parts(config: Seq2SeqConfig) -> dict[str, tuple[str, ...]]:
+    parts: dict[str, tuple[str, ...]] = {"embedding": ("shared.weight",), "head": ("lm_head.weight",)}
+    up = ("wi_0", "wi_1") if config.gated else ("wi",)
+    for stack, layers in (("encoder", config.layers), ("decoder", config.decoder_layers)):
+        last = 1 if stack == "encoder" else 2
+        names = {"qkv": [f"0.SelfAttention.{part}" for part in "qkv"], "out": ["0.SelfAttention.o"]}
+        names |= {"query": ["1.EncDecAttention.q"], "key_value": [f"1.EncDecAttention.{part}" for part in "kv"]}
+        names |= {"cross_out": ["1.EncDecAttention.o"], "down": [f"{last}.DenseReluDense.wo"]}
+        names |= {"up": [f"{last}.DenseReluDense.{part}" for part in up]}
+        names |= {f"norm{index + 1}": [f"{index}.layer_norm"] for index in range(last + 1)}
+        parts[f"{stack}.bias"] = (f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",)
+        parts[f"{stack}.norm"] = (f"{stack}.final_layer_norm.weight",)
+        for index in range(layers):
+            for name, sources in names.items():
+                tensors = tuple(f"{stack}.block.{index}.layer.{source}.weight" for source in sources)
+                parts[f"{stack}.layers.{index}.{name}"] = tensors
+    return parts
+
+
+class _T5Reader(SafetensorsReader):
+    """T5's tensors without the copies of the embedding.
+
+    Args:
+        reader: The directory's.
+        tied: Whether the head is a copy.
+        subject: The directory, for messages.
+
+    Raises:
+        UserError: A copy differs from the embedding.
+    """
+
+    def __init__(self, reader: SafetensorsReader, *, tied: bool, subject: str) -> None:
+        import numpy as np
+
+        copies = [name for name in _TIED[: 3 if tied else 2] if name in reader.entries]
+        if "shared.weight" in reader.entries:
+            shared = reader.read("shared.weight")
+            if differing := [name for name in copies if not np.array_equal(reader.read(name), shared)]:
+                raise UserError(f"{subject}: {differing[0]}: differs from the embedding, which it has to be")
+        self.entries = {name: entry for name, entry in reader.entries.items() if name not in copies}
