@@ -30,8 +30,7 @@ from mindsporeserver.protocols import v1, v2
 from mindsporeserver.state import ServerState, get_version, read_deadline
 
 if TYPE_CHECKING:
-    from mindsporeserver.models.model import MindSporeModel
-    from mindsporeserver.models.served_model import ServedModel
+    from mindsporeserver.models.served_model import ServedModel, TensorModel
     from mindsporeserver.telemetry import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -152,7 +151,7 @@ class Application:
         value = describe_error(error) if is_language else {"error": error.message}
         await self._refuse(error.status, value, headers, request.scope, request.receive, request.send)
 
-    async def _infer(self, protocol: str, model: MindSporeModel, scope: Scope, receive: Receiver, send: Send) -> None:
+    async def _infer(self, protocol: str, model: TensorModel, scope: Scope, receive: Receiver, send: Send) -> None:
         headers = {name: value for name, value in scope["headers"] if name in _READ}
         is_binary = protocol == "v2" and _JSON_LENGTH in headers
         record = self._state.telemetry.start("v2-binary" if is_binary else protocol, model)
@@ -204,7 +203,7 @@ class Application:
 
     async def _answer_v1(
         self,
-        model: MindSporeModel,
+        model: TensorModel,
         body: bytes,
         headers: dict[bytes, bytes],
         all_headers: Headers,
@@ -230,7 +229,7 @@ class Application:
 
     async def _answer_v2(
         self,
-        model: MindSporeModel,
+        model: TensorModel,
         body: bytes,
         headers: dict[bytes, bytes],
         _: Headers,

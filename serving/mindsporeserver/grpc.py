@@ -31,7 +31,7 @@ from mindsporeserver.state import ServerState, read_deadline
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mindsporeserver.models.model import MindSporeModel
+    from mindsporeserver.models.served_model import TensorModel
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -296,7 +296,7 @@ def decode(request: Any, readers: Mapping[str, InputReader], rows: RowReader | N
     return inputs
 
 
-def encode(request: Any, outputs: Arrays, names: tuple[str, ...], model: MindSporeModel) -> Any:
+def encode(request: Any, outputs: Arrays, names: tuple[str, ...], model: TensorModel) -> Any:
     """Return a ModelInferResponse.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import FIRST_STAGE_KIND, SECOND_STAGE_KIND, ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
@@ -19,11 +19,13 @@ from mindsporeserver.language.embedding import KIND as EMBEDDING_KIND
 from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.metrics import LanguageFamilies
 from mindsporeserver.language.model import LanguageModel, LanguageSettings, is_language_bundle, load_runner
+from mindsporeserver.language.stage_model import StageModel
 from mindsporeserver.models.batcher import Limits
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.model import MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
 from mindsporeserver.models.served_model import ServedModel
+from mindsporeserver.models.source_import import find_source, import_source
 from mindsporeserver.models.storage import resolve_model
 from mindsporeserver.models.transform_executor import TransformExecutor
 from mindsporeserver.observability.logs import RequestLog
@@ -39,7 +41,7 @@ from mindsporeserver.workers import WorkerLink
 logger = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 1e-4
-# Where URIs are downloaded to, below the directory for temporary files.
+# Downloads and imports, below --download_dir or the directory for temporary files.
 _CACHE = "mindsporeserver-models"
 
 
@@ -77,8 +79,10 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         prefix_cache_bytes=options.prefix_cache_mib << 20,
         max_loras=options.adapter_limit,
         max_lora_rank=options.max_lora_rank,
+        next_stage=options.next_stage or "",
         allow_lora_updates=options.allow_runtime_lora_updating,
     )
+    check_stages(options, sources)
     # Kept by model name, so that a reloaded model has the adapters that were loaded meanwhile.
     adapters = _assign_adapters(options, sources)
     metrics, graphs, families = ServerMetrics(), InferenceExecutor(), LanguageFamilies()
@@ -91,6 +95,15 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
                 *(name, bundle),
                 version=version,
                 max_queue_tokens=language.max_queue_tokens,
+                executor=graphs,
+                metrics=metrics,
+            )
+        if bundle.signature.kind == SECOND_STAGE_KIND:
+            return StageModel(
+                *(name, bundle),
+                version=version,
+                slots=language.max_num_seqs,
+                max_length=language.max_model_len,
                 executor=graphs,
                 metrics=metrics,
             )
@@ -115,7 +128,9 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         tracing = Tracing("mindsporeserver")
     repository = Repository(sources, open_model, metrics)
     telemetry = Telemetry(RequestLog(options.log_requests), metrics, tracing)
-    Server(ServerState(repository, graphs, metrics, telemetry, is_fixed=link is not None), server_options, link).serve()
+    is_fixed = link is not None
+    state = ServerState(repository, graphs, metrics, telemetry, aliases=options.aliases, is_fixed=is_fixed)
+    Server(state, server_options, link).serve()
 
 
 def _assign_adapters(options: ServerFlags, sources: Sources) -> dict[str, dict[str, str]]:
@@ -135,16 +150,46 @@ def _assign_adapters(options: ServerFlags, sources: Sources) -> dict[str, dict[s
     return {models[0]: dict(options.lora_paths)}
 
 
+def check_stages(options: ServerFlags, sources: Sources) -> None:
+    """Refuse flags that a language model cut at a layer does not have.
+
+    Args:
+        options: The command line.
+        sources: The models.
+
+    Raises:
+        UserError: A flag is missing or not supported; the message names it.
+    """
+    bundles = [path for name in sources.list_names() for path in sources.list_bundles(name).values()]
+    kinds = {ModelBundle.open(path, verify=False).signature.kind for path in bundles}
+    if options.next_stage and kinds != {FIRST_STAGE_KIND}:
+        raise UserError(f"--next-stage: needs one model of the kind {FIRST_STAGE_KIND}, found {', '.join(kinds)}")
+    if FIRST_STAGE_KIND in kinds and not options.next_stage:
+        raise UserError(
+            f"--model_dir: a model of the kind {FIRST_STAGE_KIND} needs a second server",
+            hint="Serve its second stage, and give that server's gRPC address: --next-stage HOST:PORT",
+        )
+    if kinds & {FIRST_STAGE_KIND, SECOND_STAGE_KIND}:
+        if options.workers > 1:
+            raise UserError(f"--workers: must be 1 for a model's stage, which has one cache, got {options.workers}")
+        if options.adapter_limit:
+            raise UserError("--lora-modules: a model's stages have no adapters")
+
+
 def has_only_language_models(sources: Sources) -> bool:
     """Return whether all models are language models, which have no convolutions."""
     bundles = [path for name in sources.list_names() for path in sources.list_bundles(name).values()]
     opened = [ModelBundle.open(path, verify=False) for path in bundles]
-    return all(is_language_bundle(bundle) or bundle.signature.kind == EMBEDDING_KIND for bundle in opened)
+    return all(bundle.signature.is_language_model for bundle in opened)
 
 
 def _list_sources(options: ServerFlags) -> Sources:
-    cache = Path(tempfile.gettempdir()) / _CACHE
+    cache = (options.download_dir or Path(tempfile.gettempdir())) / _CACHE
     models = {name: resolve_model(value, cache) for name, value in options.model_dirs.items()}
+    # Before the sockets: the server is not ready until its models are bundles.
+    for name, path in models.items():
+        if (source := find_source(path)) is not None:
+            models[name] = import_source(source, cache)
     sources = Sources(models, options.model_repository, all_versions=options.model_versions == "all")
     # A mistake is reported before anything else starts.
     sources.list_names()

@@ -1,8 +1,9 @@
-"""Command-line flags: kserve.ModelServer's, under the same names, and this server's own."""
+"""Command-line flags: kserve.ModelServer's and vLLM's, under the same names, and this server's own."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import math
 import os
@@ -18,14 +19,26 @@ from kfp_mindspore.options import list_options, option
 _logger = logging.getLogger(__name__)
 
 DEFAULT_MODEL_DIR = "/mnt/models"
-# kserve's flags that tune only its own application.
+# Flags that tune only kserve's application, and flags that KServe gives to vLLM.
 _WITHOUT_EFFECT = {
     "max_threads": "one event loop serves gRPC",
     "max_asyncio_workers": "one executor thread runs the graphs, see --max_batch",
     "enable_latency_logging": "see --log_requests",
+    "enable-lora": "--lora-modules enables adapters",
+    "max-cpu-loras": "all adapters are loaded, see --max-loras",
+    "enable-ssl-refresh": "restart the pod to load a renewed certificate",
+    **dict.fromkeys(("disable-uvicorn-access-log", "disable-access-log-for-endpoints"), "see --log_requests"),
 }
-# kserve's flags that must not be ignored silently.
+# Flags that must not be ignored silently.
 _REFUSED = {
+    "api-key": "use --token-file",
+    "quantization": "weights are float32",
+    "kv-transfer-config": "caches stay in this process",
+    "speculative-config": "each token is computed by the model itself",
+    **dict.fromkeys(
+        ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
+        "one process computes the whole model; raise the replicas",
+    ),
     "access_log_format": "use --log_requests=all, with --log_format=json for JSON",
     "enable_docs_url": "there is no Swagger page",
     **dict.fromkeys(
@@ -45,19 +58,26 @@ _REFUSED = {
 
 _PORT = {"minimum": 1, "maximum": 65535}
 _SECONDS = {"minimum": 0, "exclusiveMaximum": math.inf}
-_PATHS = ("model_repository", "model_key_file", "token_file")
+_PATHS = ("model_repository", "download_dir", "model_key_file", "token_file")
+_OFF = ("none", "false")
 # Flags with two spellings; kserve has the first two with dashes.
 _DASHED = (
     *("event_loop", "timeout_keep_alive", "token_file", "management_port"),
     # vLLM's spelling.
     *("max_model_len", "max_num_seqs", "max_queue_tokens", "prefix_cache_mib"),
-    *("lora_modules", "max_loras", "max_lora_rank", "allow_runtime_lora_updating"),
+    *("next_stage", "lora_modules", "max_loras", "max_lora_rank", "allow_runtime_lora_updating", "download_dir"),
+    *("served_model_name", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
 )
+# vLLM's names of flags that are kserve's or this server's.
+_SYNONYMS = {"model_dir": "--model", "http_port": "--port", "grace_period": "--shutdown-timeout"}
+_LISTS = ("lora_modules", "served_model_name")
 _METAVARS = {
     **dict.fromkeys(("grpc_max_send_message_length", "grpc_max_receive_message_length"), "BYTES"),
     "model_dir": "[NAME=]PATH",
+    "next_stage": "HOST:PORT",
     "lora_modules": "NAME=PATH",
-    "model_repository": "DIR",
+    "served_model_name": "NAME",
+    **dict.fromkeys(("model_repository", "download_dir"), "DIR"),
     "management_port": "PORT",
     **dict.fromkeys(("log_config_file", "model_key_file", "token_file"), "FILE"),
     **{f"{prefix}ssl_{name}": "FILE" for prefix in ("", "grpc_") for name in ("certfile", "keyfile", "ca_certs")},
@@ -87,7 +107,12 @@ class ServerFlags:
         ssl_keyfile: Its private key.
         host: Listen address.
         model_dir: A model bundle, or a directory of numbered bundles (versions). Repeat with NAME= for several models;
-            by default the name is --model_name. A URI such as s3://… needs the extra `storage`. [/mnt/models]
+            by default the name is --model_name. A URI such as s3://… needs the extra `storage`. A Hugging Face
+            directory or a GGUF file is imported at the start, which needs the extra `lm`. [/mnt/models]
+        served_model_name: In place of --model_name: the model's name, and further ones in the OpenAI protocol.
+            [--model_name]
+        download_dir: Directory for downloads and imports; an import is kept there for the next start. [the temporary
+            directory]
         model_repository: Serve every model directory in DIR, including new ones.
         model_versions: Numbered versions to serve.
         max_batch: Most rows computed together, of one request or several.
@@ -102,7 +127,9 @@ class ServerFlags:
         max_queue_tokens: Most tokens, prompts and answers, that waiting requests to a language model may need; further
             requests get 429. [16 times max_num_seqs times max_model_len]
         prefix_cache_mib: Memory for the beginnings of a language model's prompts, in MiB; 0 disables the cache.
-        lora_modules: Adapters (LoRA) of the language model, in peft's format; requests choose them by `model`.
+        next_stage: gRPC address where a split language model's second stage is served, see `lm split`.
+        lora_modules: Adapters (LoRA) of the language model, in peft's format; requests choose them by `model`. Also as
+            {"name": …, "path": …}; a second name of one path is the same adapter.
         max_loras: Most adapters loaded at once. [4 with adapters]
         max_lora_rank: Most rank of an adapter.
         allow_runtime_lora_updating: Answer /v1/load_lora_adapter and /v1/unload_lora_adapter.
@@ -140,6 +167,8 @@ class ServerFlags:
     ssl_keyfile: str | None = None
     host: str = "0.0.0.0"
     model_dir: Sequence[str] = ()
+    served_model_name: Sequence[str] = ()
+    download_dir: Path | None = None
     model_repository: Path | None = None
     model_versions: str = option("latest", enum=("latest", "all"))
     max_batch: int = option(64, minimum=1)
@@ -152,6 +181,7 @@ class ServerFlags:
     max_num_seqs: int = option(8, minimum=1, maximum=16)
     max_queue_tokens: int | None = option(None, minimum=1)
     prefix_cache_mib: int = option(256, minimum=0)
+    next_stage: str | None = None
     lora_modules: Sequence[str] = ()
     max_loras: int | None = option(None, minimum=1)
     max_lora_rank: int = option(16, minimum=1)
@@ -185,7 +215,7 @@ class ServerFlags:
             name, separator, path = value.partition("=")
             # A URI may contain = in its query, a path in its directories' names.
             if not separator or "/" in name or not name:
-                name, path = self.model_name, value
+                name, path = (self.served_model_name or (self.model_name,))[0], value
             # KServe appends a service's flags to the runtime's, which has the default.
             if models.get(name, DEFAULT_MODEL_DIR) != DEFAULT_MODEL_DIR:
                 raise UserError(
@@ -203,16 +233,22 @@ class ServerFlags:
             UserError: A value is not NAME=PATH, a name has two directories, or there are more than `max_loras`.
         """
         paths: dict[str, str] = {}
-        for value in self.lora_modules:
-            name, _, path = value.partition("=")
-            if not name or not path:
-                raise UserError(f"--lora-modules: must be NAME=PATH, got {value!r}")
+        for name, path in map(_read_adapter, self.lora_modules):
             if name in paths:
                 raise UserError(f"--lora-modules: {name!r} has two directories: {paths[name]} and {path}")
-            paths[name] = path
+            if path not in paths.values():
+                paths[name] = path
         if len(paths) > (most := self.max_loras or _MAX_LORAS):
             raise UserError(f"--lora-modules: at most {most} adapters, got {len(paths)}", hint="Raise --max-loras.")
         return paths
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Further names in the OpenAI protocol of the model and its adapters."""
+        adapters = {path: name for name, path in self.lora_paths.items()}
+        named = [(name, adapters[path]) for name, path in map(_read_adapter, self.lora_modules)]
+        named += [(name, self.served_model_name[0]) for name in self.served_model_name]
+        return {name: target for name, target in named if name != target}
 
     @property
     def adapter_limit(self) -> int:
@@ -232,10 +268,12 @@ def build_parser() -> argparse.ArgumentParser:
         flags = [f"--{entry.name}"]
         if entry.name in _DASHED:
             flags.insert(0, f"--{entry.name.replace('_', '-')}")
+        if entry.name in _SYNONYMS:
+            flags.append(_SYNONYMS[entry.name])
         settings: dict[str, Any] = {"metavar": _METAVARS.get(entry.name), "help": entry.description}
         if entry.kind is list:
             # vLLM's clients give several adapters to one flag.
-            settings |= {"action": "extend", "nargs": "+"} if entry.name == "lora_modules" else {"action": "append"}
+            settings |= {"action": "extend", "nargs": "+"} if entry.name in _LISTS else {"action": "append"}
         else:
             settings |= {
                 "default": os.environ.get(_VARIABLES.get(entry.name, ""), entry.default),
@@ -263,10 +301,10 @@ def read_options(arguments: argparse.Namespace) -> ServerFlags:
     errors += [
         f"--{flag}: is not supported: {reason}"
         for flag, reason in _REFUSED.items()
-        if str(found[flag]).lower() not in ("none", "false")
+        if str(found[flag.replace("-", "_")]).lower() not in (*_OFF, *(("1",) if flag.endswith("-size") else ()))
     ]
     for flag, reason in _WITHOUT_EFFECT.items():
-        if found[flag] is not None:
+        if found[flag.replace("-", "_")] is not None:
             _logger.warning("--%s has no effect: %s", flag, reason)
     ports: dict[int, str] = {}
     for flag in ("http_port", "grpc_port", "management_port"):
@@ -280,11 +318,27 @@ def read_options(arguments: argparse.Namespace) -> ServerFlags:
         raise ValidationError(errors)
     values = {name: found[name] for name in ServerFlags.__dataclass_fields__}
     values |= {name: Path(found[name]) if found[name] else None for name in _PATHS}
-    values |= {name: found[name] or () for name in ("model_dir", "lora_modules")}
+    values |= {name: found[name] or () for name in ("model_dir", *_LISTS)}
     flags = ServerFlags(**values)
     # Two directories for one model or adapter are a command line error.
     flags.model_dirs, flags.lora_paths  # noqa: B018
     return flags
+
+
+def _read_adapter(text: str) -> tuple[str, str]:
+    """Return an adapter's name and directory."""
+    # KServe's llmisvc controller quotes JSON for a shell, which does not run here.
+    value = text.removeprefix("'").removesuffix("'")
+    name, _, path = value.partition("=")
+    if value.startswith("{"):
+        try:
+            entry = json.loads(value)
+            name, path = str(entry["name"]), str(entry["path"])
+        except (ValueError, KeyError, TypeError):
+            name = ""
+    if not name or not path:
+        raise UserError(f"--lora-modules: must be NAME=PATH, got {text!r}")
+    return name, path
 
 
 def _read_bool(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ class ServerState:
         graphs: The graphs' executor thread.
         metrics: Process metrics.
         telemetry: Records requests.
+        aliases: Further names of models and adapters in the OpenAI protocol.
         is_fixed: Whether load and unload are refused because other processes serve the same models.
     """
 
@@ -36,11 +38,13 @@ class ServerState:
         metrics: ServerMetrics,
         telemetry: Telemetry,
         *,
+        aliases: Mapping[str, str] | None = None,
         is_fixed: bool = False,
     ) -> None:
         self.repository = repository
         self.metrics = metrics
         self.telemetry = telemetry
+        self.aliases = aliases or {}
         self.is_draining = False
         self._graphs = graphs
         self._is_fixed = is_fixed

@@ -16,8 +16,7 @@ from mindsporeserver.errors import InvalidRequestError
 from mindsporeserver.protocols.tensors import shorten
 
 if TYPE_CHECKING:
-    from mindsporeserver.models.model import MindSporeModel
-    from mindsporeserver.models.served_model import ServedModel
+    from mindsporeserver.models.served_model import ServedModel, TensorModel
 
 BACKEND = "mindspore"
 _PACKAGE = "inference"
@@ -94,7 +93,7 @@ def get_model_name(request: Any) -> str:
     return str(request.model_name or request.repository_name)
 
 
-def encode_config(model: MindSporeModel) -> Any:
+def encode_config(model: TensorModel) -> Any:
     """Return a ModelConfigResponse; as Triton's, for a model with a batch, shapes are row shapes."""
     description, batched = model.describe(), bool(model.bundle.signature.batch_size)
     tensors = {
@@ -108,7 +107,7 @@ def encode_config(model: MindSporeModel) -> Any:
         ]
         for kind in ("input", "output")
     }
-    size = model.settings.max_batch if batched else 0
+    size = model.max_batch if batched else 0
     config: dict[str, Any] = {
         "name": model.name,
         "platform": description["platform"],

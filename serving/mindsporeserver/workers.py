@@ -230,8 +230,9 @@ class _Pool:
             self._signal(process)
 
     def _signal(self, process: asyncio.subprocess.Process) -> None:
+        # asyncio's send_signal polls, and an exit code that it finds does not reach `wait`, which returns 255.
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGKILL if self._is_killing else signal.SIGTERM)
+            os.kill(process.pid, signal.SIGKILL if self._is_killing else signal.SIGTERM)
 
 
 def share_cores(workers: int, environment: Mapping[str, str], cores: float | None = None) -> dict[str, str]:

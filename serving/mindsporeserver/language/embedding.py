@@ -23,8 +23,8 @@ from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyEr
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import parse_embedding
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
+from mindsporeserver.language.text_model import TextModel, build_length_error, check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.models.served_model import RequestCounter, ServedModel
 from mindsporeserver.observability.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KIND = "embedding"
-PLATFORM = "mindspore_embedding"
 TOKENIZER_FILE = "tokenizer.json"
 # Texts that wait may have as many tokens as this many of the longest ones.
 _QUEUE_TEXTS = 2048
@@ -67,7 +66,7 @@ class _Text:
     is_cancelled: bool = field(default=False)
 
 
-class EmbeddingModel(ServedModel):
+class EmbeddingModel(TextModel):
     """Serves one embedding model; texts of concurrent requests share graphs.
 
     Args:
@@ -79,6 +78,7 @@ class EmbeddingModel(ServedModel):
         metrics: The process' metrics.
     """
 
+    platform = "mindspore_embedding"
     tokenizer: Tokenizer
 
     def __init__(
@@ -99,8 +99,6 @@ class EmbeddingModel(ServedModel):
         self._lock = threading.Lock()
         self._is_submitted = False
         self._loop: asyncio.AbstractEventLoop
-        self.created = int(time.time())
-        self.max_length = 0
 
     async def open(self) -> None:
         """Load the network, and compile its smallest graph.
@@ -139,26 +137,6 @@ class EmbeddingModel(ServedModel):
             if not text.result.done():
                 text.result.set_exception(DeadlineExceededError())
 
-    def describe(self) -> dict[str, Any]:
-        """Return the model's V2 metadata; it has no tensors."""
-        described: dict[str, Any] = {"name": self.name, "versions": [self.version], "platform": PLATFORM}
-        return {**described, "inputs": [], "outputs": []}
-
-    def describe_model(self) -> dict[str, Any]:
-        """Return the model as the OpenAI protocol lists it."""
-        described = {"id": self.name, "object": "model", "created": self.created, "owned_by": "mindsporeserver"}
-        return {**described, "root": self.name, "parent": None, "max_model_len": self.max_length}
-
-    def admit(self) -> RequestCounter:
-        """Return the context of a request, which `close` waits for.
-
-        Raises:
-            NotReadyError: The model is loading or unloaded.
-        """
-        if not self.ready:
-            raise NotReadyError(self.name)
-        return self.requests
-
     def encode_inputs(self, fields: Mapping[str, Any]) -> tuple[list[NDArray[np.int32]], bool]:
         """Return a request's token IDs, and whether embeddings are sent as base64; called in a thread.
 
@@ -172,11 +150,8 @@ class EmbeddingModel(ServedModel):
             param = "input" if len(inputs) == 1 else f"input[{index}]"
             ids = self.encode(value, param) if isinstance(value, str) else list(value)
             if len(ids) > self.max_length:
-                raise LanguageError(
-                    f"{param}: this model's longest text has {self.max_length} tokens, got {len(ids)}",
-                    param,
-                    error_code="context_length_exceeded",
-                )
+                message = f"this model's longest text has {self.max_length} tokens, got {len(ids)}"
+                raise build_length_error(message, param)
             sequences.append(np.array(ids, np.int32))
         return sequences, is_base64
 
@@ -207,14 +182,7 @@ class EmbeddingModel(ServedModel):
         needed = sum(map(len, sequences))
         texts = [_Text(ids, self._loop.create_future(), deadline) for ids in sequences]
         with self._lock:
-            queued = sum(len(text.ids) for text in self._waiting)
-            if queued and queued + needed > self._max_queue_tokens:
-                raise LanguageError(
-                    f"overloaded: waiting texts have {queued} tokens, at most {self._max_queue_tokens}; retry later",
-                    status=429,
-                    error_code="rate_limit_exceeded",
-                    retry_after=1,
-                )
+            check_queue(sum(len(text.ids) for text in self._waiting), needed, self._max_queue_tokens)
             self._waiting.extend(texts)
         self._submit()
         try:

@@ -10,8 +10,8 @@ import psutil
 from kfp_mindspore.errors import UserError
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
-# MindSpore, Python and the compiled graphs.
-_PROCESS_BYTES = 600 << 20
+# MindSpore with its compiler, Python and the server.
+_PROCESS_BYTES = 700 << 20
 
 
 class MemoryPlan(NamedTuple):
@@ -22,16 +22,18 @@ class MemoryPlan(NamedTuple):
         slots: The caches of all slots.
         prefixes: The prefix cache.
         adapters: The adapters' factors.
+        graphs: The compiled graphs, with what they keep between two calls.
     """
 
     weights: int
     slots: int
     prefixes: int
     adapters: int = 0
+    graphs: int = 0
 
     def __str__(self) -> str:
         parts = {"weights": self.weights, "slots": self.slots, "prefix cache": self.prefixes}
-        parts |= {"adapters": self.adapters} if self.adapters else {}
+        parts |= {name: size for name in ("adapters", "graphs") if (size := getattr(self, name))}
         return ", ".join(f"{name} {count / (1 << 20):.0f} MiB" for name, count in parts.items())
 
     def check(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""A served language model: one bundle of the kind `causal-lm`, loaded and warm."""
+"""A served language model: one bundle of the kind `causal-lm` or `seq2seq`, loaded and warm."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ from typing import Any
 import numpy as np
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import FIRST_STAGE_KIND, ModelBundle
 from kfp_mindspore.lm.template import ChatTemplate, read_template
-from mindsporeserver.errors import NotReadyError
 from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import GenerationRequest
 from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
-from mindsporeserver.language.runner import Runner
+from mindsporeserver.language.next_stage import StagedRunner, compute_pair
+from mindsporeserver.language.runner import DEFAULT_LENGTH, Runner
 from mindsporeserver.language.sampling import Sampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
 from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.text_model import TextModel, build_length_error
 from mindsporeserver.language.tools import ToolParser, build_schema, get_arguments_key
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.models.served_model import RequestCounter, ServedModel
 from mindsporeserver.observability.metrics import ServerMetrics
 
 logger = logging.getLogger(__name__)
 
-KIND = "causal-lm"
-PLATFORM = "mindspore_causal_lm"
+KIND, SEQ2SEQ_KIND = "causal-lm", "seq2seq"
 TOKENIZER_FILE, GENERATION_FILE = "tokenizer.json", "generation.json"
 ADAPTER_FILE = "adapter_config.json"
 WEIGHTS_FILE = "weights.safetensors"
-_DEFAULT_LENGTH = 2048
 # Waiting requests may need as many tokens as this many full rounds of slots.
 _QUEUE_ROUNDS = 16
 
@@ -56,6 +54,7 @@ class LanguageSettings:
         prefix_cache_bytes: Most bytes of the prefix cache; 0 disables it.
         max_loras: Most adapters at once; 0 for a network without adapters.
         max_lora_rank: Most rank of an adapter.
+        next_stage: gRPC address of the second stage's server; empty for a whole model.
         lora_modules: Adapters' directories by name, changed when adapters are loaded and unloaded.
         allow_lora_updates: Whether clients may load and unload adapters.
     """
@@ -66,6 +65,7 @@ class LanguageSettings:
     prefix_cache_bytes: int = 256 << 20
     max_loras: int = 0
     max_lora_rank: int = 16
+    next_stage: str = ""
     lora_modules: dict[str, str] = field(default_factory=dict)
     allow_lora_updates: bool = False
 
@@ -74,7 +74,7 @@ class LanguageSettings:
 RunnerLoader = Callable[[Path, int, LanguageSettings], Runner]
 
 
-class LanguageModel(ServedModel):
+class LanguageModel(TextModel):
     """Serves one language model.
 
     Args:
@@ -88,6 +88,7 @@ class LanguageModel(ServedModel):
         load_runner: See `load_runner`.
     """
 
+    platform = "mindspore_causal_lm"
     vocabulary: Vocabulary
     template: ChatTemplate | None
     scheduler: Scheduler
@@ -110,8 +111,7 @@ class LanguageModel(ServedModel):
         self._executor = executor
         self._metrics = LanguageMetrics(families, name, settings.max_loras)
         self._load_runner = load_runner
-        self.created = int(time.time())
-        self.max_length = 0
+        self._continues = True
         self.defaults: dict[str, Any] = {}
 
     async def open(self) -> None:
@@ -128,14 +128,19 @@ class LanguageModel(ServedModel):
                 raise UserError(f"--lora-modules: {name}: {path} must be a peft directory, it has no {ADAPTER_FILE}")
         await asyncio.to_thread(self.bundle.verify)
         length = self._resolve_length()
-        runner = await asyncio.wrap_future(self._executor.call(self._load_runner, self.bundle.path, length, settings))
-        self.max_length = runner.max_length
+        runner = await asyncio.wrap_future(self._executor.call(self._load, length))
+        self.max_length, self._continues = runner.max_length, not runner.whole_prompts
         weights = int(self.bundle.signature.files.get(WEIGHTS_FILE, {}).get("size", 0))
         slots = runner.slots * runner.max_length * runner.row_bytes
-        plan = MemoryPlan(weights, slots, settings.prefix_cache_bytes, runner.adapter_bytes)
+        # A second stage's rows stay in its server.
+        has_rows = self._continues and not settings.next_stage
+        prefix_cache_bytes = settings.prefix_cache_bytes if has_rows else 0
+        plan = MemoryPlan(weights, slots, prefix_cache_bytes, runner.adapter_bytes, runner.graph_bytes)
         logger.info("model %s: memory: %s", self.name, plan)
         # The caches are zeros that the kernel has not backed with memory yet.
         plan.check(read_memory_limit())
+        for compile_graph in runner.list_compilations():
+            await asyncio.wrap_future(self._executor.call(compile_graph))
         await asyncio.to_thread(self._read_texts, runner.vocabulary_size)
         self.adapters = Adapters(runner, self._executor, settings.max_loras, settings.lora_modules)
         for name, path in list(settings.lora_modules.items()):
@@ -150,13 +155,20 @@ class LanguageModel(ServedModel):
             self.vocabulary,
             self._metrics,
             max_queue_tokens=queue,
-            prefix_cache_bytes=settings.prefix_cache_bytes,
+            prefix_cache_bytes=prefix_cache_bytes,
         )
         self.ready = True
         logger.info(
             "model %s version %s: ready in %.2f s, %d slots of %d tokens",
             *(self.name, self.version, time.perf_counter() - start, runner.slots, runner.max_length),
         )
+
+    def _load(self, length: int) -> Runner:
+        runner, settings = self._load_runner(self.bundle.path, length, self.settings), self.settings
+        if not settings.next_stage:
+            return runner
+        pair = compute_pair(self.bundle.signature.metadata["split"])
+        return StagedRunner(runner, settings.next_stage, self.name, pair)
 
     async def close(self) -> None:
         """Return when all answers are finished."""
@@ -168,33 +180,12 @@ class LanguageModel(ServedModel):
         if self.ready:
             self.scheduler.expire()
 
-    def describe(self) -> dict[str, Any]:
-        """Return the model's V2 metadata; it has no tensors."""
-        described: dict[str, Any] = {"name": self.name, "versions": [self.version], "platform": PLATFORM}
-        return {**described, "inputs": [], "outputs": []}
-
     def describe_model(self, adapter: Adapter = BASE) -> dict[str, Any]:
         """Return the model, or one of its adapters, as the OpenAI protocol lists it."""
-        is_base = adapter is BASE
-        return {
-            "id": self.name if is_base else adapter.name,
-            "object": "model",
-            "created": self.created if is_base else adapter.created,
-            "owned_by": "mindsporeserver",
-            "root": self.name if is_base else adapter.path,
-            "parent": None if is_base else self.name,
-            "max_model_len": self.max_length,
-        }
-
-    def admit(self) -> RequestCounter:
-        """Return the context of a request, which `close` waits for.
-
-        Raises:
-            NotReadyError: The model is loading or unloaded.
-        """
-        if not self.ready:
-            raise NotReadyError(self.name)
-        return self.requests
+        described = super().describe_model()
+        if adapter is not BASE:
+            described |= {"id": adapter.name, "created": adapter.created, "root": adapter.path, "parent": self.name}
+        return described
 
     def build_answers(
         self, request: GenerationRequest, adapter: Adapter, stream: AnswerStream, deadline: float | None
@@ -212,6 +203,8 @@ class LanguageModel(ServedModel):
         Raises:
             LanguageError: The prompt is too long, or a field does not fit the model.
         """
+        if request.echo and not self._continues:
+            raise LanguageError(f"echo: model {self.name} is an encoder-decoder, no answer continues a prompt", "echo")
         if request.messages:
             prompts, param = [self.encode_chat(request)], "messages"
         else:
@@ -236,7 +229,7 @@ class LanguageModel(ServedModel):
                 answer = Answer(
                     ids,
                     Sampler(request.sampling, choice, ids, matcher.copy() if matcher is not None else None),
-                    TextBuffer(request.stop),
+                    TextBuffer(request.stop, is_whole=not self._continues),
                     stream,
                     max_tokens,
                     stop_ids,
@@ -295,21 +288,17 @@ class LanguageModel(ServedModel):
         return request.max_tokens
 
     def _get_length_error(self, found: str, param: str) -> LanguageError:
-        return LanguageError(
-            f"{param}: this model's context is {self.max_length} tokens, got {found}",
-            param,
-            error_code="context_length_exceeded",
-        )
+        return build_length_error(f"this model's context is {self.max_length} tokens, got {found}", param)
 
     def _resolve_length(self) -> int:
-        own = int(self.bundle.signature.metadata.get("max_length", _DEFAULT_LENGTH))
+        own = int(self.bundle.signature.metadata.get("max_length", DEFAULT_LENGTH))
         length = self.settings.max_model_len
         if length > own:
             raise UserError(
                 f"--max-model-len: must be at most {own}, the positions of model {self.name}, got {length}",
                 hint="Omit the flag for the model's own limit.",
             )
-        return length or min(own, _DEFAULT_LENGTH)
+        return length or min(own, DEFAULT_LENGTH)
 
     def _read_texts(self, vocabulary_size: int) -> None:
         path = self.bundle.path
@@ -325,23 +314,23 @@ class LanguageModel(ServedModel):
 
 
 def is_language_bundle(bundle: ModelBundle) -> bool:
-    """Return whether a bundle holds a language model."""
-    return bundle.signature.kind == KIND
+    """Return whether a bundle holds a language model that generates texts."""
+    return bundle.signature.kind in (KIND, SEQ2SEQ_KIND, FIRST_STAGE_KIND)
 
 
 def load_runner(directory: Path, max_length: int, settings: LanguageSettings) -> Runner:
-    """Load a bundle's network and compile its graphs.
+    """Load a bundle's network.
 
     Args:
         directory: The bundle.
         max_length: Most tokens of a sequence.
         settings: The server's.
     """
-    runner: Runner = importlib.import_module("kfp_mindspore.lm.runner").load(
-        directory,
-        slots=settings.max_num_seqs,
-        max_length=max_length,
-        max_loras=settings.max_loras,
-        max_lora_rank=settings.max_lora_rank,
-    )
+    sizes = {"slots": settings.max_num_seqs, "max_length": max_length}
+    if ModelBundle.open(directory, verify=False).signature.kind == SEQ2SEQ_KIND:
+        name = "kfp_mindspore.lm.seq2seq_slots"
+    else:
+        name = "kfp_mindspore.lm.runner"
+        sizes |= {"max_loras": settings.max_loras, "max_lora_rank": settings.max_lora_rank}
+    runner: Runner = importlib.import_module(name).load(directory, **sizes)
     return runner

@@ -63,7 +63,10 @@ class LanguageRoutes:
         served = self._state.repository.models.values()
         described = [model.describe_model() for model in served if isinstance(model, SERVED) and model.ready]
         adapters = [(model, adapter) for model in self._list_ready() for adapter in model.adapters.loaded.values()]
-        return [*described, *(model.describe_model(adapter) for model, adapter in adapters)]
+        described += [model.describe_model(adapter) for model, adapter in adapters]
+        named = {entry["id"]: entry for entry in described}
+        aliases = self._state.aliases.items()
+        return [*described, *({**named[target], "id": name} for name, target in aliases if target in named)]
 
     def describe_model(self, name: str) -> dict[str, Any]:
         """Return a model or an adapter as the protocol lists it.
@@ -81,6 +84,7 @@ class LanguageRoutes:
             LanguageError: There is none under this name (404).
             NotReadyError: It is being loaded.
         """
+        name = self._state.aliases.get(name, name)
         for base in self._list_ready():
             if name in base.adapters.loaded:
                 return base, base.adapters.loaded[name]

@@ -11,6 +11,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Most tokens of a sequence unless a flag or the model says otherwise.
+DEFAULT_LENGTH = 2048
+
 
 class Runner(Protocol):
     """A decoder with one cache of keys and values per slot; used in the executor thread only.
@@ -21,6 +24,8 @@ class Runner(Protocol):
         slots: Sequences at once.
         row_bytes: Cache bytes per token.
         adapter_bytes: Bytes of all adapters.
+        graph_bytes: Estimated bytes of the graphs that `list_compilations` compiles.
+        whole_prompts: Whether a prompt is computed at once, and never from another one's beginning.
     """
 
     vocabulary_size: int
@@ -28,6 +33,8 @@ class Runner(Protocol):
     slots: int
     row_bytes: int
     adapter_bytes: int
+    graph_bytes: int
+    whole_prompts: bool
 
     def prefill(
         self, slot: int, ids: NDArray[np.int32], position: int, *, adapter: int = 0, all_positions: bool = False
@@ -60,6 +67,9 @@ class Runner(Protocol):
             Logits, float32 with shape (B, V).
         """
 
+    def list_compilations(self) -> Sequence[Callable[[], Any]]:
+        """Return what is called, one after the other, before the network is ready."""
+
     def read_adapter(self, directory: Path) -> Callable[[int], None]:
         """Read an adapter, in any thread; return a function that stores it under a number from 1, in the executor's.
 
@@ -70,8 +80,8 @@ class Runner(Protocol):
             UserError: It is no adapter for this network; the message names the field.
         """
 
-    def read_rows(self, slot: int, start: int, stop: int) -> NDArray[Any]:
+    def read_rows(self, slot: int, start: int, stop: int) -> Any:
         """Copy the cache rows for tokens from `start` to before `stop`."""
 
-    def write_rows(self, slot: int, start: int, rows: NDArray[Any]) -> None:
+    def write_rows(self, slot: int, start: int, rows: Any) -> None:
         """Write what `read_rows` returned, from token `start` on."""

@@ -21,12 +21,12 @@ import numpy as np
 
 from mindsporeserver.errors import DeadlineExceededError, GraphError, RequestError
 from mindsporeserver.language.adapters import BASE, Adapter
-from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.metrics import LanguageMetrics
 from mindsporeserver.language.prefix_cache import BLOCK, PrefixCache
 from mindsporeserver.language.runner import Runner
 from mindsporeserver.language.sampling import Sampler, TokenLogprob, compute_logprobs, sample
 from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.text_model import check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor
 
 if TYPE_CHECKING:
@@ -186,13 +186,7 @@ class Scheduler:
         """
         self._loop = asyncio.get_running_loop()
         queued, needed = sum(answer.size for answer in self._queued), sum(answer.size for answer in answers)
-        if self._queued and queued + needed > self.max_queue_tokens:
-            raise LanguageError(
-                f"overloaded: waiting requests need {queued} tokens, the limit is {self.max_queue_tokens}; retry later",
-                status=429,
-                error_code="rate_limit_exceeded",
-                retry_after=1,
-            )
+        check_queue(queued, needed, self.max_queue_tokens)
         self._queued.update(answers)
         self._waiting.extend(answers)
         self._report(self._running)
@@ -248,8 +242,10 @@ class Scheduler:
         try:
             self._compute_round()
         except Exception as error:
-            logger.exception("the network failed for %d answers", len(self._list_running()))
-            failure = GraphError(f"{type(error).__name__}; the server's log has the trace")
+            failure = error if isinstance(error, RequestError) else None
+            if failure is None:
+                logger.exception("the network failed for %d answers", len(self._list_running()))
+                failure = GraphError(f"{type(error).__name__}; the server's log has the trace")
             self._deltas += [(answer, Delta(answer.index, error=failure)) for answer in self._list_running()]
             self._decoding, self._prefilling = [], None
         running = self._list_running()
@@ -301,6 +297,8 @@ class Scheduler:
 
     def _run_chunk(self, answer: Answer) -> None:
         size = _SMALL_CHUNK if self._decoding else _CHUNK
+        if self._runner.whole_prompts:
+            size = len(answer.prompt)
         ids = answer.prompt[answer.position : answer.position + size]
         logits = self._runner.prefill(
             *(answer.slot, ids, answer.position),

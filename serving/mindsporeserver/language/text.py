@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +42,7 @@ class Vocabulary:
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
             self.matching: LLTokenizer = LLTokenizer(
-                self.tokenizer.to_str(), n_vocab=size, eos_token=sorted(self.eos_ids)
+                _write_matchable(self.tokenizer), n_vocab=size, eos_token=sorted(self.eos_ids)
             )
         except Exception as error:  # noqa: BLE001  tokenizers raises Exception itself
             raise UserError(f"{file}: not a tokenizer that can be served: {error}") from None
@@ -77,14 +78,25 @@ class Vocabulary:
         return {number for number in ids if number is not None and number in self.special_ids}
 
 
+def _write_matchable(tokenizer: Tokenizer) -> str:
+    """Return tokenizer.json with a decoder that llguidance 1.3 reads: it knows no Metaspace, which T5 has."""
+    described = json.loads(tokenizer.to_str())
+    if (described.get("decoder") or {}).get("type") == "Metaspace":
+        replace = {"type": "Replace", "pattern": {"String": described["decoder"]["replacement"]}, "content": " "}
+        described["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return json.dumps(described)
+
+
 class TextBuffer:
     """An answer's text, in pieces that hold neither half a character nor the beginning of a stop text.
 
     Args:
         stops: Texts that end the answer and are not part of it.
+        is_whole: Whether the answer is a text of its own, whose first blank is the tokenizer's.
     """
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
+    def __init__(self, stops: Sequence[str] = (), *, is_whole: bool = False) -> None:
+        self._strips = is_whole
         self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -92,7 +104,10 @@ class TextBuffer:
 
     def push(self, data: bytes) -> str:
         """Add a token's bytes and return the text that is certain now."""
-        self._held += self._decoder.decode(data)
+        piece = self._decoder.decode(data)
+        if self._strips and piece:
+            self._strips, piece = False, piece.removeprefix(" ")
+        self._held += piece
         ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if ends:
             self.is_stopped = True

@@ -23,7 +23,7 @@ from kfp_mindspore.transform.load import load_transform
 from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError, RequestError
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.models.served_model import ServedModel
+from mindsporeserver.models.served_model import TensorModel
 from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
 from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.protocols.rows import RowReader
@@ -64,7 +64,7 @@ class ModelSettings:
     key: bytes | None = field(default=None, repr=False)
 
 
-class MindSporeModel(ServedModel):
+class MindSporeModel(TensorModel):
     """Serves one bundle. It is loaded once: another bundle under the same name is another object.
 
     Args:
@@ -94,6 +94,7 @@ class MindSporeModel(ServedModel):
         bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
         super().__init__(name, bundle, version, (metrics or ServerMetrics()).for_model(name))
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
+        self.max_batch = self.settings.max_batch
         self._executor = executor or InferenceExecutor()
         self._transforms = transforms or TransformExecutor(os.cpu_count() or 1)
         self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)

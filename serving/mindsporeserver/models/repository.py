@@ -12,8 +12,8 @@ from pathlib import Path
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from mindsporeserver.errors import NotReadyError, UnknownModelError, UnsupportedError, shorten_text
-from mindsporeserver.models.model import BundleReplacedError, MindSporeModel
-from mindsporeserver.models.served_model import ServedModel
+from mindsporeserver.models.model import BundleReplacedError
+from mindsporeserver.models.served_model import ServedModel, TensorModel
 from mindsporeserver.observability.metrics import ServerMetrics
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Repository:
     def __init__(self, sources: Sources, opener: Opener, metrics: ServerMetrics) -> None:
         self.sources = sources
         self.models: dict[str, ServedModel] = {}
-        self.routes: dict[str, tuple[str, MindSporeModel]] = {}
+        self.routes: dict[str, tuple[str, TensorModel]] = {}
         self.loaded = False
         self._opener = opener
         self._metrics = metrics
@@ -193,7 +193,7 @@ class Repository:
             raise UnknownModelError(name, version if name in self.models else "")
         return model
 
-    def get_graph_model(self, name: str, version: str = "") -> MindSporeModel:
+    def get_graph_model(self, name: str, version: str = "") -> TensorModel:
         """Return a model that is served by V1, V2 and gRPC.
 
         Raises:
@@ -202,7 +202,7 @@ class Repository:
             UnsupportedError: It is a language model.
         """
         model = self.get_model(name, version)
-        if not isinstance(model, MindSporeModel):
+        if not isinstance(model, TensorModel):
             raise UnsupportedError(f"model {name} is a language model: send POST to its routes below /openai/v1")
         return model
 
@@ -280,11 +280,11 @@ class Repository:
         self._versions[name] = models
         latest = next(reversed(models.values()))
         self.models[name] = latest
-        if isinstance(latest, MindSporeModel):
+        if isinstance(latest, TensorModel):
             self.routes[f"/v1/models/{name}:predict"] = ("v1", latest)
             self.routes[f"/v2/models/{name}/infer"] = ("v2", latest)
         for version, model in models.items():
-            if not isinstance(model, MindSporeModel):
+            if not isinstance(model, TensorModel):
                 continue
             self.routes[f"/v2/models/{name}/versions/{version}/infer"] = ("v2", model)
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.formats.bundle import ModelBundle
 from mindsporeserver.observability.metrics import ModelMetrics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mindsporeserver.models.batcher import Ticket
+    from mindsporeserver.protocols.rows import RowReader
+    from mindsporeserver.protocols.tensors import InputReader
+
+    Arrays = dict[str, NDArray[Any]]
 
 
 class RequestCounter:
@@ -74,3 +85,42 @@ class ServedModel(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the model's V2 metadata."""
+
+
+class TensorModel(ServedModel):
+    """A model that is served by V2: a graph, or a language model's second stage.
+
+    Attributes:
+        readers: By input name.
+        rows: Reads a table's columns; None for other models.
+        output_names: In responses.
+        max_batch: Most rows computed together.
+    """
+
+    readers: Mapping[str, InputReader]
+    rows: RowReader | None
+    output_names: tuple[str, ...]
+    max_batch: int
+
+    @abc.abstractmethod
+    def admit(self) -> AbstractContextManager[None]:
+        """Return the context of a request, which `close` waits for.
+
+        Raises:
+            RequestError: No request can be accepted.
+        """
+
+    @abc.abstractmethod
+    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, Ticket | None]:
+        """Compute a request's outputs.
+
+        Args:
+            inputs: Arrays by name, read by `readers`.
+            deadline: `time.monotonic()` after which the request is refused.
+
+        Returns:
+            Outputs by name, and the ticket with the times in the queue and in computation, if there is one.
+
+        Raises:
+            RequestError: See its subclasses.
+        """

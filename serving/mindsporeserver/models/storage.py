@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import importlib.util
 import logging
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.files import digest_file, move_new, remove_directory
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
+from mindsporeserver.models.source_import import find_source, import_source, open_cache
 
 # kserve-storage schemes. Not `pvc://`: KServe mounts the volume into the pod instead.
 SCHEMES = ("s3", "gs", "hf", "http", "https", "hdfs", "webhdfs", "oci", "modelscope")
@@ -28,9 +28,9 @@ _logger = logging.getLogger(__name__)
 def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
     """Return a model's local directory; download it from a URI.
 
-    A download's digests are verified, and it is moved to a directory in `cache_dir` named by its content: several
-    processes can download the same model, and no directory changes once it exists. kserve-storage starts processes, so
-    call this before the first thread is started.
+    A downloaded language model that is no bundle is imported. A bundle's digests are verified, and it is moved to a
+    directory in `cache_dir` named by its content: several processes can download the same model, and no directory
+    changes once it exists. kserve-storage starts processes, so call this before the first thread is started.
 
     Args:
         uri_or_path: A directory; `file:///directory`; or a URI to a directory or archive (tar, tar.gz, zip) that
@@ -42,7 +42,8 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
 
     Raises:
         MissingExtraError: It is a URI and kserve-storage is not installed.
-        UserError: The URI is malformed, cannot be downloaded or holds no model bundle.
+        UserError: The URI is malformed, cannot be downloaded or holds neither a model bundle nor a published
+            language model.
         CorruptBundleError: The downloaded files do not have the signature's digests.
     """
     text = str(uri_or_path)
@@ -81,21 +82,13 @@ def _resolve_file(uri: str) -> Path:
 
 def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
     shown = hide_secrets(uri)
-    try:
-        cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(prefix=".download-", dir=cache_dir)
-    except OSError as error:
-        raise UserError(
-            f"--model_dir: {shown}: the directory for downloads {cache_dir} cannot be written: {error.strerror}",
-            hint="Give the container an emptyDir there, or let KServe download: storageUri in the InferenceService.",
-        ) from None
-    with scratch:
-        # In a world-writable parent, another user may have created the directory.
-        if cache_dir.stat().st_uid != os.geteuid():
-            raise UserError(f"--model_dir: {shown}: the directory for downloads {cache_dir} belongs to another user")
-        directory = Path(scratch.name, "model")
+    open_cache(cache_dir, shown)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=cache_dir) as scratch:
+        directory = Path(scratch, "model")
         _fetch(uri, scheme, directory)
-        found = _find_bundle(directory, shown)
+        found = _find_model(directory, shown)
+        if (source := find_source(found)) is not None:
+            return import_source(source, cache_dir, shown=shown)
         ModelBundle.open(found)
         found.chmod(0o755)
         signature = digest_file(found / SIGNATURE_FILE)
@@ -137,11 +130,12 @@ def _fetch(uri: str, scheme: str, directory: Path) -> None:
         library.logger.disabled = was_disabled
 
 
-def _find_bundle(directory: Path, shown: str) -> Path:
-    """Return a download's bundle: its root, or its only folder that is a bundle."""
-    if (directory / SIGNATURE_FILE).is_file():
+def _find_model(directory: Path, shown: str) -> Path:
+    """Return a download's bundle or published language model: its root, or its only folder that is one."""
+    if (directory / SIGNATURE_FILE).is_file() or find_source(directory) is not None:
         return directory
     folders = sorted(file.parent for file in directory.glob(f"*/{SIGNATURE_FILE}"))
+    folders = folders or sorted(folder for folder in directory.glob("*/") if find_source(folder) is not None)
     if len(folders) == 1:
         return folders[0]
     entries = ", ".join(sorted(entry.name for entry in directory.iterdir())[:5]) if directory.is_dir() else ""

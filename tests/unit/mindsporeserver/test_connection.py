@@ -116,7 +116,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     def run(scenario: Callable[[UvicornServer], Awaitable[None]]) -> None:
         async def main() -> None:
             async with UvicornServer().open() as server:
-                await asyncio.wait_for(scenario(server), 20)
+                await asyncio.wait_for(scenario(server), 300)
 
         loop.run_until_complete(main())
 

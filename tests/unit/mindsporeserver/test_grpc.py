@@ -209,7 +209,7 @@ class GrpcWorld:
 
     def run(self, awaitable: Any) -> Any:
         async def wait() -> Any:
-            return await asyncio.wait_for(awaitable, 60)
+            return await asyncio.wait_for(awaitable, 300)
 
         return self.loop.run_until_complete(wait())
 

@@ -39,9 +39,41 @@ def test_adapters_are_given_by_name() -> None:
     assert read("--max-loras=2", "--allow-runtime-lora-updating=true").adapter_limit == 2
 
 
+def test_flags_of_vllm() -> None:
+    adapters = ["""'{"name": "a", "path": "x"}'""", '{"name": "long/a", "path": "x"}', "b=y"]
+    options = read("--model=m", "--served-model-name", "chat", "org/chat", "--port=8000", "--lora-modules", *adapters)
+    assert (options.model_dirs, options.http_port) == ({"chat": "m"}, 8000)
+    assert options.lora_paths == {"a": "x", "b": "y"}
+    assert options.aliases == {"org/chat": "chat", "long/a": "a"}
+    options = read("--shutdown-timeout=15", "--ssl-certfile=", "--ssl-keyfile", "k", "--tensor-parallel-size=1")
+    assert (options.grace_period, options.ssl_certfile, options.ssl_keyfile, options.aliases) == (15, "", "k", {})
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--tensor-parallel-size=2", "--tensor-parallel-size: is not supported: one process"),
+        ("--api-key=secret", "--api-key: is not supported: use --token-file"),
+        ("--quantization=awq", "--quantization: is not supported: weights are float32"),
+    ],
+)
+def test_flags_of_vllm_that_are_refused(flag: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as caught:
+        read(flag)
+    assert "secret" not in str(caught.value)
+
+
+def test_unknown_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        read("--enforce-eager")
+    assert "unrecognized arguments: --enforce-eager" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (['{"name": "a"}'], "--lora-modules: must be NAME=PATH, got"),
+        (["{x"], "--lora-modules: must be NAME=PATH, got"),
         (["a"], "--lora-modules: must be NAME=PATH, got 'a'"),
         (["a=x", "a=y"], "--lora-modules: 'a' has two directories: x and y"),
         (["a=x", "b=y", "--max-loras=1"], "--lora-modules: at most 1 adapters, got 2"),

@@ -286,7 +286,7 @@ def test_live_before_ready_and_signal_ends_it(models: Path, start_server: Callab
     server.wait("/v2/health/ready")
     assert server.request(V1, {"instances": [ROW, ROW, ROW]})[0] == 200
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(timeout=60) == 0
+    assert server.process.wait(timeout=300) == 0
 
 
 def flip(path: Path) -> None:
@@ -321,7 +321,7 @@ def test_bad_bundle_ends_it_with_one_line(
     bundle = Path(shutil.copytree(models / "free", tmp_path / "model"))
     damage(bundle)
     server = start_server(bundle)
-    assert server.process.wait(timeout=60) == 2
+    assert server.process.wait(timeout=300) == 2
     log = server.log.read_text()
     assert "Traceback" not in log
     (line,) = [line for line in log.splitlines() if line.startswith("Error: ")]
@@ -339,12 +339,12 @@ def test_bad_bundle_ends_it_with_one_line(
 )
 def test_bad_flags(models: Path, start_server: Callable[..., Any], flag: str, message: str) -> None:
     server = start_server(models / "free", "digits", flag)
-    assert server.process.wait(timeout=60) == 2
+    assert server.process.wait(timeout=300) == 2
     assert message in server.log.read_text()
 
 
 def test_port_in_use_is_named(models: Path, server: Any, start_server: Callable[..., Any]) -> None:
     for flag in ("--http_port", "--grpc_port"):
         other = start_server(models / "free", "digits", f"{flag}={server.port}")
-        assert other.process.wait(timeout=60) == 2
+        assert other.process.wait(timeout=300) == 2
         assert f"{flag}: port {server.port} cannot be used on 0.0.0.0: Address already in use" in other.log.read_text()

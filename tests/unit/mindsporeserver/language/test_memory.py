@@ -15,21 +15,22 @@ PLAN = MemoryPlan(500 * MIB, 700 * MIB, 200 * MIB)
 
 
 def test_plan_that_fits_is_accepted() -> None:
-    PLAN.check(2000 * MIB)
+    PLAN.check(2100 * MIB)
     assert str(PLAN) == "weights 500 MiB, slots 700 MiB, prefix cache 200 MiB"
 
 
-def test_adapters_are_counted() -> None:
-    plan = PLAN._replace(adapters=50 * MIB)
-    assert str(plan).endswith("prefix cache 200 MiB, adapters 50 MiB")
-    with pytest.raises(UserError, match="adapters 50 MiB"):
-        plan.check(2000 * MIB)
+def test_adapters_and_graphs_are_counted() -> None:
+    plan = PLAN._replace(adapters=50 * MIB, graphs=900 * MIB)
+    assert str(plan).endswith("prefix cache 200 MiB, adapters 50 MiB, graphs 900 MiB")
+    PLAN._replace(graphs=900 * MIB).check(3000 * MIB)
+    with pytest.raises(UserError, match="adapters 50 MiB, graphs 900 MiB"):
+        plan.check(2100 * MIB)
 
 
 def test_plan_that_does_not_fit_names_each_part_and_flag() -> None:
     with pytest.raises(UserError) as raised:
-        PLAN.check(1999 * MIB)
-    for part in ("needs 2000 MiB", "weights 500", "slots 700", "prefix cache 200", "has 1999 MiB", "--max-num-seqs"):
+        PLAN.check(2099 * MIB)
+    for part in ("needs 2100 MiB", "weights 500", "slots 700", "prefix cache 200", "has 2099 MiB", "--max-num-seqs"):
         assert part in str(raised.value)
 
 

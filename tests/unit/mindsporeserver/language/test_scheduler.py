@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from mindsporeserver.errors import DeadlineExceededError, GraphError, RequestError
 from mindsporeserver.language.adapters import Adapter
@@ -31,19 +31,20 @@ class Bench:
     """A scheduler with its decoder, in a running event loop."""
 
     def __init__(self, vocabulary: Vocabulary, **options: Any) -> None:
-        cache, queue = options.pop("cache", 0), options.pop("queue", 100_000)
+        cache, queue, loras = options.pop("cache", 0), options.pop("queue", 100_000), options.pop("max_loras", 0)
         self.vocabulary = vocabulary
         self.runner = NumpyDecoder(vocabulary.size, **options)
         self.executor = InferenceExecutor()
         self.registry = CollectorRegistry()
-        metrics = LanguageMetrics(LanguageFamilies(self.registry), "chat")
+        metrics = LanguageMetrics(LanguageFamilies(self.registry), "chat", loras)
         self.scheduler = Scheduler(
             self.runner, self.executor, vocabulary, metrics, max_queue_tokens=queue, prefix_cache_bytes=cache
         )
 
     def build(self, text: str, max_tokens: int = 20, *, stream: AnswerStream | None = None, **options: Any) -> Answer:
         ids = np.array(self.vocabulary.encode(text), np.int32)
-        fields = {name: options.pop(name) for name in ("logprobs", "scores_prompt", "deadline") if name in options}
+        names = ("logprobs", "scores_prompt", "deadline", "adapter")
+        fields = {name: options.pop(name) for name in names if name in options}
         sampler = Sampler(SamplingOptions(**{"seed": 1, **options}), 0, ids)
         return Answer(
             ids, sampler, TextBuffer(), stream or AnswerStream(), max_tokens, self.vocabulary.eos_ids, **fields
@@ -284,3 +285,19 @@ def test_score_of_prompt_equals_score_of_answer(vocabulary: Vocabulary) -> None:
         assert delta.logprobs[0].top[0] == (answer.generated[0], delta.logprobs[0].logprob)
 
     run(vocabulary, scenario)
+
+
+def test_metrics_name_adapters_that_run_and_wait(vocabulary: Vocabulary) -> None:
+    labels = 'max_lora="3",running_lora_adapters="first,third",waiting_lora_adapters="second"'
+
+    async def scenario(bench: Bench) -> None:
+        answers = [
+            bench.build("fox", 100, logit_bias={2: -100, 0: -100}, adapter=Adapter(name, key=name))
+            for name in ("third", "first", "second")
+        ]
+        bench.scheduler.submit(answers)
+        await read_text(answers[1], 1)
+        found = [line for line in generate_latest(bench.registry).decode().splitlines() if "requests_info{" in line]
+        assert [line.partition("}")[0] for line in found] == [f"vllm:lora_requests_info{{{labels}"]
+
+    run(vocabulary, scenario, slots=2, max_loras=3)

@@ -81,7 +81,7 @@ async def infer(model: MindSporeModel) -> None:
 
 def run_scenario(scenario: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
-        await asyncio.wait_for(scenario(), 60)
+        await asyncio.wait_for(scenario(), 300)
 
     asyncio.run(run())
 

@@ -257,7 +257,7 @@ def test_concurrent_downloads(store: Store, bundle: Path, cache: Path) -> None:
     )
     command = [sys.executable, "-c", code, f"{store.url}/digits.zip", str(cache)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    paths = {process.communicate(timeout=60)[0].strip() for process in processes}
+    paths = {process.communicate(timeout=300)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert [Path(path).name for path in paths] == list_cache(cache)
 
