@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples
 from kfp_mindspore.inference import rest
+from kfp_mindspore.inference.language_smoke import CAUSAL, answer_prompt, read_prompts
 from kfp_mindspore.inference.predict import predict_parts, predict_v2
-from kfp_mindspore.inference.service import ServiceStatus
+from kfp_mindspore.inference.service import CanaryStatus, ServiceStatus
 from kfp_mindspore.inference.smoke import (
     TOLERANCE,
     SmokeReport,
@@ -68,6 +69,8 @@ def run_canary_test(
     """
     assert status.canary is not None
     bundle = ModelBundle.open(bundle_dir)
+    if bundle.signature.is_language_model:
+        return _test_language_model(status, status.canary, bundle, tolerance, timeout)
     verified = read_example_requests(bundle)
     specs = list_specs(verified.outputs)
     count = len(verified)
@@ -75,12 +78,7 @@ def run_canary_test(
         status.canary.url, status.name, bundle.path, samples=count, tolerance=tolerance, timeout=timeout
     )
     for kind in ("inputs", "instances"):
-        # An empty request reaches a server, which refuses it: 400 instead of the splitter's 5xx.
-        try:
-            rest.request_json("POST", status.canary.traffic_url, {kind: []}, timeout=timeout)
-        except rest.ServiceRequestError as error:
-            if error.status != 400:
-                raise ProcessFailedError(f"traffic splitter of service {status.name}: {error.message}") from error
+        _check_splitter(status.name, status.canary, {kind: []}, timeout)
     try:
         stable = predict_parts(
             lambda part: predict_v2(status.url, status.name, part, specs[:1], timeout, bundle.signature.rows),
@@ -96,6 +94,36 @@ def run_canary_test(
     report = _compare(bundle, verified, smoke, stable[name], verified.outputs[name])
     _check_worsening(status.name, report, count, max_worsening)
     return report
+
+
+def _test_language_model(
+    status: ServiceStatus, canary: CanaryStatus, bundle: ModelBundle, tolerance: float, timeout: float
+) -> CanaryReport:
+    prompts, kind = read_prompts(bundle), bundle.signature.kind
+    smoke = run_smoke_test(
+        canary.url, status.name, bundle.path, samples=len(prompts), tolerance=tolerance, timeout=timeout
+    )
+    for field in ("messages", "prompt") if kind == CAUSAL else ("input",):
+        _check_splitter(status.name, canary, {"model": status.name, field: []}, timeout)
+    try:
+        pairs = [
+            [answer_prompt(url, status.name, kind, prompt, timeout).text for url in (status.url, canary.url)]
+            for prompt in prompts
+        ]
+    except rest.ServiceRequestError as error:
+        if not 400 <= error.status < 500 and error.status != 200:
+            raise ProcessFailedError(f"service {status.name}: {error.message}") from error
+        return CanaryReport(smoke)
+    return CanaryReport(smoke, sum(one == other for one, other in pairs) / len(pairs))
+
+
+def _check_splitter(name: str, canary: CanaryStatus, body: dict[str, Any], timeout: float) -> None:
+    # An empty request reaches a server, which refuses it: 400 instead of the splitter's 5xx.
+    try:
+        rest.request_json("POST", canary.traffic_url, body, timeout=timeout)
+    except rest.ServiceRequestError as error:
+        if error.status != 400:
+            raise ProcessFailedError(f"traffic splitter of service {name}: {error.message}") from error
 
 
 def _compare(

@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference.service import MAXIMUM_NAME, SERVER, Service
+from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MAXIMUM_NAME, SERVER, Service
 
 API_VERSION = "serving.kserve.io/v1beta1"
 GRAPH_API_VERSION = "serving.kserve.io/v1alpha1"
-MODEL_FORMAT = "mindspore"
 HTTP_PORT = 8080
 GRPC_PORT = 8081
 MANAGER_LABEL = "app.kubernetes.io/managed-by"
@@ -28,19 +27,26 @@ PERCENT_ANNOTATION = "kfp-mindspore/canary-percent"
 STOP_ANNOTATION = "serving.kserve.io/stop"
 # URI schemes for KServe's storage initializer and mounts.
 URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "hf", "abfs", "abfss")
+# A request's field and its path at the server, by graph node.
+TENSOR_ROUTES = {"v1": ("instances", "v1/models/{}:predict"), "v2": ("inputs", "v2/models/{}/infer")}
+OPENAI_ROUTES = {
+    "chat": ("messages", "openai/v1/chat/completions"),
+    "completions": ("prompt", "openai/v1/completions"),
+    "embeddings": ("input", "openai/v1/embeddings"),
+}
 _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
 # Service fields that identify a version on a cluster; name and namespace are the object's, and the run that deploys the
 # same version again makes no new one.
 _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
-    "pod_labels", "digest", "run",
+    "pod_labels", "model_format", "digest", "run",
 )  # fmt: skip
 
 
 def build_inference_service(service: Service) -> dict[str, Any]:
     """Return a service as an InferenceService (serving.kserve.io/v1beta1).
 
-    The cluster selects the runtime with autoSelect for the format `mindspore`.
+    The cluster selects the runtime with autoSelect for the model format.
 
     Args:
         service: Its `model_dir` must be a URI that the cluster can read. `minio://bucket/path` becomes
@@ -51,7 +57,7 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     """
     service.validate()
     uri = _resolve_uri(service)
-    model: dict[str, Any] = {"modelFormat": {"name": MODEL_FORMAT}, "protocolVersion": "v2"}
+    model: dict[str, Any] = {"modelFormat": {"name": service.model_format}, "protocolVersion": "v2"}
     # KServe appends args to the runtime's; the server's later --model_dir replaces the runtime's default.
     args = list(service.server_args)
     if service.download == SERVER:
@@ -143,32 +149,39 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
             "namespace": service.namespace,
             "labels": {MANAGER_LABEL: MANAGER, CANARY_LABEL: service.name},
         },
-        "spec": {"nodes": build_graph_nodes("Splitter", targets, (100 - percent, percent))},
+        "spec": {
+            "nodes": build_graph_nodes(
+                *("Splitter", targets, (100 - percent, percent)),
+                routes=OPENAI_ROUTES if service.model_format == LANGUAGE_FORMAT else TENSOR_ROUTES,
+            )
+        },
     }
 
 
 def build_graph_nodes(
-    router: str, targets: Sequence[tuple[str, str, str]], weights: Sequence[int] = ()
+    router: str,
+    targets: Sequence[tuple[str, str, str]],
+    weights: Sequence[int] = (),
+    *,
+    routes: Mapping[str, tuple[str, str]] = TENSOR_ROUTES,
 ) -> dict[str, Any]:
     """Return InferenceGraph nodes over services.
 
-    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores a request's path.
+    Its root routes by the body's fields: KServe's router ignores a request's path.
 
     Args:
         router: `Ensemble` or `Splitter`.
         targets: For each service its step's name, its address and its model's name.
         weights: With `Splitter`: percentage of requests for each service.
+        routes: The body's field and the model's path by node name.
     """
     nodes: dict[str, Any] = {
         "root": {
             "routerType": "Switch",
-            "steps": [
-                {"nodeName": "v1", "condition": "instances"},
-                {"nodeName": "v2", "condition": "inputs"},
-            ],
+            "steps": [{"nodeName": node, "condition": field} for node, (field, _) in routes.items()],
         }
     }
-    for node, path in (("v1", "v1/models/{}:predict"), ("v2", "v2/models/{}/infer")):
+    for node, (_, path) in routes.items():
         steps: list[dict[str, Any]] = [
             {"name": name, "serviceUrl": f"{url}/{path.format(model)}"} for name, url, model in targets
         ]

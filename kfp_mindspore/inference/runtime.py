@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference.manifest import MODEL_FORMAT
+from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
 
 API_VERSION = "serving.kserve.io/v1alpha1"
 RUNTIME_NAME = "kfp-mindspore-server"
+LANGUAGE_RUNTIME_NAME = "kfp-mindspore-lm-server"
 # MindSpore's major version, which wrote the MindIR. An InferenceService that names no version matches as well.
 FORMAT_VERSION = "2"
 HTTP_PORT = 8080
@@ -17,8 +21,30 @@ GRPC_PORT = 8081
 MODEL_DIRECTORY = "/mnt/models"
 # Startup deadline for loading and warm-up; KServe's progress deadline for a rollout is the same.
 STARTUP_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class _PodSize:
+    """A format's runtime name, resources and size of /tmp."""
+
+    name: str
+    requests: Mapping[str, str]
+    limits: Mapping[str, str]
+    disk: str
+
+
+_POD_SIZES = {
+    # A server with a small model uses 0.3 GiB and no CPU when idle; KServe's default requests 1 CPU and 2 GiB per pod.
+    # Under load HTTP and the graph use one core each.
+    MODEL_FORMAT: _PodSize(RUNTIME_NAME, {"cpu": "500m", "memory": "1Gi"}, {"cpu": "2", "memory": "2Gi"}, "1Gi"),
+    # SmolLM2-135M: 1.5 GiB for weights, 8 slots of 2,048 tokens and prefix cache; before, 1.3 GiB for its import. /tmp
+    # receives the imported float32 weights.
+    LANGUAGE_FORMAT: _PodSize(
+        LANGUAGE_RUNTIME_NAME, {"cpu": "2", "memory": "4Gi"}, {"cpu": "4", "memory": "8Gi"}, "16Gi"
+    ),
+}
 _GRACE_FLAG = "--grace_period=20"
-# The manifest's comments, each after a line that it has once: access control is off by default.
+# The manifest's comments, each after the first line that matches: access control is off by default.
 _COMMENTS = {
     f"    - {_GRACE_FLAG}\n": """\
     # Access, see docs/serving.md: bearer tokens, and load, unload and metrics on a port of their own, which then is
@@ -29,26 +55,38 @@ _COMMENTS = {
     "      mountPath: /tmp\n": """\
     # - {name: tokens, mountPath: /etc/mindsporeserver, readOnly: true}
 """,
-    "      sizeLimit: 1Gi\n": """\
+    "      sizeLimit: .*\n": """\
   # - {name: tokens, secret: {secretName: mindsporeserver-tokens, defaultMode: 0440}}
 """,
 }
 
 
 def build_serving_runtime(
-    image: str, *, namespace: str | None = None, auto_select: bool = True, name: str = RUNTIME_NAME
+    image: str,
+    *,
+    namespace: str | None = None,
+    auto_select: bool = True,
+    name: str = "",
+    model_format: str = MODEL_FORMAT,
 ) -> dict[str, Any]:
     """Return the runtime as a manifest.
 
     Args:
         image: The server's image, by digest: `registry/name@sha256:…`.
         namespace: For a ServingRuntime that only this namespace uses; None for a ClusterServingRuntime.
-        auto_select: Whether KServe selects it for InferenceServices with the format `mindspore`.
-        name: Runtime name.
+        auto_select: Whether KServe selects it for InferenceServices with the format.
+        name: Runtime name; empty for `kfp-mindspore-server`, and `kfp-mindspore-lm-server` for language models.
+        model_format: `mindspore`, or `mindspore-lm` for language models, whose image needs the extra `lm`.
 
     Raises:
         ValidationError: Naming each field that is wrong.
     """
+    if model_format not in _POD_SIZES:
+        raise ValidationError(
+            [f"model_format: must be one of {', '.join(_POD_SIZES)}, got {model_format!r}"], subject="serving runtime"
+        )
+    size = _POD_SIZES[model_format]
+    name = name or size.name
     errors = []
     if not image or image != image.strip() or any(character.isspace() for character in image):
         errors.append(f"image: must be an image such as registry.example.com/server@sha256:…, got {image!r}")
@@ -56,7 +94,7 @@ def build_serving_runtime(
         errors += list_namespace_errors("namespace", namespace)
     if errors := [*errors, *list_name_errors("name", name)]:
         raise ValidationError(errors, subject="serving runtime")
-    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": RUNTIME_NAME}}
+    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": size.name}}
     if namespace is not None:
         metadata["namespace"] = namespace
     return {
@@ -66,12 +104,12 @@ def build_serving_runtime(
         "spec": {
             "annotations": {"prometheus.kserve.io/port": str(HTTP_PORT), "prometheus.kserve.io/path": "/metrics"},
             "supportedModelFormats": [
-                {"name": MODEL_FORMAT, "version": FORMAT_VERSION, "autoSelect": auto_select, "priority": 1}
+                {"name": model_format, "version": FORMAT_VERSION, "autoSelect": auto_select, "priority": 1}
             ],
             "protocolVersions": ["v1", "v2", "grpc-v2"],
             "multiModel": False,
-            "containers": [_build_container(image)],
-            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "containers": [_build_container(image, size)],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": size.disk}}],
         },
     }
 
@@ -82,11 +120,11 @@ def render_serving_runtime(manifest: dict[str, Any]) -> str:
 
     text = yaml.safe_dump(manifest, sort_keys=False, width=120)
     for line, comment in _COMMENTS.items():
-        text = text.replace(line, line + comment, 1)
+        text = re.sub(line, rf"\g<0>{comment}", text, count=1)
     return text
 
 
-def _build_container(image: str) -> dict[str, Any]:
+def _build_container(image: str, size: _PodSize) -> dict[str, Any]:
     return {
         "name": "kserve-container",
         "image": image,
@@ -106,12 +144,7 @@ def _build_container(image: str) -> dict[str, Any]:
         "startupProbe": _probe("ready", period=1, timeout=1, failures=STARTUP_SECONDS),
         "readinessProbe": _probe("ready", period=5, timeout=5, failures=3),
         "livenessProbe": _probe("live", period=10, timeout=5, failures=6),
-        # A server with a small model uses 0.3 GiB and no CPU when idle; KServe's default requests 1 CPU and 2 GiB per
-        # pod. Under load HTTP and the graph use one core each.
-        "resources": {
-            "requests": {"cpu": "500m", "memory": "1Gi"},
-            "limits": {"cpu": "2", "memory": "2Gi"},
-        },
+        "resources": {"requests": dict(size.requests), "limits": dict(size.limits)},
         # The `restricted` Pod Security Standard. No uid: OpenShift assigns one.
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -121,7 +154,7 @@ def _build_container(image: str) -> dict[str, Any]:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # For a transform's libraries, and for downloads from a URI in --model_dir.
+        # For a transform's libraries, and for downloads and imports of --model_dir.
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
 

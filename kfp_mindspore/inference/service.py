@@ -17,6 +17,8 @@ from kfp_mindspore.settings import KUBERNETES, LOCAL
 LOOPBACK = "127.0.0.1"
 INITIALIZER = "initializer"
 SERVER = "server"
+MODEL_FORMAT = "mindspore"
+LANGUAGE_FORMAT = "mindspore-lm"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
@@ -69,6 +71,8 @@ class Service:
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
             Others are AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
         pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        model_format: Model format on a cluster: `mindspore`, or `mindspore-lm` for language models. KServe selects the
+            serving runtime by it.
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
             URI is not.
         run: Recorded with the service. The pipeline run that deploys it.
@@ -88,6 +92,7 @@ class Service:
     download: str = option(INITIALIZER, enum=(INITIALIZER, SERVER))
     storage_secret: str = ""
     pod_labels: Mapping[str, str] = option({})
+    model_format: str = option(MODEL_FORMAT, enum=(MODEL_FORMAT, LANGUAGE_FORMAT))
     digest: str = ""
     run: str = ""
 

@@ -16,6 +16,7 @@ from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
+from kfp_mindspore.inference.language_smoke import compare_prompts, read_prompts
 from kfp_mindspore.inference.predict import predict_parts, predict_v2, read_layout, to_array, to_json, unpack_inputs
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class SmokeReport:
         url: Service address.
         model_name: Model name at that address.
         samples: Samples sent by each protocol.
-        max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
+        max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`; `openai`).
         tolerance: Largest absolute difference allowed.
-        prediction: Prediction for one sample by task: the class, the labels, the number, the last id's text; else the
-            values.
+        prediction: Prediction for one sample by task: the class, the labels, the number, the last id's text, the
+            language model's continuation; else the values.
         label: That sample's true value in the same form; empty when unknown.
         index: That sample's index in the bundle, from 0.
         seconds: All requests' duration.
@@ -77,7 +78,8 @@ def run_smoke_test(
     """Send requests by V1 and V2 (JSON over HTTP) and compare the predictions with the bundle's verified outputs.
 
     A model with a declared preprocessing gets raw samples; one with a transform in code, the example that it was
-    exported with. A table's model gets rows by column names by V1 and its inputs by V2.
+    exported with. A table's model gets rows by column names by V1 and its inputs by V2. A language model gets its
+    verified prompts by the OpenAI protocol, as many as it has.
 
     Args:
         url: The service's HTTP address.
@@ -97,6 +99,8 @@ def run_smoke_test(
         ProcessFailedError: A prediction is missing or differs; the message names protocol, output and sample.
     """
     bundle = ModelBundle.open(bundle_dir)
+    if bundle.signature.is_language_model:
+        return _test_language_model(url.rstrip("/"), model_name, bundle, samples, tolerance, timeout)
     verified = read_example_requests(bundle)
     if _is_transformed(bundle):
         # An example's row count depends on the transform.
@@ -138,6 +142,33 @@ def run_smoke_test(
         prediction=_format_prediction(_take_row(answers[outputs[0].name], index), bundle),
         label=_format_label(verified, bundle.signature, index),
         index=index,
+        seconds=seconds,
+    )
+
+
+def count_samples(bundle: ModelBundle) -> int:
+    """Return how many samples or prompts a bundle has for the test."""
+    return len(read_prompts(bundle) if bundle.signature.is_language_model else read_example_requests(bundle))
+
+
+def _test_language_model(
+    url: str, name: str, bundle: ModelBundle, samples: int, tolerance: float, timeout: float
+) -> SmokeReport:
+    if samples < 1:
+        raise UserError(f"samples: must be at least 1, got {samples}")
+    with events.span("inference.smoke_test"):
+        start = time.perf_counter()
+        answers = compare_prompts(url, name, bundle, samples, tolerance, timeout)
+        seconds = time.perf_counter() - start
+    return SmokeReport(
+        url=url,
+        model_name=name,
+        samples=len(answers),
+        max_abs_diffs={"openai": max(answer.difference for answer in answers)},
+        tolerance=tolerance,
+        prediction=answers[0].text,
+        label="",
+        index=0,
         seconds=seconds,
     )
 

@@ -1,7 +1,8 @@
 """A canary's traffic splitter: `python -m kfp_mindspore.inference.splitter NAME HOST PORT STABLE CANARY PERCENT`.
 
 Like KServe's InferenceGraph router, it ignores a POST request's path: a body with `instances` is V1, one with `inputs`
-is V2. Each request is forwarded to either server, at random.
+is V2; the OpenAI protocol has `messages`, `prompt` or `input`. Each request is forwarded to either server, at random;
+a stream arrives as a whole.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from kfp_mindspore.inference.manifest import OPENAI_ROUTES, TENSOR_ROUTES
+
 
 def build_application(name: str, stable: str, canary: str, percent: int) -> Starlette:
     """Return the application.
@@ -28,7 +31,7 @@ def build_application(name: str, stable: str, canary: str, percent: int) -> Star
     """
     # No timeout: the servers have their own.
     client = httpx.AsyncClient(timeout=None, trust_env=False)
-    paths = {"instances": f"/v1/models/{name}:predict", "inputs": f"/v2/models/{name}/infer"}
+    paths = {field: f"/{path.format(name)}" for field, path in (TENSOR_ROUTES | OPENAI_ROUTES).values()}
 
     async def get_ready(request: Request) -> Response:
         return JSONResponse({"name": name, "ready": True})
@@ -40,7 +43,7 @@ def build_application(name: str, stable: str, canary: str, percent: int) -> Star
             body = None
         path = next((path for key, path in paths.items() if isinstance(body, dict) and key in body), None)
         if path is None:
-            return JSONResponse({"error": "the body must be JSON with instances (V1) or inputs (V2)"}, 404)
+            return JSONResponse({"error": f"the body must be JSON with one of {', '.join(paths)}"}, 404)
         url = canary if random.random() * 100 < percent else stable
         headers = {"Content-Type": "application/json"}
         if (authorization := request.headers.get("authorization")) is not None:

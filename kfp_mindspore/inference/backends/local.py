@@ -169,14 +169,30 @@ class LocalServingBackend(ServingBackend):
             end_version(version)
             return get_status(version)
 
-    def delete(self, name: str, namespace: str) -> None:
-        """Terminate a service's processes and remove its directory."""
+    def wait_deployment(self, name: str, namespace: str) -> None:
+        """Return when no deployment of a service is under way: it may have ended the old version already."""
+        with self._get_directory(name, namespace).lock():
+            pass
+
+    def delete(self, name: str, namespace: str, *, version: int | None = None) -> None:
+        """Terminate a service's processes and remove its directory.
+
+        Args:
+            name: Service name.
+            namespace: Its namespace.
+            version: Keep the service if this is not its version.
+
+        Raises:
+            NotFoundError: There is no such service.
+        """
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
+            if version is not None and self._get_current(name, namespace).number != version:
+                return
             self._remove_canary(name, namespace)
-            for version in directory.list_versions():
-                end_version(version)
+            for entry in directory.list_versions():
+                end_version(entry)
             directory.remove()
 
     def _deploy_canary(

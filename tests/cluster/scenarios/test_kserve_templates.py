@@ -32,7 +32,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "mindcv": {"network": "mobilenet_v1_025", "image_size": 32, "epochs": 1, "threshold": 0.0},
     "regression": {"epochs": 2, "threshold": 1e6},
     "sequence": {"epochs": 1, "threshold": 0.0},
-    "text": {"dataset": f"s3://{BUCKET}/own/text.txt", "threshold": 1e6},
     "text-classification": {"epochs": 1, "threshold": 0.0},
     "two-inputs": {"epochs": 2, "threshold": 0.0},
     "vit": {"dataset": f"s3://{BUCKET}/own/images", "epochs": 1, "threshold": 0.0},
@@ -41,8 +40,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def put_own_data(store: ObjectStore) -> None:
-    """Write a text and a few images as Fashion-MNIST has them, whose package no image of pods has."""
-    store.put("own/text.txt", "".join(f"Line {number} is a line of a text.\n" for number in range(400)))
+    """Write a few images as Fashion-MNIST has them, whose package no image of pods has."""
     random = np.random.default_rng(0)
     for name, count in (("train", 160), ("t10k", 40)):
         images = random.integers(0, 256, (count, 28, 28), np.uint8)

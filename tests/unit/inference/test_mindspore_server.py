@@ -19,7 +19,8 @@ from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Servic
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.service import ServiceStatus
 
-pytestmark = pytest.mark.mindspore
+# Slow as a module: its tests share one server.
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

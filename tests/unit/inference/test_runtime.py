@@ -16,45 +16,27 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
 from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 from mindsporeserver.options import build_parser, read_options
-from tests.support.definitions import read_definition
+from tests.support.definitions import read_schema
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "registry.example.com/team/server@sha256:" + "0" * 64
 KINDS = {"ClusterServingRuntime": None, "ServingRuntime": "team"}
 
 
-def read_schema(kind: str) -> Any:
-    """Return the schema of a kind, closed: the API server would drop a field that it does not name."""
-    versions = {entry["name"]: entry for entry in read_definition(kind)["versions"]}
-    return close(versions["v1alpha1"]["schema"]["openAPIV3Schema"])
-
-
-def close(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [close(entry) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: close(entry) for name, entry in schema.items()}
-    if isinstance(closed.get("properties"), dict) and not closed.get("x-kubernetes-preserve-unknown-fields"):
-        closed.setdefault("additionalProperties", False)
-    if closed.get("x-kubernetes-int-or-string"):
-        closed.pop("type", None)
-    return closed
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("auto_select", [True, False])
-def test_it_is_valid_for_kserve(kind: str, auto_select: bool) -> None:
-    runtime = build_serving_runtime(IMAGE, namespace=KINDS[kind], auto_select=auto_select)
+@pytest.mark.parametrize("model_format", ["mindspore", "mindspore-lm"])
+def test_it_is_valid_for_kserve(kind: str, model_format: str) -> None:
+    auto_select = model_format == "mindspore"
+    runtime = build_serving_runtime(IMAGE, namespace=KINDS[kind], auto_select=auto_select, model_format=model_format)
     assert runtime["kind"] == kind
-    jsonschema.Draft7Validator(read_schema(kind)).validate(runtime)
+    jsonschema.Draft7Validator(read_schema(kind, "v1alpha1")).validate(runtime)
 
 
-@pytest.mark.parametrize("file", ["runtime.yaml", "servingruntime.yaml"])
+@pytest.mark.parametrize("file", ["runtime.yaml", "servingruntime.yaml", "lm-runtime.yaml", "lm-servingruntime.yaml"])
 def test_committed_files_are_valid_for_kserve(file: str) -> None:
     runtime = yaml.safe_load((ROOT / "serving" / file).read_text())
     assert "namespace" not in runtime["metadata"]
-    jsonschema.Draft7Validator(read_schema(runtime["kind"])).validate(runtime)
+    jsonschema.Draft7Validator(read_schema(runtime["kind"], "v1alpha1")).validate(runtime)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +56,7 @@ def test_schema_finds_mistakes(path: list[Any], value: Any) -> None:
         parent = parent[part]
     parent[path[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft7Validator(read_schema("ClusterServingRuntime")).validate(runtime)
+        jsonschema.Draft7Validator(read_schema("ClusterServingRuntime", "v1alpha1")).validate(runtime)
 
 
 def test_it_meets_restricted_pod_security_standard() -> None:
@@ -120,7 +102,7 @@ def test_commented_options_are_valid_for_kserve_and_flags_of_server() -> None:
     text = (ROOT / "serving" / "runtime.yaml").read_text()
     options = re.compile(r"^( *)# (- .*\n)", re.MULTILINE)
     runtime = yaml.safe_load(options.sub(r"\1\2", text))
-    jsonschema.Draft7Validator(read_schema("ClusterServingRuntime")).validate(runtime)
+    jsonschema.Draft7Validator(read_schema("ClusterServingRuntime", "v1alpha1")).validate(runtime)
     (container,) = runtime["spec"]["containers"]
     added = container["args"][len(build_serving_runtime(IMAGE)["spec"]["containers"][0]["args"]) :]
     assert added == ["--token-file=/etc/mindsporeserver/tokens", "--management-port=8082"]
@@ -166,6 +148,17 @@ def test_command_writes_it(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setenv("KFP_MINDSPORE_SERVER_IMAGE", IMAGE)
     assert run(["service", "runtime", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == build_serving_runtime(IMAGE)
+
+
+def test_runtime_of_language_models_has_its_own_name_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["service", "runtime", "--image", IMAGE, "--model-format", "mindspore-lm"]) == 0
+    runtime = yaml.safe_load(capsys.readouterr().out)
+    assert runtime == build_serving_runtime(IMAGE, model_format="mindspore-lm")
+    assert runtime["metadata"]["name"] == "kfp-mindspore-lm-server"
+    assert runtime["spec"]["supportedModelFormats"][0]["name"] == "mindspore-lm"
+    assert runtime["spec"]["volumes"] == [{"name": "tmp", "emptyDir": {"sizeLimit": "16Gi"}}]
+    with pytest.raises(ValidationError, match="model_format: must be one of mindspore, mindspore-lm, got 'onnx'"):
+        build_serving_runtime(IMAGE, model_format="onnx")
 
 
 def test_command_names_wrong_field(capsys: pytest.CaptureFixture[str]) -> None:
