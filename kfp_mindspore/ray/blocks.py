@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import ray
 
 from kfp_mindspore.data.columns import Features, build_features, check_missing, drop_incomplete, fill_missing
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.data.roles import Roles, resolve_roles
 from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
-from kfp_mindspore.data.sources.images import list_images
 from kfp_mindspore.data.sources.tables import read_batches
 from kfp_mindspore.data.split import parse_mode, parse_names
-from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import SPLITS
 from kfp_mindspore.formats.tensors import is_ragged
 from kfp_mindspore.transform.images import DecodeImage, Resize
@@ -84,9 +81,11 @@ class BlockReader:
     bounds: Bounds = Bounds()
 
     def read(self, table: Any) -> Block | None:
-        """Return a block's samples, or None when the limit keeps none of them."""
+        """Return a block's samples, or None when none is complete, or the limit keeps none of them."""
         options = self.options
         source, roles, hashes, given = self.read_fields(table)
+        if not len(source):
+            return None
         keys = mix_hashes(hashes)
         if options.limit and self.bounds.limits:
             groups = np.full(len(source), -1, np.int8) if given is None else given
@@ -122,7 +121,7 @@ class BlockReader:
         )
         missing = check_missing(source, roles, options.missing)
         if missing and options.missing == "drop":
-            drop_incomplete(source, missing)
+            drop_incomplete(source, missing, is_block=True)
         fields = [roles.order] if kind == "group" else roles.ids or (*roles.target, *roles.list_features())
         hashes = np.zeros(len(source), np.uint64)
         for name in fields:
@@ -171,27 +170,6 @@ def list_bounds(options: DatasetOptions) -> tuple[np.uint64, np.uint64]:
     """Return the hashes below which a sample is in the test split, and in test or validation."""
     both = options.test_fraction + options.validation_fraction
     return np.uint64(int(options.test_fraction * 2**53) << 11), np.uint64(int(both * 2**53) << 11)
-
-
-def open_source(path: Path, kind: str, seed: int) -> Callable[[], Any]:
-    """Return a function that reads the source from its start."""
-    data: Any = ray.data
-    if kind == "images":
-        folders = [folder for folder in path.rglob("*") if folder.is_dir()]
-        files = [str(file) for folder in sorted(folders) for file in list_images(folder)]
-        if not files:
-            raise UserError(f"{path}: has no images in class folders")
-        # Neighbours would be of one class.
-        order = np.random.default_rng(seed).permutation(len(files))
-        shuffled = [files[index] for index in order]
-        return lambda: data.read_binary_files(shuffled, include_paths=True)
-    suffixes = {"parquet": [".parquet", ".pq"], "csv": [".csv"], "jsonl": [".jsonl", ".ndjson"]}[kind]
-    files = [str(path)] if path.is_file() else sorted(str(file) for file in path.rglob("*") if file.suffix in suffixes)
-    if not files:
-        raise UserError(f"{path}: has no files {', '.join(suffixes)}")
-    read = {"parquet": data.read_parquet, "csv": data.read_csv, "jsonl": data.read_json}[kind]
-    options = {"lines": True} if kind == "jsonl" else {}
-    return lambda: read(files, **options)
 
 
 def hash_rows(array: NDArray[Any], seed: int) -> NDArray[Any]:

@@ -17,24 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import ray
 from ray.data import DataContext
 
 from kfp_mindspore import events
 from kfp_mindspore.data.columns import Features
-from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.data.preprocessing import build_given, fit_preprocessing, get_max_pixels
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields
 from kfp_mindspore.data.sources.base import Source, SourceRequest
-from kfp_mindspore.data.sources.formats import recognise_format
 from kfp_mindspore.data.split import parse_mode
 from kfp_mindspore.data.targets import check_target, encode_target
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import SPLITS, Column, Dataset, write_shards
 from kfp_mindspore.formats.shards import compute_block_rows, decode_column, encode_columns, measure_row
 from kfp_mindspore.formats.tensors import BYTES, is_ragged
-from kfp_mindspore.ray.blocks import BlockReader, Bounds, list_bounds, mix_hashes, open_source
+from kfp_mindspore.ray.blocks import BlockReader, Bounds, list_bounds, mix_hashes
+from kfp_mindspore.ray.files import SourceFiles, list_source
 from kfp_mindspore.ray.job import connect
 from kfp_mindspore.ray.statistics import MAX_VALUES, Findings, Lowest, Moments, list_values, select_lowest
 from kfp_mindspore.transform.categories import OneHot, Vocabulary
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-FORMATS = ("parquet", "csv", "jsonl", "images")
-_HINT = "Engine ray reads a path or a URI such as s3://…; named data sets are for engine memory."
 _BLOCK_BYTES = 16 << 20
 _SAMPLE_ROWS = 1000
 _CLASSES = 20
@@ -61,11 +57,12 @@ _CLASS_ROWS = 1 << 12
 def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | None = None, **changes: Any) -> Dataset:
     """Write a dataset directory with Parquet shards from data that need not fit in memory.
 
-    Ray is started on this machine unless it is initialised or RAY_ADDRESS is set; its nodes must see the files.
+    Ray is started on this machine unless it is initialised or RAY_ADDRESS is set; its nodes must see local files.
 
     Args:
-        source: A path or fsspec URI (s3, gs, http), which is downloaded first: Parquet, CSV or JSON lines, a file or a
-            directory with such files, or a folder with an image folder for each class.
+        source: A path or fsspec URI: Parquet, CSV or JSON lines, a file or a directory with such files, or a folder
+            with an image folder for each class. Objects of a store (s3, gs) are read by the workers, with this
+            process's credentials; what a web server has is downloaded first.
         output_dir: The dataset directory; an existing one is replaced atomically.
         options: The options of `kfp_mindspore.data.load_dataset`. `split` is `random` (by a hash of the ids, or of all
             features and the target, so that equal samples are in one split), `stratified` (the hash by class),
@@ -92,15 +89,8 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
         exact=exact,
         max_pixels=get_max_pixels(options.preprocessing),
     )
-    with fetch_source(source, hint=_HINT) as path:
-        kind = options.format or recognise_format(path)
-        if kind not in FORMATS:
-            raise UserError(
-                f"{path}: engine ray reads {', '.join(FORMATS)}, got {kind}", hint="Load it with engine memory."
-            )
-        read = open_source(path, kind, options.seed)
-        if not ray.is_initialized():
-            connect(log_to_driver=False)
+    with list_source(source, options.format) as files:
+        connect(log_to_driver=False)
         context = DataContext.get_current()
         before = (context.target_max_block_size, context.execution_options.preserve_order, context.enable_progress_bars)
         # Equal data give equal shards, whichever worker is the first; a block has several copies while it is read.
@@ -108,7 +98,7 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
         context.enable_progress_bars = False
         try:
             with events.span("dataset.load"):
-                return _load(path, kind, read, Path(output_dir), source, options, request)
+                return _load(files, Path(output_dir), source, options, request)
         finally:
             context.target_max_block_size, context.execution_options.preserve_order, context.enable_progress_bars = (
                 before
@@ -116,17 +106,15 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
 
 
 def _load(
-    path: Path,
-    kind: str,
-    read: Callable[[], Any],
+    files: SourceFiles,
     output: Path,
     name: str,
     options: DatasetOptions,
     request: SourceRequest,
 ) -> Dataset:
-    has_splits = kind == "images" and {one.name for one in path.iterdir() if one.is_dir()} <= set(SPLITS)
+    read = files.open(options.seed)
     report: dict[str, Any] = {"engine": "ray", "missing_rule": options.missing}
-    reader = BlockReader(f"{path.name} ({kind})", request, options, kind == "images", has_splits)
+    reader = BlockReader(f"{files.name} ({files.kind})", request, options, files.kind == "images", files.has_splits)
     reader = _survey(read, reader, report)
     findings = Findings()
     sample: Arrays | None = None
@@ -136,7 +124,8 @@ def _load(
         if first is None and block is not None:
             first, sample = block[:2], block[2]
     if first is None or sample is None:
-        raise UserError(f"{reader.where}: no sample is in the split train")
+        reason = "no sample is in the split train" if findings.counts else "each sample has a missing value"
+        raise UserError(f"{reader.where}: {reason}")
     source, features = first
     task, labels, values = _resolve_target(source, findings, options, features, reader.where)
     if reader.is_images:
@@ -246,6 +235,8 @@ def _collect(read: Callable[[], Any], survey: _Survey) -> dict[Any, Lowest]:
             found[group] = found[group].merge(lowest) if group in found else lowest
         if len(found) > MAX_VALUES:
             raise UserError(f"split: the target has more than {MAX_VALUES} different values, which are no classes")
+    if not found:
+        raise UserError(f"{survey.reader.where}: each sample has a missing value")
     return found
 
 
@@ -297,14 +288,14 @@ class _Inspect:
 
     reader: BlockReader
 
-    def __call__(self, table: Any) -> tuple[Findings, Any] | None:
+    def __call__(self, table: Any) -> tuple[Findings, Any]:
         block = self.reader.read(table)
+        # A limit leaves out samples too.
+        dropped = 0 if self.reader.bounds.limits else len(table) - (len(block.source) if block else 0)
         if block is None:
-            return None
+            return Findings(dropped=dropped), None
         source, roles, features, splits = block.source, block.roles, block.features, block.splits
         is_train = splits == 0
-        # A limit leaves out samples too.
-        dropped = 0 if self.reader.bounds.limits else len(table) - len(source)
         found = Findings(Counter(SPLITS[index] for index in splits.tolist()), dropped=dropped)
         arrays, columns = _arrange(source, roles, features)
         for column in columns:

@@ -12,6 +12,7 @@ from kfp_mindspore.compat.mindspore_import import import_mindspore
 from kfp_mindspore.evaluation.predictions import decode_scores, render_lines
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.ray.job import connect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +29,9 @@ def predict_rows(
 ) -> Iterator[str]:
     """Yield a JSON line for each sample, in order: index, outputs and prediction as `batch_predict` writes them.
 
-    Each worker opens the bundle and the dataset itself, so the nodes must have both under these paths. A dataset with
-    Parquet shards is read by blocks, another one as a whole by each worker.
+    Ray is started on this machine unless it is initialised or RAY_ADDRESS is set. Each worker opens the bundle and the
+    dataset itself, so the nodes must have both under these paths. A dataset with Parquet shards is read by blocks,
+    another one as a whole by each worker.
 
     Args:
         bundle: The bundle's directory.
@@ -39,6 +41,7 @@ def predict_rows(
         batch_size: Samples that a worker computes at once.
         concurrency: Workers, or least and most workers; each has one CPU.
     """
+    connect(log_to_driver=False)
     context = ray.data.DataContext.get_current()
     before, context.execution_options.preserve_order = context.execution_options.preserve_order, True
     try:

@@ -87,12 +87,14 @@ class RaySession:
             file.unlink()
         path.rmdir()
 
-    def is_preempted(self, step: int, *, is_epoch_end: bool) -> bool:
-        """Return whether nodes are new in Ray's notice; Ray waits until all ranks have called."""
+    def is_notice_due(self, step: int, *, is_epoch_end: bool) -> bool:
+        """Return whether to ask for a notice after this step."""
         is_due = is_epoch_end or (self._preemption_steps > 0 and step % self._preemption_steps == 0)
-        if self._get_preemption is None or not is_due:
-            return False
-        found = self._get_preemption()
+        return self._get_preemption is not None and is_due
+
+    def is_preempted(self) -> bool:
+        """Return whether nodes are new in Ray's notice; Ray waits until all ranks have called."""
+        found = self._get_preemption() if self._get_preemption is not None else None
         nodes = frozenset(found.preempted_node_ids) if found is not None else frozenset()
         is_new = not nodes <= self._preempted
         self._preempted |= nodes

@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+# By default Ray's workers yield to every other process: they take a minute to start beside another test run.
+os.environ |= {"RAY_worker_niceness": "0"}
+# Ray would end workers for memory that another process uses.
+os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark this folder's tests: `make test-ray` runs them."""
@@ -21,10 +26,6 @@ def ray_session() -> Iterator[Any]:
     """Start Ray with four CPUs, and shut it down after the last test."""
     import mindspore  # noqa: F401
 
-    # By default Ray's workers yield to every other process: they take a minute to start beside another test run.
-    os.environ |= {"RAY_worker_niceness": "0"}
-    # Ray would end workers for memory that another process uses.
-    os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
     # Serve gives its proxy 5 s to start.
     os.environ |= {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120"}
     import ray

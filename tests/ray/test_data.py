@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.ray import load_dataset
+from kfp_mindspore.stores.artifact_store import ArtifactStore
+from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 
 pytestmark = pytest.mark.mindspore
 
@@ -115,6 +118,31 @@ def test_missing_values_are_refused_or_dropped(ray_session: Any, tmp_path: Path)
     assert (sum(dataset.splits.values()), dataset.report["dropped"]) == (COUNT - 1, 1)
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_block_without_complete_sample_is_dropped(ray_session: Any, tmp_path: Path, format: str) -> None:
+    directory = tmp_path / "parts"
+    directory.mkdir()
+    write = {"parquet": parquet.write_table, "csv": csv.write_csv}[format]
+    for index in range(3):
+        table = TABLE.slice(index * 1000, 1000)
+        if index == 1:
+            table = table.set_column(0, "a", pyarrow.nulls(1000, pyarrow.float64()))
+        write(table, str(directory / f"{index}.{format}"))
+    for split in ("random", "stratified"):
+        dataset = load_dataset(
+            str(directory), tmp_path / "out", missing="drop", split=split, target="label", format=format
+        )
+        assert (sum(dataset.splits.values()), dataset.report["dropped"]) == (2000, 1000)
+
+
+def test_source_without_complete_sample_is_refused(ray_session: Any, tmp_path: Path) -> None:
+    table = TABLE.set_column(0, "a", pyarrow.nulls(COUNT, pyarrow.float64()))
+    parquet.write_table(table, str(tmp_path / "data.parquet"))
+    for split in ("random", "time:b"):
+        with pytest.raises(UserError, match="each sample has a missing value"):
+            load_dataset(str(tmp_path / "data.parquet"), tmp_path / "out", missing="drop", split=split)
+
+
 def test_median_and_mean_fill_as_in_memory(ray_session: Any, tmp_path: Path) -> None:
     table = TABLE.set_column(0, "a", pyarrow.array([None if index % 7 == 0 else a for index, a in enumerate(A)]))
     names = np.array(["train", "validation", "test"])[np.arange(COUNT) % 3]
@@ -160,6 +188,69 @@ def test_several_targets_are_labels_or_numbers(ray_session: Any, tmp_path: Path)
     found = read_all(labels)
     np.testing.assert_array_equal(found["target"][:, 1], found["features"][:, 1] > 500)
     assert load_dataset(str(tmp_path / "data.csv"), tmp_path / "numbers", target=["hot", "b"]).task == "regression"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with start_object_store() as store:
+        store.refuse_strangers()
+        yield store
+
+
+@pytest.fixture
+def credentials(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process's credentials; Ray's workers have none."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", store.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", store.secret)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_csv])
+def test_objects_are_read_by_workers(
+    ray_session: Any,
+    tmp_path: Path,
+    store: ObjectStore,
+    credentials: None,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Path], Path],
+) -> None:
+    source = write(tmp_path)
+    for file in source.rglob("*") if source.is_dir() else [source]:
+        store.put(file.relative_to(tmp_path).as_posix(), file.read_bytes())
+    # Nothing is downloaded as a whole.
+    monkeypatch.delattr(ArtifactStore, "download")
+    found = load_dataset(f"s3://{BUCKET}/{source.name}", tmp_path / "store")
+    expected = load_dataset(str(source), tmp_path / "disk")
+    assert found.splits == expected.splits
+    for split in found.splits:
+        for name, array in expected.read_columns(split).items():
+            np.testing.assert_array_equal(found.read_columns(split)[name], array)
+
+
+def test_image_folders_in_store(ray_session: Any, tmp_path: Path, store: ObjectStore, credentials: None) -> None:
+    from PIL import Image
+
+    for index in range(40):
+        content = io.BytesIO()
+        Image.fromarray(GENERATOR.integers(0, 255, (4, 5), np.uint8)).save(content, "PNG")
+        split, label = ("test", "train")[index % 4 > 0], ("cat", "dog")[index // 4 % 2]
+        store.put(f"images/{split}/{label}/{index}.png", content.getvalue())
+    dataset = load_dataset(f"s3://{BUCKET}/images", tmp_path / "out")
+    assert (dataset.labels, dataset.splits) == (("cat", "dog"), {"train": 30, "validation": 0, "test": 10})
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("absent.csv", "nothing there"), ("data.npz", "engine ray reads .*, got npz"), ("data.bin", "unknown format")],
+)
+def test_wrong_object_is_named_before_ray_starts(
+    tmp_path: Path, store: ObjectStore, credentials: None, key: str, message: str
+) -> None:
+    for name in ("data.npz", "data.bin"):
+        store.put(name, b"")
+    with pytest.raises(UserError, match=message):
+        load_dataset(f"s3://{BUCKET}/{key}", tmp_path / "out")
 
 
 def test_missing_source_is_named_before_ray_starts(tmp_path: Path) -> None:

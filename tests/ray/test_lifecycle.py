@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sklearn import datasets
@@ -13,10 +14,14 @@ from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.mindspore, pytest.mark.long, pytest.mark.timeout(900)]
 
 
-def test_pipeline_trains_on_ray_and_serves_rows(local_home: Path, tmp_path: Path) -> None:
+def test_pipeline_trains_on_ray_and_serves_rows(
+    ray_session: Any, local_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The steps join the tests' Ray.
+    monkeypatch.setenv("RAY_ADDRESS", ray_session.get_runtime_context().gcs_address)
     table = datasets.load_breast_cancer(as_frame=True).frame
     table.to_csv(tmp_path / "cells.csv", index=False)
     arguments = {"data": str(tmp_path / "cells.csv"), "target": ["target"], "threshold": 0.15, "service_name": "cells"}

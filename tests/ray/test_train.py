@@ -68,7 +68,7 @@ def test_metrics_are_reported_with_checkpoints(result: Any) -> None:
     assert len(result.best_checkpoints) == 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_worker_resumes_with_the_same_weights(rank: int, result: Any, tmp_path: Path) -> None:
     marker = str(tmp_path / "killed")
     found = run_trainer(tmp_path, 2, {"callbacks": lambda: loops.kill_once(marker, rank, 15)}, failures=1)

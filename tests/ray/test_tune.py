@@ -48,7 +48,11 @@ def test_population_continues_from_winners_checkpoint(ray_session: Any, tmp_path
     from kfp_mindspore.ray import to_trainable
 
     scheduler = PopulationBasedTraining(
-        time_attr="epoch", perturbation_interval=1, hyperparam_mutations={"learning_rate": [0.001, 0.1]}
+        time_attr="epoch",
+        perturbation_interval=1,
+        hyperparam_mutations={"learning_rate": [0.001, 0.1]},
+        # Trials wait for each other: a loser that has ended cannot continue from a winner.
+        synch=True,
     )
     found = tune.Tuner(
         to_trainable(loops.train),
