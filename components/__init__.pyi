@@ -14,6 +14,7 @@ from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mi
 from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
 from .training.compress_model.component import compress_model as compress_model
+from .training.create_language_model.component import create_language_model as create_language_model
 from .training.export_mindir.component import export_mindir as export_mindir
 from .training.finetune_language_model.component import finetune_language_model as finetune_language_model
 from .training.import_language_model.component import import_language_model as import_language_model

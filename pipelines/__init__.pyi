@@ -10,7 +10,9 @@ from .training.language_model.pipeline import language_model as language_model
 from .training.ray_lifecycle.pipeline import ray_lifecycle as ray_lifecycle
 from .training.retrain_and_promote.pipeline import retrain_and_promote as retrain_and_promote
 from .training.scheduled_retraining.pipeline import scheduled_retraining as scheduled_retraining
+from .training.semantic_search.pipeline import semantic_search as semantic_search
 from .training.sweep_and_deploy.pipeline import sweep_and_deploy as sweep_and_deploy
+from .training.t5_rewrite.pipeline import t5_rewrite as t5_rewrite
 from .training.tabular.pipeline import tabular as tabular
 from .training.vit.pipeline import vit as vit
 from .training.wide_deep.pipeline import wide_deep as wide_deep

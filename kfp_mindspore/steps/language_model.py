@@ -1,4 +1,4 @@
-"""The steps that import, fine-tune and evaluate language models."""
+"""The steps that create, import, fine-tune and evaluate language models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EvaluationOutputs(NamedTuple):
         passed: Whether the metric is improved sufficiently.
         metric: Metric name.
         value: Its value.
-        base_value: The base model's; 0 without a base.
+        base_value: The base model's or TF-IDF's; 0 without a base.
         improvement: Part of the base's perplexity, or the difference of another metric; 0 without a base.
     """
 
@@ -53,7 +53,7 @@ def import_model(model: dsl.Model, source: str, given: dsl.Model | None = None) 
 
     Args:
         model: Receives the bundle.
-        source: `smollm2`, a path or a URI; empty for `given`.
+        source: `smollm2`, `rewriter`, a path or a URI; empty for `given`.
         given: An artifact with a Hugging Face directory or a GGUF file.
 
     Raises:
@@ -66,9 +66,35 @@ def import_model(model: dsl.Model, source: str, given: dsl.Model | None = None) 
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.lm.bundle import import_source
 
-    difference = import_source(source if given is None else given.path, Path(model.path))
+    with events.span("lm.import"):
+        difference = import_source(source if given is None else given.path, Path(model.path))
     model.metadata.update(ModelBundle.open(model.path).signature.metadata, framework="mindspore")
     print(f"verified, graphs differ from the full forward pass by {difference:.1e} of the largest output", flush=True)
+
+
+def create_model(model: dsl.Model, *, data: str = "", dataset: dsl.Dataset | None = None, **options: Any) -> None:
+    """Write an untrained decoder, with a tokenizer trained on examples, as a bundle.
+
+    Args:
+        model: Receives the bundle.
+        data: `new_testament`, a path or a URI; empty for `dataset`.
+        dataset: JSON lines, a file or a directory with one.
+        options: Fields of `NetworkOptions`.
+
+    Raises:
+        UserError: Neither or both data are given, an option is wrong, or the examples are not usable.
+    """
+    from kfp_mindspore.lm.options import NetworkOptions
+
+    checked = NetworkOptions(**options)
+    source = _choose_source(data, dataset)
+    import_mindspore()
+    from kfp_mindspore.formats.bundle import ModelBundle
+    from kfp_mindspore.lm.creation import create_bundle
+
+    created = create_bundle(source, Path(model.path), checked)
+    model.metadata.update(ModelBundle.open(model.path).signature.metadata, framework="mindspore")
+    print(f"{created['weights']:,} weights, a vocabulary of {created['vocabulary']} tokens", flush=True)
 
 
 def finetune_model(
@@ -92,7 +118,7 @@ def finetune_model(
         held_out_examples: Receives the examples that were not trained on, a directory with held_out.jsonl.
         metrics: Receives the held-out perplexity and counts.
         curves: Receives the page with the losses by epoch.
-        data: `chatterbot`, a path or a URI; empty for `dataset`.
+        data: `chatterbot`, `rewrites`, a path or a URI; empty for `dataset`.
         dataset: JSON lines, a file or a directory with one.
         options: Fields of `FinetuneOptions`.
 
@@ -105,6 +131,7 @@ def finetune_model(
     checked = FinetuneOptions(**options)
     source = _choose_source(data, dataset)
     import_mindspore()
+    from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.lm.tuning import finetune
 
     folder = Path(adapter.path)
@@ -119,7 +146,8 @@ def finetune_model(
     )
     for name, value in result.to_dict().items():
         metrics.log_metric(name, value)
-    tuned.metadata.update(framework="mindspore", kind="causal-lm", perplexity=result.perplexity)
+    kind = ModelBundle.open(tuned.path).signature.kind
+    tuned.metadata.update(framework="mindspore", kind=kind, perplexity=result.perplexity)
     adapter.metadata.update(format="peft", lora_rank=checked.lora_rank)
     held_out_examples.metadata.update(format="jsonl", examples=result.held_out)
     write_text(Path(curves.path), render_curves("Fine-tuning", {"fine-tuning": result.history}))
@@ -127,7 +155,7 @@ def finetune_model(
     return FinetuneOutputs(result.perplexity, result.best_epoch, result.examples)
 
 
-def evaluate_model(
+def evaluate_examples(
     model: dsl.Model,
     metrics: dsl.Metrics,
     report: dsl.HTML,
@@ -143,8 +171,9 @@ def evaluate_model(
         model: The bundle.
         metrics: Receives the metrics, those of the base as `base.<metric>`.
         report: Receives the HTML page with the metrics and the answers.
-        base: The bundle that it was tuned from; without it there is no gate.
-        data: `chatterbot`, a path or a URI; empty for `dataset`.
+        base: The bundle that it was tuned from; without it an embedding model is compared with TF-IDF, and there is no
+            gate for another.
+        data: `chatterbot`, `rewrites`, a path or a URI; empty for `dataset`.
         dataset: JSON lines, a file or a directory with one.
         options: Fields of `EvaluationOptions`.
 
@@ -158,32 +187,36 @@ def evaluate_model(
     import_mindspore()
     from kfp_mindspore.lm.evaluation import BASE, TUNED, evaluate
 
-    result = evaluate(Path(model.path), source, checked, base=None if base is None else Path(base.path))
+    with events.span("lm.evaluate"):
+        result = evaluate(
+            Path(model.path), source, checked, base=None if base is None else Path(base.path), verbose=True
+        )
     for name, value in result.scores[TUNED].items():
         metrics.log_metric(name, value)
     for name, value in result.scores.get(BASE, {}).items():
         metrics.log_metric(f"base.{name}", value)
     metrics.log_metric("improvement", result.improvement)
     write_text(Path(report.path), result.render())
-    value, base_value = result.scores[TUNED][checked.metric], result.scores.get(BASE, {}).get(checked.metric, 0.0)
-    if base is not None:
+    metric = result.options.metric
+    value, base_value = result.scores[TUNED][metric], result.scores.get(BASE, {}).get(metric, 0.0)
+    if BASE in result.scores:
         events.emit(
             "gate",
-            checked.metric,
-            metric=f"improvement of {checked.metric}",
+            metric,
+            metric=f"improvement of {metric}",
             value=result.improvement,
             threshold=checked.min_improvement,
             passed=result.passed,
         )
         state = "passed" if result.passed else "not met"
         print(
-            f"{checked.metric} {base_value:.6g} -> {value:.6g}, improved by {result.improvement:.4g}, "
+            f"{metric} {base_value:.6g} -> {value:.6g}, improved by {result.improvement:.4g}, "
             f"threshold {checked.min_improvement:g}: {state}",
             flush=True,
         )
     else:
-        print(f"{checked.metric} {value:.6g}", flush=True)
-    return EvaluationOutputs(result.passed, checked.metric, value, base_value, result.improvement)
+        print(f"{metric} {value:.6g}", flush=True)
+    return EvaluationOutputs(result.passed, metric, value, base_value, result.improvement)
 
 
 def find_examples(path: Path) -> Path:

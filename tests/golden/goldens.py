@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from tests.golden.readme import render_index, render_readme
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +50,9 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         goldens[folder / "README.md"] = partial(render_readme, folder)
     for category, folders in groupby([*list_components(), *list_pipelines()], key=lambda folder: folder.parent):
         goldens[category / "README.md"] = partial(render_index, category, list(folders))
-    goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
-    goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
+    for prefix, model_format in (("", MODEL_FORMAT), ("lm-", LANGUAGE_FORMAT)):
+        for name, namespace in (("runtime", None), ("servingruntime", "default")):
+            goldens[ROOT / "serving" / f"{prefix}{name}.yaml"] = partial(render_runtime, namespace, model_format)
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
     for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation"):
         goldens[KINDS / f"{kind.lower()}.yaml"] = partial(render_kind, kind)
@@ -90,12 +92,12 @@ def compile_file(file: Path) -> str:
     return compile_text(module.golden)
 
 
-def render_runtime(namespace: str | None) -> str:
+def render_runtime(namespace: str | None, model_format: str) -> str:
     """Return the output of `kfp-mindspore service runtime`; a namespaced one without its namespace."""
     from kfp_mindspore.inference.runtime import build_serving_runtime, render_serving_runtime
     from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
-    manifest = build_serving_runtime(PLACEHOLDER_SERVER_IMAGE, namespace=namespace)
+    manifest = build_serving_runtime(PLACEHOLDER_SERVER_IMAGE, namespace=namespace, model_format=model_format)
     manifest["metadata"].pop("namespace", None)
     return render_serving_runtime(manifest)
 

@@ -116,7 +116,6 @@ def test_run_leaves_no_process(home: Path, first: dict[str, Any]) -> None:
     assert not (home / "services").exists()
 
 
-@pytest.mark.slow
 def test_rerun_is_cached_and_unmet_gate_keeps_deployed_service(home: Path, first: dict[str, Any]) -> None:
     again = run_json(home, "run", "digits_lifecycle", "--keep")
     try:
@@ -147,7 +146,7 @@ def test_rerun_is_cached_and_unmet_gate_keeps_deployed_service(home: Path, first
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_run_terminated_in_training_leaves_no_process(home: Path, first: dict[str, Any], number: int) -> None:
+def test_run_terminated_in_training_leaves_no_process(home: Path, number: int) -> None:
     earlier = set(home.glob("runs/*"))
     process = start(home, "run", "digits_lifecycle", "-p", "epochs=5000", "-p", "batch_size=8")
 

@@ -60,6 +60,7 @@ EXPECTED: dict[str, tuple[int, list[str]]] = {
         ["trial 5 ", "before: 42,794 parameters", "after: ", "accuracy 0.9", "360 predictions, accuracy 0.9"],
     ),
     "07_ray": (0, ["epoch 4, accuracy 0.9", "accuracy 0.9", "2 trials, the best with learning rate 0.003"]),
+    "08_language_models": (0, ["gate passed", "models: ['chat', 'hours']", "hours: '"]),
 }
 
 MARKS: dict[str, Any] = {"01_train_and_serve_digits": (), "07_ray": pytest.mark.ray}

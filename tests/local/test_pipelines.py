@@ -9,9 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kfp_mindspore.errors import GateNotMetError
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
+from tests.support.tiny_bert import WIDTH, write_bert, write_questions
 from tests.support.tiny_language_model import write_pairs, write_source
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,13 @@ def test_compressed_model_replaces_whole_one_by_canary(local_home: Path, lifecyc
         client.delete("small")
 
 
+def test_model_that_loses_too_much_is_not_deployed(local_home: Path) -> None:
+    arguments = {"epochs": 10, "pruned": 0.95, "min_pruned": 0.95, "max_accuracy_lost": 0.0, "service_name": "small"}
+    with pytest.raises(GateNotMetError, match="compress-model"):
+        run_local("compress_and_deploy", arguments, home=local_home, keep=True)
+    assert InferenceClient(LocalServingBackend(local_home)).list() == []
+
+
 def test_tuned_language_model_is_served(local_home: Path, tmp_path: Path) -> None:
     client = InferenceClient(LocalServingBackend(local_home))
     arguments = {
@@ -65,6 +74,7 @@ def test_tuned_language_model_is_served(local_home: Path, tmp_path: Path) -> Non
         evaluated = result.steps["evaluate-language-model"].outputs
         assert evaluated["passed"] is True
         assert evaluated["improvement"] >= 0.2
+        assert "2 samples tested" in result.steps["deploy-kserve"].outputs["verdict"]
         body = {
             "model": "chat",
             "messages": [{"role": "user", "content": "dog 7?"}],
@@ -76,6 +86,40 @@ def test_tuned_language_model_is_served(local_home: Path, tmp_path: Path) -> Non
         assert 1 <= response.json()["usage"]["completion_tokens"] <= 4
     finally:
         client.delete("chat")
+
+
+def test_embedding_model_that_finds_answers_is_served(local_home: Path, tmp_path: Path) -> None:
+    client = InferenceClient(LocalServingBackend(local_home))
+    write_bert(tmp_path / "source")
+    data = str(write_questions(tmp_path / "pairs.jsonl"))
+    arguments = {"source": str(tmp_path / "source"), "data": data, "service_name": "search"}
+    try:
+        result = run_local("semantic_search", arguments, home=local_home, keep=True)
+        assert result.state == "succeeded"
+        evaluated = result.steps["evaluate-language-model"].outputs
+        assert evaluated["value"] == pytest.approx(evaluated["base_value"] + evaluated["improvement"])
+        body = {"model": "search", "input": ["quick dogs", "france"]}
+        response = httpx.post(f"{client.get('search').url}/openai/v1/embeddings", json=body, timeout=120)
+        assert [len(row["embedding"]) for row in response.json()["data"]] == [WIDTH, WIDTH]
+    finally:
+        client.delete("search")
+
+
+def test_rewriter_is_trained_from_scratch_and_served(local_home: Path) -> None:
+    client = InferenceClient(LocalServingBackend(local_home))
+    try:
+        result = run_local("t5_rewrite", {"generated": 64}, home=local_home, keep=True)
+        assert result.state == "succeeded"
+        evaluated = result.steps["evaluate-language-model"].outputs
+        assert evaluated["passed"] is True
+        assert evaluated["value"] >= 0.9
+        assert evaluated["base_value"] == 0
+        body = {"model": "rewriter", "prompt": "the third of March 2021"}
+        response = httpx.post(f"{client.get('rewriter').url}/openai/v1/completions", json=body, timeout=120)
+        assert response.status_code == 200, response.text
+        assert response.json()["choices"][0]["text"] == "2021-03-03"
+    finally:
+        client.delete("rewriter")
 
 
 def test_batch_prediction_covers_each_sample_once(local_home: Path, lifecycle: Lifecycle) -> None:

@@ -81,11 +81,25 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
     return [{name: record[name] for name in names} for record in read_history(final.parent / "metrics.jsonl")]
 
 
+def write_project(directory: Path) -> Path:
+    directory.mkdir()
+    (directory / "pipeline.py").write_text(PIPELINE)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return the epochs' metrics of a run that is not interrupted."""
+    root = tmp_path_factory.mktemp("whole")
+    value = run(root / "home", write_project(root / "project"), "run", "pipeline.py", "-p", f"epochs={EPOCHS}")
+    return read_metrics(Path(value["directory"]))
+
+
 @pytest.mark.parametrize("options", [(), ("--no-cache", "--keep")])
-def test_killed_run_resumes_at_its_checkpoint(tmp_path: Path, home: Path, options: tuple[str, ...]) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "pipeline.py").write_text(PIPELINE)
+def test_killed_run_resumes_at_its_checkpoint(
+    tmp_path: Path, home: Path, expected: list[dict[str, Any]], options: tuple[str, ...]
+) -> None:
+    project = write_project(tmp_path / "project")
     process = start(home, project, "run", "pipeline.py", "-p", f"epochs={EPOCHS}", *options)
     directory = kill_at_first_checkpoint(process, home)
     if options:
@@ -99,7 +113,5 @@ def test_killed_run_resumes_at_its_checkpoint(tmp_path: Path, home: Path, option
     assert f"resuming from {directory / 'checkpoints'}" in log
     assert not (directory / "checkpoints").exists()
     assert (directory / "attempts" / "1" / "run.log").is_file()
-
-    whole = run(home, project, "run", "pipeline.py", "-p", f"epochs={EPOCHS}", "--no-cache")
     assert [record["epoch"] for record in read_metrics(directory)] == [*range(1, EPOCHS + 1)]
-    assert read_metrics(directory) == read_metrics(Path(whole["directory"]))
+    assert read_metrics(directory) == expected

@@ -14,7 +14,7 @@ from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.runs import run_local
 
-pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(1200)]
 
 SEEDS = (0, 1, 2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -23,13 +22,11 @@ from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.inference.predict import to_json
 from kfp_mindspore.runs import run_local
 
-pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(1200)]
 
-ROOT = Path(__file__).parents[2]
 # Arguments of a run where the template's own take minutes.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "mindcv": {"network": "mobilenet_v1_025", "image_size": 32, "epochs": 1, "threshold": 0.0},
-    "text": {"dataset": "licence.txt", "threshold": 1000.0},
     "vit": {"epochs": 2, "threshold": 0.3},
     "wide-deep": {"epochs": 1, "threshold": 0.5},
 }
@@ -56,7 +53,7 @@ def run_notebook(path: Path, arguments: dict[str, Any]) -> str:
     (run,) = [cell for cell in notebook.cells if "run_local" in cell.source]
     run.source = re.sub(r"\{\"epochs\": \d+\}", json.dumps(arguments), run.source)
     NotebookClient(
-        notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        notebook, timeout=1000, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     return "".join(output.get("text", "") for output in outputs)
@@ -68,7 +65,6 @@ def test_project_of_template(template: str, local_home: Path, tmp_path: Path, mo
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     project, name = tmp_path / "my-project", "my-project"
     write_project(project, template)
-    shutil.copy(ROOT / "LICENSE", project / "licence.txt")
     arguments = ARGUMENTS.get(template, {"epochs": TEMPLATES[template].epochs})
     printed = run_notebook(project / "notebook.ipynb", arguments)
     assert "deployed yes" in printed
@@ -97,5 +93,5 @@ def test_training_script_of_template_runs_standalone(template: str, tmp_path: Pa
     commands = readme.partition("## The training script standalone")[2].partition("```bash\n")[2].partition("```")[0]
     assert "python train.py" in commands
     script = commands.replace("python ", f"{sys.executable} ").replace("--epochs 5", "--epochs 1")
-    subprocess.run(["bash", "-ec", script], cwd=tmp_path / "project", env={**os.environ}, check=True, timeout=300)
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path / "project", env={**os.environ}, check=True, timeout=900)
     assert (tmp_path / "project" / "output" / "checkpoint" / "checkpoint.json").is_file()

@@ -20,7 +20,7 @@ from kfp_mindspore.inference import InferenceClient, LocalServingBackend
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir
 from kfp_mindspore.runs import run_local
 
-pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(1800)]
 
 
 def test_network_beats_words_without_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,8 @@ def deploy_kserve(
     Gate, smoke test and registration are parameters here because each further step costs two pods.
 
     With `smoke_samples` held-out samples are sent to the service by KServe's V1 and V2 protocols, and the predictions
-    compared with the bundle's. If the test fails, the step fails after a rollback: the previous version's model is
+    compared with the bundle's; a language model gets its verified prompts by the OpenAI protocol, and on a cluster the
+    model format `mindspore-lm`. If the test fails, the step fails after a rollback: the previous version's model is
     deployed again, or the first version deleted.
 
     With `canary` the bundle first runs beside the serving version. Its predictions are compared with the bundle's, and

@@ -26,7 +26,7 @@ def register_model(
         bundle: The model bundle; its URI is registered, its files stay where they are.
         model_name: The registered model's name, created if it does not exist.
         registry: Registry address, such as http://model-registry-service.kubeflow.svc.cluster.local:8080.
-        version: Version name; default the first 12 hexadecimal digits of model.mindir's sha256.
+        version: Version name; default the first 12 hexadecimal digits of the model's sha256.
         author: The version's author; default `kfp-mindspore`.
         description: The version's description.
         service_account_name: Service account with access to the bundle's URI.

@@ -14,7 +14,7 @@ def evaluate_language_model(
     base: Input[Model] = None,
     data: str = "",
     dataset: Input[Dataset] = None,
-    metric: str = "perplexity",
+    metric: str = "",
     min_improvement: float = 0.0,
     length: int = 128,
     max_examples: int = 0,
@@ -27,17 +27,19 @@ def evaluate_language_model(
 ):
     """Evaluate a language model on held-out examples, and decide whether it is better than its base.
 
-    The perplexity counts the answers' tokens; exact match, ROUGE-L and valid JSON are measured on greedy answers. The
-    step succeeds whether or not the gate is met: give `passed` to `deploy_kserve` as its gate.
+    The perplexity counts the answers' tokens; exact match, ROUGE-L and valid JSON are measured on greedy answers. An
+    embedding model searches all answers for each question's: the share found among the first five, and the mean
+    reciprocal rank. The default metric is the perplexity, of an encoder-decoder exact_match, of an embedding model
+    recall_at_5. The step succeeds whether or not the gate is met: give `passed` to `deploy_kserve` as its gate.
 
     Args:
         model: The bundle, such as finetune_language_model's output `tuned`.
         metrics: The metrics, the base's as `base.<metric>`, and the improvement.
         report: HTML page with the metrics and the answers of both.
-        base: The bundle that it was tuned from; optional, without it there is no gate.
+        base: The bundle that it was tuned from; optional: without it no gate, for an embedding model TF-IDF's.
         data: Path or URI of JSON lines; empty for `dataset`.
         dataset: finetune_language_model's `held_out_examples`, or another artifact with JSON lines; optional.
-        metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
+        metric: `perplexity`, `exact_match`, `rouge_l`, `valid_json`, `recall_at_5` or `mrr`; default by kind.
         min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
         length: Most tokens of an example whose loss is computed.
         max_examples: Examples to evaluate; 0 for all.
@@ -49,13 +51,13 @@ def evaluate_language_model(
         passed: Whether the metric is improved sufficiently; True without a base.
         metric: Metric name.
         value: The model's metric.
-        base_value: The base's metric; 0 without a base.
+        base_value: The base's or TF-IDF's metric; 0 without a base.
         improvement: Part of the base's perplexity, or the difference of another metric.
     """
     arguments = locals()
-    from kfp_mindspore.steps.language_model import evaluate_model
+    from kfp_mindspore.steps.language_model import evaluate_examples
 
-    return evaluate_model(**arguments)
+    return evaluate_examples(**arguments)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ def finetune_language_model(
     epochs: int = 2,
     learning_rate: float = 1e-3,
     batch_size: int = 8,
+    accumulate: int = 4,
     length: int = 128,
     lora_rank: int = 8,
     lora_alpha: float = 16.0,
+    lora_dropout: float = 0.0,
     lora_attn_modules: list[str] = ["q_proj", "v_proj"],
     keep: str = "best",
     held_out: float = 0.1,
@@ -41,14 +43,16 @@ def finetune_language_model(
         held_out_examples: The examples that were not trained on, for evaluate_language_model.
         metrics: Held-out loss and perplexity, counts and seconds.
         curves: A page with the losses by epoch.
-        data: Path or URI of the examples, or `chatterbot`: English pairs, fetched by pip; empty for `dataset`.
+        data: Path or URI of the examples, `chatterbot` (fetched by pip) or `rewrites` (generated); empty for `dataset`.
         dataset: An artifact with the examples, a file or a directory with one *.jsonl; optional.
         epochs: Passes over the training examples.
         learning_rate: Peak learning rate (Adam, cosine schedule).
         batch_size: Windows per step.
+        accumulate: Parts that each batch is computed in: less memory, the same result.
         length: Tokens per window, which holds one or several examples.
-        lora_rank: Rank of the adapter's updates; 0 trains all weights.
+        lora_rank: Rank of the adapter's updates; 0 trains all weights, as an encoder-decoder needs.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
+        lora_dropout: Part of an update's inputs that is set to 0 in training.
         lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
         keep: Weights of the `best` epoch, by the loss on held-out examples, or of the `last`.
         held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.

@@ -33,7 +33,7 @@ def ray_job(
     job_name: str = "",
     namespace: str = "",
     checkpoint_dir: str = "",
-    storage: str = "workspace",
+    storage: str = "artifacts",
     task_config: dsl.TaskConfig = None,
 ):
     """Train on Ray by a Python command that uses `fit`, and wait until it has finished.
@@ -63,7 +63,7 @@ def ray_job(
         job_name: RayJob name, a DNS label of at most 47 characters; default the same for each step retry.
         namespace: Its namespace; default the step's.
         checkpoint_dir: Ray's storage path for later runs: a URI or a directory in a volume.
-        storage: How data reach the pods on a cluster: `workspace` or `claim:NAME/PATH`.
+        storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the pods.
     """
     arguments = locals()

@@ -75,8 +75,8 @@ def deploy_model(
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
     from kfp_mindspore.inference import InferenceClient, Service
     from kfp_mindspore.inference.rest import wait_for_route
-    from kfp_mindspore.inference.service import DeploymentOptions
-    from kfp_mindspore.inference.smoke import SAMPLES, read_example_requests
+    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, DeploymentOptions
+    from kfp_mindspore.inference.smoke import SAMPLES, count_samples
 
     names = DeploymentOptions.__dataclass_fields__
     options = DeploymentOptions(**{name: arguments.pop(name) for name in names if name in arguments})
@@ -87,11 +87,12 @@ def deploy_model(
     opened = ModelBundle.open(bundle.path)
     samples = options.smoke_samples or (SAMPLES if options.canary else 0)
     if samples:
-        samples = min(samples, len(read_example_requests(opened)))
+        samples = min(samples, count_samples(opened))
     service = Service(
         service_name,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.
         options.model_uri or f"{bundle.uri.rstrip('/')}/" if get_backend_name() == KUBERNETES else opened.path,
+        model_format=LANGUAGE_FORMAT if opened.signature.is_language_model else MODEL_FORMAT,
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
         run=run or os.environ.get("KFP_POD_NAME", ""),
         server_args=tuple(server_args),

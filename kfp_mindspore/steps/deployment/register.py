@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, MissingExtraError, UserError
@@ -31,6 +32,7 @@ class Registration:
         name: The registered model's name.
         version: Version name.
         uri: Bundle URI.
+        model_format: KServe's model format.
         format_version: MindSpore version that exported the model.
         author: The version's author.
         description: The version's description.
@@ -41,6 +43,7 @@ class Registration:
     name: str
     version: str
     uri: str
+    model_format: str
     format_version: str
     author: str
     description: str = ""
@@ -65,7 +68,8 @@ def register_bundle(
         bundle: The model bundle; its URI is registered, its files stay where they are.
         model_name: The registered model's name, created if it does not exist.
         registry: The registry's http:// or https:// address; may be empty in a local run, which registers nothing.
-        version: Version name; empty for the first 12 hexadecimal digits of model.mindir's digest.
+        version: Version name; empty for the first 12 hexadecimal digits of model.mindir's digest, or of a
+            language model's bundle's.
         author: The version's author; empty for `kfp-mindspore`.
         description: The version's description.
         service_account_name: Service account with access to the bundle's URI.
@@ -80,7 +84,9 @@ def register_bundle(
         MissingExtraError: The package model-registry is not installed.
         KfpMindSporeError: The registry does not answer or refuses a request; the message has its response.
     """
-    from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
+    from kfp_mindspore.files import read_json
+    from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle
+    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 
     if not registry:
         hint = f"Install Kubeflow's Model Registry and set registry={DEFAULT_REGISTRY}."
@@ -94,11 +100,17 @@ def register_bundle(
         found = f"{(properties or {})[wrong[0]]!r:.80}"
         raise UserError(f"properties.{wrong[0]}: must be text or a number, got {found}")
     signature = ModelBundle.open(bundle.path).signature
-    digest = signature.files[MODEL_FILE]["sha256"]
+    # A language model has no such file: its digest is the whole bundle's.
+    digest = (
+        signature.files[MODEL_FILE]["sha256"]
+        if MODEL_FILE in signature.files
+        else str(read_json(Path(bundle.path, SIGNATURE_FILE))["digest"])
+    )
     registration = Registration(
         name=model_name,
         version=version or digest[:_VERSION_LENGTH],
         uri=bundle.uri,
+        model_format=LANGUAGE_FORMAT if signature.is_language_model else MODEL_FORMAT,
         format_version=signature.mindspore_version,
         author=author or "kfp-mindspore",
         description=description,
@@ -181,7 +193,7 @@ async def _register(registry: str, registration: Registration) -> tuple[str, str
                 ModelArtifact(
                     name=registration.name,
                     uri=registration.uri,
-                    model_format_name="mindspore",
+                    model_format_name=registration.model_format,
                     model_format_version=registration.format_version,
                     service_account_name=registration.service_account_name or None,
                 ),

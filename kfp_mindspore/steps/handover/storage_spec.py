@@ -21,6 +21,7 @@ _LAUNCHERS = (
     "kfp_mindspore.steps.launch.train",
     "kfp_mindspore.steps.launch.sweep",
     "kfp_mindspore.steps.launch.function",
+    "kfp_mindspore.steps.launch.ray_job",
 )
 _DECORATOR_OPTIONS = re.compile(r"^\w+ = launch_function\(\w+, (?P<options>'.*')\)$", re.MULTILINE)
 

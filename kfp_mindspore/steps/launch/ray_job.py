@@ -21,7 +21,7 @@ from kfp_mindspore.msjob.kinds.common import Manifest, is_python
 from kfp_mindspore.options import from_literals, to_text
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
 from kfp_mindspore.steps.handover.job_name import make_job_name
-from kfp_mindspore.steps.handover.storage_spec import ARTIFACTS, parse_storage
+from kfp_mindspore.steps.handover.storage import ENTRYPOINT
 from kfp_mindspore.steps.handover.task_config import read_task_config
 from kfp_mindspore.steps.launch.arguments import parse_numbers
 from kfp_mindspore.steps.launch.job import SPEC_ANNOTATION, StepJobs
@@ -84,11 +84,6 @@ def train_on_ray(
     parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
     is_remote = get_backend_name() == KUBERNETES
     errors = [] if parts and is_python(parts[0]) else [f"command: must be a Python command, got {parts[:1]}"]
-    if is_remote and parse_storage(given.storage).kind == ARTIFACTS:
-        errors.append(
-            "storage: must be workspace or claim:NAME/PATH, got artifacts: the driver in the head's pod hands over the "
-            "data, and all pods read Ray's checkpoints, so they need a shared volume"
-        )
     if errors:
         raise ValidationError(errors, subject="ray_job")
     root = model.uri.rstrip("/").rpartition("/")[0]
@@ -121,11 +116,18 @@ def train_on_ray(
 
 
 def _run_here(name: str, words: Sequence[str], options: JobOptions, directories: Mapping[str, str]) -> None:
-    """Train on a Ray that is started in this process."""
+    """Train on the Ray in RAY_ADDRESS, or on one that is started in this process."""
     from kfp_mindspore.ray.job import run_script
 
-    os.environ.update({**{item: str(value) for item, value in options.env.items()}, **directories})
-    run_script(words, name=name, workers=options.workers, max_failures=options.backoff_limit or 0)
+    variables = {**{item: str(value) for item, value in options.env.items()}, **directories}
+    os.environ.update(variables)
+    run_script(
+        words,
+        name=name,
+        workers=options.workers,
+        max_failures=options.backoff_limit or 0,
+        variables=variables,
+    )
 
 
 def run_rayjob(
@@ -145,7 +147,7 @@ def run_rayjob(
         command: The Python command.
         options: The job's options.
         pod: Additions to the pods.
-        wrapper: Command that the driver's follows: it downloads inputs to the pods' volume and uploads outputs.
+        wrapper: Entrypoint that hands over the artifacts, see `build_manifest`.
 
     Raises:
         ProcessFailedError: It failed.
@@ -170,16 +172,24 @@ def run_rayjob(
 def build_manifest(job: MSJob, wrapper: Sequence[str]) -> Manifest:
     """Return the RayJob of a step.
 
+    With a shared volume the wrapper runs the driver, and downloads and uploads for all pods. Without one, each of Ray's
+    workers does: the driver gets the wrapper's options.
+
     Args:
         job: The MSJob that describes it.
-        wrapper: Command that the driver's follows.
+        wrapper: The pods' entrypoint, with its options and `--`; empty for none.
     """
     (manifest,) = export_job(job, rayjob.KIND.name).manifests
     # A conversion carries no owner; this one is the step's run.
     if owners := job.metadata.get("ownerReferences"):
         manifest["metadata"]["ownerReferences"] = owners
-    if wrapper:
-        manifest["spec"]["entrypoint"] = f"{shlex.join(wrapper)} {manifest['spec']['entrypoint']}"
+    driver = shlex.split(manifest["spec"]["entrypoint"])
+    if "--shared" in wrapper:
+        driver = [*wrapper, *driver]
+    elif wrapper:
+        start = wrapper.index(ENTRYPOINT) + 1
+        driver[start:start] = wrapper[start:-1]
+    manifest["spec"]["entrypoint"] = shlex.join(driver)
     return manifest
 
 
@@ -189,7 +199,7 @@ class RayJobs:
     Args:
         cluster: The cluster.
         job: The MSJob that describes it.
-        wrapper: Command that the driver's follows.
+        wrapper: See `build_manifest`.
     """
 
     def __init__(self, cluster: Cluster, job: MSJob, wrapper: Sequence[str] = ()) -> None:

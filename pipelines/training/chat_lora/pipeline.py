@@ -14,6 +14,8 @@ def chat_lora(
     data: str = "chatterbot",
     epochs: int = 1,
     learning_rate: float = 1e-3,
+    batch_size: int = 8,
+    accumulate: int = 4,
     length: int = 128,
     lora_rank: int = 8,
     lora_alpha: float = 16.0,
@@ -35,6 +37,8 @@ def chat_lora(
         data: Path or URI of JSON lines with prompt and completion, or `chatterbot`, English pairs fetched by pip.
         epochs: Passes over the training examples.
         learning_rate: Peak learning rate.
+        batch_size: Windows per step.
+        accumulate: Parts that each batch is computed in: less memory, the same result.
         length: Tokens per window, which holds one or several examples.
         lora_rank: Rank of the adapter's updates; 0 trains all weights.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
@@ -60,6 +64,8 @@ def chat_lora(
         data=data,
         epochs=epochs,
         learning_rate=learning_rate,
+        batch_size=batch_size,
+        accumulate=accumulate,
         length=length,
         lora_rank=lora_rank,
         lora_alpha=lora_alpha,
@@ -81,6 +87,7 @@ def chat_lora(
         namespace=namespace,
         service_account=service_account,
         gate=evaluation.outputs["passed"],
+        smoke_samples=2,
         wait_seconds=600,
     ).set_caching_options(False)
 

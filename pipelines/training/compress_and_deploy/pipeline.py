@@ -17,7 +17,7 @@ def compress_and_deploy(
     pruned: float = 0.5,
     min_pruned: float = 0.45,
     max_accuracy_lost: float = 0.005,
-    method: str = "l1",
+    method: str = "taylor",
     weights: str = "float32",
     metric: str = "accuracy",
     margin: float = -0.03,
@@ -80,19 +80,20 @@ def compress_and_deploy(
         metric=metric,
         augment="kfp_mindspore.workloads.digits.train:distort",
     )
-    small = export_mindir(model=compression.outputs["compressed"], dataset=dataset).outputs["bundle"]
-    comparison = compare_models(
-        candidate=small, baseline=whole, dataset=dataset, metric=metric, margin=margin, confidence=confidence
-    )
-    deploy_kserve(
-        bundle=small,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        canary=canary,
-        max_worsening=CANARY_WORSENING,
-        gate=comparison.outputs["better"],
-    ).set_caching_options(False)
+    with dsl.If(compression.outputs["passed"] == True):
+        small = export_mindir(model=compression.outputs["compressed"], dataset=dataset).outputs["bundle"]
+        comparison = compare_models(
+            candidate=small, baseline=whole, dataset=dataset, metric=metric, margin=margin, confidence=confidence
+        )
+        deploy_kserve(
+            bundle=small,
+            service_name=service_name,
+            namespace=namespace,
+            service_account=service_account,
+            canary=canary,
+            max_worsening=CANARY_WORSENING,
+            gate=comparison.outputs["better"],
+        ).set_caching_options(False)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,88 @@
-"""Language model: train on a text's characters, export, evaluate by perplexity, deploy."""
+"""Train a language model from scratch on texts, evaluate it by its perplexity, deploy it."""
 
 from kfp import dsl
 
 
 @dsl.pipeline(
     name="language-model",
-    description="Train a causal transformer on windows of characters, evaluate it by its perplexity on the end of "
-    "the text, deploy it if it is at most the threshold, and test the service, which returns the next "
-    "character.",
+    description="Create an untrained decoder with a subword tokenizer trained on the training texts, train it on them, "
+    "compare the perplexity of held-out texts with the untrained one's and, if it is lower by enough, deploy it, which "
+    "any client of the OpenAI protocol can use.",
 )
 def language_model(
-    dataset: str = "new_testament",
+    data: str = "new_testament",
+    vocabulary: int = 1000,
+    width: int = 128,
+    layers: int = 2,
     length: int = 64,
-    epochs: int = 1,
-    learning_rate: float = 0.002,
-    threshold: float = 8.0,
-    seed: int = 42,
+    epochs: int = 3,
+    learning_rate: float = 0.003,
+    batch_size: int = 8,
+    held_out: float = 0.1,
+    min_improvement: float = 0.96,
+    seed: int = 0,
     service_name: str = "language-model",
     namespace: str = "",
     service_account: str = "",
 ):
-    """Train a character language model and serve it.
+    """Train a language model from scratch on texts, and serve it if it predicts held-out texts well enough.
 
-    The text is split in its order: its end is the test split.
+    The tokenizer and the network are trained on the same texts, none of which is held out.
 
     Args:
-        dataset: `new_testament`, or path or URI of a text file (UTF-8).
-        length: Characters of a window: what the network has seen when it predicts the next one, at most.
-        epochs: Passes over the training split.
-        learning_rate: Step size of the optimizer.
-        threshold: Maximum perplexity on the test split for deployment, at least 1.
-        seed: Seed of the initial parameters and the order of the windows.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        data: Path or URI of a text per line (*.txt) or of JSON lines with `text`, or `new_testament`.
+        vocabulary: Most tokens of the tokenizer.
+        width: Hidden size; a multiple of 8.
+        layers: Blocks.
+        length: Tokens per window, which holds one or several texts.
+        epochs: Passes over the training texts.
+        learning_rate: Peak learning rate.
+        batch_size: Windows per step.
+        held_out: Part of the texts that is evaluated and not trained on.
+        min_improvement: Least improvement over the untrained network, as a part of its perplexity.
+        seed: Seed for the weights and the order.
+        service_name: Name for the service and for the model in requests.
+        namespace: Service namespace; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.pipelines.shared.training import train_and_deploy
+    from kfp_mindspore.components import (
+        create_language_model,
+        deploy_kserve,
+        evaluate_language_model,
+        finetune_language_model,
+    )
 
-    train_and_deploy(
-        "language_model",
-        {"name": dataset, "length": length},
-        {"epochs": epochs, "learning_rate": learning_rate, "seed": seed},
-        metric="perplexity",
-        threshold=threshold,
+    base = create_language_model(
+        data=data, vocabulary=vocabulary, width=width, layers=layers, held_out=held_out, seed=seed
+    ).outputs["model"]
+    tuning = finetune_language_model(
+        model=base,
+        data=data,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        accumulate=1,
+        length=length,
+        lora_rank=0,
+        held_out=held_out,
+        seed=seed,
+    )
+    evaluation = evaluate_language_model(
+        model=tuning.outputs["tuned"],
+        base=base,
+        dataset=tuning.outputs["held_out_examples"],
+        min_improvement=min_improvement,
+        length=length,
+    )
+    deploy_kserve(
+        bundle=tuning.outputs["tuned"],
         service_name=service_name,
         namespace=namespace,
         service_account=service_account,
-    )
+        gate=evaluation.outputs["passed"],
+        smoke_samples=2,
+        wait_seconds=600,
+    ).set_caching_options(False)
 
 
 if __name__ == "__main__":

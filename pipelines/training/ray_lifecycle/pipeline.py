@@ -24,7 +24,7 @@ def ray_lifecycle(
     service_name: str = "tabular",
     namespace: str = "",
     service_account: str = "",
-    storage: str = "workspace",
+    storage: str = "artifacts",
 ):
     """Train on Ray with data larger than memory, and serve the model.
 
@@ -41,7 +41,7 @@ def ray_lifecycle(
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
-        storage: How data reach Ray's pods on a cluster: `workspace` or `claim:NAME/PATH`.
+        storage: How data reach Ray's pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
     """
     from kfp_mindspore.components import load_dataset, ray_job
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed

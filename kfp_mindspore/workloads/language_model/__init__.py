@@ -1,1 +1,0 @@
-"""Training code for the workload `language_model`: a small causal transformer over characters."""

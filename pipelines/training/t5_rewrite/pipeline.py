@@ -1,0 +1,91 @@
+"""Train an encoder-decoder on pairs of texts, evaluate its answers, deploy it."""
+
+from kfp import dsl
+
+
+@dsl.pipeline(
+    name="t5-rewrite",
+    description="Train an encoder-decoder (T5) on pairs of texts, by default from scratch on dates and number words "
+    "and their normal form, compare its answers to held-out prompts with the references and, if enough are exact, "
+    "deploy it, which any client of the OpenAI protocol can use.",
+)
+def t5_rewrite(
+    source: str = "rewriter",
+    data: str = "rewrites",
+    epochs: int = 12,
+    learning_rate: float = 3e-3,
+    batch_size: int = 64,
+    length: int = 64,
+    max_examples: int = 0,
+    metric: str = "exact_match",
+    min_improvement: float = 0.9,
+    generated: int = 256,
+    seed: int = 0,
+    service_name: str = "rewriter",
+    namespace: str = "",
+    service_account: str = "",
+):
+    """Train an encoder-decoder on pairs of texts, and serve it if its answers to held-out prompts are exact.
+
+    The untrained model and a model that copies its prompt have an exact match of 0.
+
+    Args:
+        source: Path or URI of a T5 in a Hugging Face directory, or `rewriter`, a small untrained one.
+        data: Path or URI of JSON lines with prompt and completion, or `rewrites`, dates and numbers in words.
+        epochs: Passes over the training examples.
+        learning_rate: Peak learning rate.
+        batch_size: Examples per step.
+        length: Most tokens of a prompt, and of a completion; examples with more are left out.
+        max_examples: Training examples to use; 0 for all.
+        metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
+        min_improvement: Least improvement over the model before the training.
+        generated: Held-out prompts that are answered.
+        seed: Seed for the order.
+        service_name: Name for the service and for the model in requests.
+        namespace: Service namespace; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
+    """
+    from kfp_mindspore.components import (
+        deploy_kserve,
+        evaluate_language_model,
+        finetune_language_model,
+        import_language_model,
+    )
+
+    base = import_language_model(source=source).outputs["model"]
+    tuning = finetune_language_model(
+        model=base,
+        data=data,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        accumulate=1,
+        length=length,
+        lora_rank=0,
+        max_examples=max_examples,
+        seed=seed,
+    )
+    evaluation = evaluate_language_model(
+        model=tuning.outputs["tuned"],
+        base=base,
+        dataset=tuning.outputs["held_out_examples"],
+        metric=metric,
+        min_improvement=min_improvement,
+        length=length,
+        generated=generated,
+        max_tokens=length,
+    )
+    deploy_kserve(
+        bundle=tuning.outputs["tuned"],
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+        gate=evaluation.outputs["passed"],
+        wait_seconds=600,
+    ).set_caching_options(False)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(t5_rewrite, package_path=__file__.replace(".py", ".yaml"))
