@@ -29,6 +29,8 @@ BENCHMARKS = (
     "rows",
     "distributed",
     "sweeps",
+    "on_ray",
+    "language_models",
 )
 INTRODUCTION = """# Benchmarks
 

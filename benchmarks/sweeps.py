@@ -156,7 +156,7 @@ def read_best(output: Path) -> float:
 
 def main() -> None:
     options = build_parser(__doc__ or "").parse_args()
-    rounds, count, epochs = (1, 8, 6) if options.quick else (3, 16, 12)
+    rounds, count, epochs = (1, 8, 6) if options.quick else (3, 16, 60)
     with tempfile.TemporaryDirectory() as directory:
         os.environ["KFP_MINDSPORE_HOME"] = f"{directory}/home"
         trials = Trials(Path(directory), count, epochs)
