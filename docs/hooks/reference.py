@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import re
 from collections.abc import Iterator
@@ -66,6 +67,8 @@ OPTIONS = {
     "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),
     "Deployments": ("kfp_mindspore.inference.service", "DeploymentOptions"),
+    "Fine-tuning of language models": ("kfp_mindspore.lm.options", "FinetuneOptions"),
+    "Evaluation of language models": ("kfp_mindspore.lm.options", "EvaluationOptions"),
 }
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 
@@ -138,7 +141,8 @@ def _build_server_flags() -> str:
         "`python -m mindsporeserver`; [Serving](../serving.md) describes the behaviour.",
     ]
     for group in build_parser()._action_groups:
-        if actions := [action for action in group._group_actions if action.dest != "help"]:
+        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        if actions := [action for action in shown if action.dest != "help"]:
             rows += [f"## {group.title}", "| flag | default | |\n|---|---|---|"]
             rows[-1] += "".join(
                 f"\n| {', '.join(f'`{flag}`' for flag in action.option_strings)} "
