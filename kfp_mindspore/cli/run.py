@@ -70,6 +70,8 @@ def run(
         raise UserError("--accept-changes: needs --resume")
     result = run_and_show(source, parameters, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
     print_outcome(result, as_json=as_json)
+    if not as_json:
+        print_service(result, keep=keep)
 
 
 def run_and_show(
@@ -120,6 +122,17 @@ def print_outcome(result: RunResult, *, as_json: bool) -> None:
     else:
         print_summary(result)
     result.check()
+
+
+def print_service(result: RunResult, *, keep: bool) -> None:
+    """Print whether the run's service is still there; nothing for a run without one."""
+    if not result.get_output("url"):
+        return
+    if keep:
+        service = result.get_output("name")
+        click.echo(f"The service keeps running. Stop it with: kfp-mindspore service stop {service}")
+    else:
+        click.echo("The service was stopped with the run; --keep keeps it running.")
 
 
 def print_summary(result: RunResult) -> None:

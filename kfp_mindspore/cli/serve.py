@@ -129,24 +129,30 @@ def serve(
     flags += tuple(f"--lora_modules={_resolve_adapter(value)}" for value in lora_modules)
     service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
     service.validate()
-    client = InferenceClient(LocalServingBackend())
+    backend = LocalServingBackend()
+    client = InferenceClient(backend)
     _check_absent(client, name)
     with _terminate_as_interrupt() as signals, Lease.hold(get_home() / "leases" / f"serve-{os.getpid()}") as lease:
         status = client.deploy(service, wait_seconds=wait, lease=lease)
         printed = 0
         try:
             _announce(status, bundle, as_json)
-            for line in client.logs(name, follow=True):
-                click.echo(line, err=True)
-                printed += 1
-            _explain_end(client, status)
+            while True:
+                for line in itertools.islice(client.logs(name, follow=True), printed, None):
+                    click.echo(line, err=True)
+                    printed += 1
+                backend.wait_deployment(name, status.namespace)
+                if _explain_end(client, status):
+                    break
         except KeyboardInterrupt:
             with contextlib.suppress(NotFoundError):
                 for line in itertools.islice(client.logs(name), printed, None):
                     click.echo(line, err=True)
             click.echo(f"Stopping {name}.", err=True)
         finally:
-            _remove(client, status)
+            # A newer version belongs to another process.
+            with contextlib.suppress(NotFoundError):
+                backend.delete(name, status.namespace, version=status.version)
     if signals:
         raise click.exceptions.Exit(128 + signals[0])
 
@@ -191,7 +197,7 @@ def _announce(status: ServiceStatus, bundle: ModelBundle, as_json: bool) -> None
         return
     model = f"{status.url}/v2/models/{status.name}"
     click.echo(f"{status.name} is ready at {status.url} (gRPC {status.grpc_url}); Ctrl-C stops it")
-    if bundle.signature.kind in ("causal-lm", "embedding"):
+    if bundle.signature.is_language_model:
         click.echo(f"  OpenAI clients  base_url {status.url}/openai/v1, model {status.name}")
         return
     click.echo(f"  model metadata  curl {model}")
@@ -199,25 +205,21 @@ def _announce(status: ServiceStatus, bundle: ModelBundle, as_json: bool) -> None
     click.echo(f"  V2 predictions  POST {model}/infer")
 
 
-def _explain_end(client: InferenceClient, started: ServiceStatus) -> None:
-    """Report why the service ended without Ctrl-C."""
+def _explain_end(client: InferenceClient, started: ServiceStatus) -> bool:
+    """Report why the service ended without Ctrl-C; return False if it runs again, after a failed replacement."""
     try:
         status = client.get(started.name)
     except NotFoundError:
         click.echo(f"{started.name} was deleted.", err=True)
-        return
+        return True
     if status.version != started.version:
         click.echo(f"{started.name} was replaced by version {status.version}.", err=True)
     elif status.state is ServiceState.FAILED:
         raise ProcessFailedError(
             f"service {status.name}: {status.message}", log=list(client.logs(status.name, lines=_LAST_LINES))
         )
+    elif not status.is_finished:
+        return False
     else:
         click.echo(f"{started.name}: {status.message}.", err=True)
-
-
-def _remove(client: InferenceClient, started: ServiceStatus) -> None:
-    with contextlib.suppress(NotFoundError):
-        # A newer version belongs to another process.
-        if client.get(started.name).version == started.version:
-            client.delete(started.name)
+    return True

@@ -13,7 +13,7 @@ from kfp_mindspore.cli.completion import complete_services
 from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.inference import InferenceClient, Service
-from kfp_mindspore.inference.service import ServiceStatus, format_command
+from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, ServiceStatus, format_command
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -67,7 +67,7 @@ Examples:
 @click.option("--canary", type=click.IntRange(0, 99), default=0, help="Percentage of the requests for a canary.")
 @dataclass_options(
     Service,
-    only=("replicas", "port", "grpc_port", "host", "service_account", "server_args"),
+    only=("replicas", "port", "grpc_port", "host", "service_account", "model_format", "server_args"),
     names={"server_args": "--server-arg"},
     into="fields",
     is_complete=False,
@@ -181,20 +181,31 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str | None, back
 )
 @click.option("--image", envvar=SERVER_IMAGE_VARIABLE, help="The server's image, by digest. [default: a placeholder]")
 @click.option("-n", "--namespace", help="Write a ServingRuntime of this namespace. [default: one for the cluster]")
-@click.option("--name", help="Name of the runtime. [default: kfp-mindspore-server]")
+@click.option("--name", help="Name of the runtime. [default: kfp-mindspore-server, for mindspore-lm …-lm-server]")
+@click.option(
+    "--model-format",
+    type=click.Choice([MODEL_FORMAT, LANGUAGE_FORMAT]),
+    default=MODEL_FORMAT,
+    show_default=True,
+    help="Model format; the image needs the extra lm for mindspore-lm.",
+)
 @click.option(
     "--auto-select/--no-auto-select",
     default=True,
-    help="Whether KServe picks it for the format mindspore by itself. [default: it does]",
+    help="Whether KServe picks it for the format by itself. [default: it does]",
 )
 @add_json_option
-def runtime(image: str | None, namespace: str | None, name: str | None, auto_select: bool, as_json: bool) -> None:
+def runtime(
+    image: str | None, namespace: str | None, name: str | None, model_format: str, auto_select: bool, as_json: bool
+) -> None:
     """Write the serving runtime's manifest, with which KServe serves model bundles."""
-    from kfp_mindspore.inference.runtime import RUNTIME_NAME, build_serving_runtime, render_serving_runtime
+    from kfp_mindspore.inference.runtime import build_serving_runtime, render_serving_runtime
     from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
     image = image or PLACEHOLDER_SERVER_IMAGE
-    manifest = build_serving_runtime(image, namespace=namespace, auto_select=auto_select, name=name or RUNTIME_NAME)
+    manifest = build_serving_runtime(
+        image, namespace=namespace, auto_select=auto_select, name=name or "", model_format=model_format
+    )
     if as_json:
         print_json(manifest)
     else:

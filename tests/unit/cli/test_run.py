@@ -26,7 +26,7 @@ def test_run_prints_table_and_report_or_json(capsys: pytest.CaptureFixture[str])
     assert "epoch 5/5, step 50/50, loss 0.2000" in output
     assert "STEP      SECONDS  RESULT" in output
     assert "http://127.0.0.1:8080 predicted 1 for a test sample with label 1." in output
-    report = output.splitlines()[-1].removeprefix("Report: ")
+    report = output.splitlines()[-2].removeprefix("Report: ")
     assert Path(report).is_file()
 
     assert main.run(["run", TOY, "-p", "count=2", "--json"]) == 0
@@ -77,7 +77,7 @@ def test_demo_prints_prediction(capsys: pytest.CaptureFixture[str], monkeypatch:
     lines = capsys.readouterr().out.splitlines()
     assert lines[-5].endswith("predicted 1 for a test sample with label 1.")
     assert lines[-3].startswith("Report: ")
-    assert lines[-2] == "The service was stopped with the demo; --keep keeps it running."
+    assert lines[-2] == "The service was stopped with the run; --keep keeps it running."
     assert lines[-1].startswith("Next: kfp-mindspore init ")
     assert main.run(["demo", "--keep"]) == 0
     assert "Stop it with: kfp-mindspore service stop" in capsys.readouterr().out

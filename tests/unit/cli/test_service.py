@@ -162,7 +162,7 @@ def test_serve_ends_cleanly(local_services: Any, number: int, code: int) -> None
     assert (status["name"], status["ready"]) == ("cats", True)
     assert is_ready(status["url"], "cats")
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == code
     assert out == ""
     assert "tiny server of cats starts\n" in err
@@ -191,7 +191,7 @@ def test_serve_hands_flags_to_server(local_services: Any, tmp_path: Path) -> Non
         f"--model_key_file={key}",
     ]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 
@@ -204,7 +204,7 @@ def test_serve_prints_address(local_services: Any) -> None:
     assert local_services.connect().get("bundle").url in first
     # Ended from another terminal.
     assert run(["service", "stop", "bundle"]) == 0
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0
     assert err.endswith("bundle: stopped.\n")
     assert local_services.connect().list() == []
@@ -215,7 +215,7 @@ def test_serve_fails_when_its_server_does(local_services: Any) -> None:
     process = serve(local_services, "--json")
     assert process.stdout is not None
     os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 1
     error = json.loads(err.splitlines()[-1])["error"]
     assert error["message"] == "service bundle: its server was ended by signal 9 (SIGKILL): not restarted again"
@@ -226,7 +226,7 @@ def test_serve_fails_when_its_server_does(local_services: Any) -> None:
 def test_serve_fails_when_its_server_cannot_start(local_services: Any) -> None:
     local_services.make_bundle()
     process = serve(local_services, flags="--fail=4")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines() == [
         "Error: service bundle: its server ended with exit code 4",
@@ -235,13 +235,16 @@ def test_serve_fails_when_its_server_cannot_start(local_services: Any) -> None:
     ]
 
 
-def test_serve_keeps_service_that_replaced_it(local_services: Any) -> None:
+@pytest.mark.parametrize("keeps_port", [False, True])
+def test_serve_keeps_service_that_replaced_it(local_services: Any, keeps_port: bool) -> None:
     local_services.make_bundle()
     process = serve(local_services)
     assert process.stdout is not None
     process.stdout.readline()
-    status = local_services.deploy(name="bundle")
-    _, err = process.communicate(timeout=20)
+    # On the same port the old server ends before the new one is the service.
+    port = int(local_services.connect().get("bundle").url.rpartition(":")[2]) if keeps_port else 0
+    status = local_services.deploy(name="bundle", port=port)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0
     assert err.endswith("bundle was replaced by version 2.\n")
     assert local_services.connect().get("bundle") == status
