@@ -60,13 +60,16 @@ class ReconcileState:
         ]
         self.attempt = max([self.status.attempt or 0, *(pod.attempt for pod in self.pods)])
         self.restarts = max([self.status.restarts or 0, *(pod.restarts for pod in self.pods)])
-        # An elastic job's probes are not members of its gang.
-        self.probes = tuple(
-            pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
-        )
         self.spares = tuple(pod for pod in self.pods if pod.member.startswith(f"{self.name}-{SPARE}-"))
         self.actions: list[Action] = []
         self.waiting: Waiting | None = None
+
+    @property
+    def probes(self) -> tuple[PodView, ...]:
+        """The present attempt's probes of an elastic job, which are not members of its gang."""
+        return tuple(
+            pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
+        )
 
     def finish(self, condition: str, reason: str, message: str) -> None:
         """Set Succeeded or Failed, with the completion time."""

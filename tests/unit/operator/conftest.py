@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.kube.client import AsyncClient
 from tests.support.fake_api_server import FakeApiServer
 
-SECONDS = 60
+SECONDS = 300
 Run = Callable[[Callable[[AsyncClient], Awaitable[Any]]], Any]
 
 

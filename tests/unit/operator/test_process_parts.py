@@ -28,7 +28,7 @@ from kfp_mindspore.operator.store import Key
 from tests.support.fake_api_server import FakeApiServer, RecordedRequest, respond_once
 
 KEY = Key("ns", "job")
-SECONDS = 60
+SECONDS = 300
 
 
 def make_record(**extra: Any) -> logging.LogRecord:

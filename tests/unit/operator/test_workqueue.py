@@ -12,7 +12,7 @@ from kfp_mindspore.operator.store import Key
 from kfp_mindspore.operator.workqueue import WorkQueue
 
 A, B = Key("ns", "a"), Key("ns", "b")
-SECONDS = 30
+SECONDS = 300
 
 
 def test_keys_are_queued_once_and_in_order() -> None:
