@@ -21,15 +21,11 @@ def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
     Runs on this machine in 30 to 60 seconds: MindSpore trains, KServe's model server serves, and the local runner of
     Kubeflow Pipelines runs the steps.
     """
-    from kfp_mindspore.cli.run import print_outcome, run_and_show
+    from kfp_mindspore.cli.run import print_outcome, print_service, run_and_show
 
     result = run_and_show(PIPELINE, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
     print_outcome(result, as_json=as_json)
     if as_json:
         return
-    if keep:
-        service = result.get_output("name")
-        click.echo(f"The service keeps running. Stop it with: kfp-mindspore service stop {service}")
-    else:
-        click.echo("The service was stopped with the demo; --keep keeps it running.")
+    print_service(result, keep=keep)
     click.echo("Next: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py")

@@ -21,7 +21,7 @@ _TEMPLATES = Path(__file__).with_name("templates") / "project"
 _HIDDEN = ("gitignore",)
 _WORKLOADS = "kfp_mindspore.workloads"
 # Named data sets in the extra `workloads`.
-_WORKLOAD_SETS = {"movielens", "new_testament"}
+_WORKLOAD_SETS = {"movielens"}
 # A new Git repository counts as empty.
 _IGNORED = {".git"}
 
@@ -132,9 +132,6 @@ TEMPLATES = {
         preprocessing='[{"type": "Standardize"}, {"type": "Pad", "length": 40, "lengths": "lengths"}]',
         epochs=10,
         learning_rate=0.005,
-    ),
-    "text": Template(
-        "language_model", "new_testament", epochs=1, learning_rate=0.002, metric="perplexity", threshold=8.0
     ),
     "text-classification": Template(
         "text_classification", "reviews", _WORDS, epochs=5, learning_rate=0.002, parameters=_TEXT_FIELDS

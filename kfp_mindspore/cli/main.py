@@ -30,7 +30,7 @@ COMMANDS = {
     "job": "Submit, follow and delete training jobs (MSJob).",
     "dataset": "Load data into a dataset directory, and inspect one.",
     "model": "Export, inspect and verify model bundles (MindIR); predict with them.",
-    "lm": "Import and export language models.",
+    "lm": "Import, fine-tune, evaluate, export and route language models.",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
     "service": "Create, list, describe, promote, roll back and stop services.",

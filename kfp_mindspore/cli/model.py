@@ -19,12 +19,19 @@ from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import add_json_option, print_json, print_table
 from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
-from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
+from kfp_mindspore.formats.bundle import MODEL_FILE, NETWORK_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 
 _LISTED = 20
+_NETWORK, _FILES = ("network", "value"), ("file", "size", "sha256")
+# Of the kinds of language models.
+_ROUTES = {
+    "causal-lm": "/openai/v1/chat/completions or /openai/v1/completions",
+    "embedding": "/openai/v1/embeddings",
+    "seq2seq": "/openai/v1/completions",
+}
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore model verify out/model --outputs")
@@ -222,7 +229,8 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
     closed = bundle is not None and bool(bundle.signature.encryption) and key is None
     info = None
     reason = f"encrypted ({bundle.signature.encryption}), set --key-file" if bundle and closed else ""
-    if not closed:
+    is_language = bundle is not None and bundle.signature.is_language_model
+    if not closed and not is_language:
         try:
             info = inspect_mindir(path if bundle is None else bundle.mindir, key=key)
         except MissingExtraError as error:
@@ -231,9 +239,16 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
             reason = f"not read, {error.message}. {error.hint}"
     if as_json:
         described = {} if bundle is None else {**_describe(bundle), **_describe_serving(bundle)}
+        if is_language and bundle is not None:
+            described["network"] = _read_network(bundle)
         print_json({**described, "mindir": None if info is None else info.to_dict()})
         return
-    if info is None and bundle is not None:
+    if is_language and bundle is not None:
+        click.echo(f"{path}: a language model of the kind {bundle.signature.kind}; the server builds its graphs\n")
+        print_table([{"network": name, "value": value} for name, value in _read_network(bundle).items()], _NETWORK)
+        click.echo("")
+        print_table([{"file": name, **entry} for name, entry in bundle.signature.files.items()], _FILES)
+    elif info is None and bundle is not None:
         size = bundle.signature.files[MODEL_FILE]["size"]
         click.echo(f"{bundle.mindir}: {size} bytes")
         click.echo(f"weights and operators: {reason}\n")
@@ -314,6 +329,11 @@ def predict(
     bundle = ModelBundle.open(path)
     key = require_key(bundle, _read_key(key_file))
     signature: Signature = bundle.signature
+    if signature.is_language_model:
+        raise UserError(
+            f"{path}: a language model of the kind {signature.kind}, which answers no rows",
+            hint=f"Serve it, and send requests to {_ROUTES[signature.kind]}: kfp-mindspore serve {path}",
+        )
     with ModelRunner(bundle, key=key, allow_code=allow_model_code) as runner:
         found = [spec.name for spec in runner.outputs]
         if unknown := [name for name in names if name not in found]:
@@ -353,6 +373,13 @@ def _read_key(key_file: Path | None) -> bytes | None:
 def _describe(bundle: ModelBundle) -> dict[str, Any]:
     signature: Signature = bundle.signature
     return {"path": str(bundle.path), **signature.to_dict()}
+
+
+def _read_network(bundle: ModelBundle) -> dict[str, Any]:
+    """Return a language model's configuration; empty for a bundle without one."""
+    file = bundle.path / NETWORK_FILE
+    network: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return network
 
 
 def _describe_serving(bundle: ModelBundle) -> dict[str, Any]:

@@ -149,20 +149,26 @@ def check_missing(source: Source, roles: Roles, rule: str | float, classes: Sequ
     return missing
 
 
-def drop_incomplete(source: Source, fields: Iterable[str], classes: Sequence[str] = ()) -> int:
+def drop_incomplete(
+    source: Source, fields: Iterable[str], classes: Sequence[str] = (), *, is_block: bool = False
+) -> int:
     """Remove the samples that have no value in one of the fields, and return how many.
 
     Args:
         source: The source, changed in place.
         fields: The fields with missing values.
         classes: Fields whose blank texts are missing values.
+        is_block: Whether the samples are a part of the source, of which none may be left.
+
+    Raises:
+        UserError: No sample of the source is left.
     """
     import numpy as np
 
     complete = np.ones(len(source), bool)
     for name in fields:
         complete &= ~_find_missing(source, name, classes)
-    if not complete.any():
+    if not complete.any() and not is_block:
         raise UserError(f"{source.where}: each sample has a missing value in {', '.join(fields)}")
     for name in source.columns:
         source.columns[name] = source.columns[name][complete]

@@ -33,7 +33,7 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-dataset-") as temporary:
         # Without a URL's query, so that the suffix is the format's.
         local = Path(temporary, uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "dataset")
-        with _raise_errors(uri, access):
+        with raise_errors(uri, access):
             # A web server lists nothing.
             access.store.download(uri, local, [""] if uri.startswith("http") else None)
         yield local
@@ -67,12 +67,18 @@ def check_uri(uri: str, access: StoreAccess) -> None:
         UserError: It cannot be read; the message has the reason and where credentials were looked for.
         KfpMindSporeError: Its server cannot be reached.
     """
-    with _raise_errors(uri, access):
+    with raise_errors(uri, access):
         access.store.check(uri)
 
 
 @contextlib.contextmanager
-def _raise_errors(uri: str, access: StoreAccess) -> Iterator[None]:
+def raise_errors(uri: str, access: StoreAccess) -> Iterator[None]:
+    """Convert a block's StoreError for a URI as `check_uri` has them.
+
+    Args:
+        uri: The URI.
+        access: How it is opened.
+    """
     try:
         yield
     except StoreError as error:

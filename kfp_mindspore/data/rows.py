@@ -163,14 +163,16 @@ def check_written(path: Path) -> None:
 
 
 def _is_table(path: Path, specs: Sequence[TensorSpec], layout: RowLayout) -> bool:
-    """Return whether a file has the table's columns; a CSV may have the inputs, or all values of the only one."""
+    """Return whether a file has the table's columns; a CSV may have the inputs, or columns 0, 1, … of the only one."""
     if path.name.lower().endswith(".csv"):
         try:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 header = next(csv.reader(file), [])
         except (ValueError, csv.Error):
             return True
-        packed = {spec.name for spec in specs} <= set(header) or (len(specs) == 1 and len(header) == _count(specs[0]))
+        # pandas names an array's columns 0, 1, …; other names are the table's, or wrong.
+        is_array = len(specs) == 1 and header == [str(index) for index in range(_count(specs[0]))]
+        packed = {spec.name for spec in specs} <= set(header) or is_array
         return set(layout.columns) <= set(header) or not packed
     return path.name.lower().endswith(TABLES)
 

@@ -28,7 +28,7 @@ from kfp_mindspore.formats import npz
 from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields
 from kfp_mindspore.formats.model_options import Dimension
-from kfp_mindspore.formats.signature import FORMAT_VERSION, Signature
+from kfp_mindspore.formats.signature import FIRST_STAGE_KIND, FORMAT_VERSION, SECOND_STAGE_KIND, Signature
 from kfp_mindspore.formats.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXAMPLE_FILE",
+    "FIRST_STAGE_KIND",
     "MODEL_FILE",
+    "NETWORK_FILE",
     "PREPROCESSING_FILE",
+    "PROMPTS_FILE",
+    "SECOND_STAGE_KIND",
     "SIGNATURE_FILE",
     "TRANSFORM_FILE",
     "VERIFIED_FILE",
@@ -60,9 +64,12 @@ PREPROCESSING_FILE = "preprocessing.json"
 TRANSFORM_FILE = "transform.py"
 EXAMPLE_FILE = "example.json"
 WEIGHTS_FILE = "weights.safetensors"
+PROMPTS_FILE = "prompts.npz"
+NETWORK_FILE = "network.json"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
 _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR"
+_IMPORT_HINT = "A published language model becomes one by: kfp-mindspore lm import SOURCE -o MODEL_DIR"
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,9 @@ class ModelBundle:
         missing = [name for name in (SIGNATURE_FILE, model) if not (path / name).is_file()]
         if missing:
             what = "an empty directory" if not any(path.iterdir()) else "no model bundle"
-            raise UserError(f"{path}: {what}: {' and '.join(missing)} missing", hint=_EXPORT_HINT)
+            is_published = (path / "config.json").is_file() or any(path.glob("*.gguf"))
+            hint = _IMPORT_HINT if is_published else _EXPORT_HINT
+            raise UserError(f"{path}: {what}: {' and '.join(missing)} missing", hint=hint)
         bundle = cls(path, _read_signature(path / SIGNATURE_FILE))
         bundle._check(digests=verify)
         return bundle

@@ -15,6 +15,10 @@ from kfp_mindspore.formats.rows import RowLayout, parse_layout
 from kfp_mindspore.formats.tensors import TensorSpec
 
 FORMAT_VERSION = 1
+# A causal language model cut at a layer, see kfp_mindspore.lm.stages; the second stage serves the first one's server.
+FIRST_STAGE_KIND, SECOND_STAGE_KIND = "causal-lm-first", "causal-lm-second"
+# Kinds that are served by the OpenAI protocol.
+_LANGUAGE_KINDS = ("causal-lm", "embedding", "seq2seq", FIRST_STAGE_KIND, SECOND_STAGE_KIND)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class Signature:
     def kind(self) -> str:
         """`graph`, or another kind such as `causal-lm`, a language model."""
         return self.metadata.get("kind", "graph")
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the bundle is served by the OpenAI protocol."""
+        return self.kind in _LANGUAGE_KINDS
 
     @property
     def batch_size(self) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import from_literals
 from kfp_mindspore.runs.known_tasks import KnownTask, list_known_tasks
@@ -167,6 +168,9 @@ _CHECKS: Mapping[str, Sequence[Check]] = {
     "select_from_pool": (_check_strategy,),
     "predict_batch": (_check_shard,),
     "compare_with_baseline": (_check_confidence, _check_service_name),
+    "create_model": (NetworkOptions,),
+    "finetune_model": (FinetuneOptions,),
+    "evaluate_examples": (EvaluationOptions,),
     "train_model": (_check_job_name, JobOptions),
     "build_step_image": (_check_image,),
     "deploy_model": (_check_required_name, _check_service_name, _check_service),

@@ -1,4 +1,4 @@
-"""URIs that a compiled pipeline's data steps read."""
+"""Sources that a compiled pipeline's data steps read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from kfp_mindspore.runs.known_tasks import list_known_tasks
 
 # What the component load_dataset calls.
 _FUNCTION = "prepare_dataset"
+# What the components of language models with the parameter `data` call.
+_EXAMPLES = {"create_model", "finetune_model", "evaluate_examples"}
 _PARAMETERS = ("name", "validation", "test")
 
 
@@ -20,6 +22,24 @@ def list_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[
         arguments: Run arguments by name; defaults are added.
     """
     return list(dict.fromkeys(_iterate_uris(spec, arguments)))
+
+
+def check_examples(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Read local files of examples for language models, before a model is imported for them.
+
+    Args:
+        spec: A compiled pipeline.
+        arguments: Run arguments by name; defaults are added.
+
+    Raises:
+        UserError: There is no such file, a line is no example, or they are too few.
+    """
+    from kfp_mindspore.lm.examples import check_examples
+
+    for task in list_known_tasks(spec, arguments):
+        data, held_out = (task.arguments.get(name) for name in ("data", "held_out"))
+        if isinstance(data, str) and data and not _EXAMPLES.isdisjoint(task.functions):
+            check_examples(data, held_out)
 
 
 def _iterate_uris(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     from kfp import components, local
 
     from kfp_mindspore.compat import kfp_conditions
-    from kfp_mindspore.runs import spec
+    from kfp_mindspore.runs import data_sources, spec
     from kfp_mindspore.runs.sources import load_spec
 
     compiled = directory / PIPELINE_FILE
@@ -107,6 +107,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         # `python -m` searches the working directory before PYTHONPATH: another project's modules must not be found.
         os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
+    data_sources.check_examples(pipeline, arguments)
     prepared = spec.set_environment(spec.disable_exit_task_caching(pipeline), request["environment"], STEP_VARIABLE)
     text = spec.dump_spec(prepared)
     compiled.write_text(text)

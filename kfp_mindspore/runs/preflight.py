@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
-from kfp_mindspore.inference.manifest import MODEL_FORMAT
+from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.inference.store_account import ACCOUNTS, get_secret_name
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import CONFIG_MAPS, Resource
@@ -153,7 +153,7 @@ def run_checks(
         yield _check("operator", _check_operator, cluster, destination.list_namespaces("training"))
     if "deployment" in capabilities:
         for namespace in destination.list_namespaces("deployment"):
-            yield _check("runtime", _check_runtime, cluster, namespace)
+            yield _check("runtime", _check_runtime, cluster, namespace, _get_model_format(spec))
             yield _check("model store", _check_model_store, cluster, destination, namespace, spec)
         yield _check("pipeline root", _check_root, cluster, destination, spec)
 
@@ -270,7 +270,13 @@ def _list_watched(deployment: Mapping[str, Any]) -> list[str]:
     return [name.replace("$(POD_NAMESPACE)", place) for name in names]
 
 
-def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
+def _get_model_format(spec: PipelineSpec | None) -> str:
+    """Return the model format that a pipeline deploys: `mindspore-lm` if it has steps of language models."""
+    steps = _STEP_MODULE.findall(json.dumps((spec or {}).get("deploymentSpec", {})))
+    return LANGUAGE_FORMAT if "language_model" in steps else MODEL_FORMAT
+
+
+def _check_runtime(cluster: Cluster, namespace: str, model_format: str) -> CheckResult:
     unread: list[str] = []
     found = []
     for resource in (_RUNTIMES, _CLUSTER_RUNTIMES):
@@ -284,15 +290,16 @@ def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
     for runtime in found:
         spec = runtime["spec"]
         formats = [entry for entry in spec.get("supportedModelFormats") or [] if entry.get("autoSelect")]
-        if not spec.get("disabled") and any(entry.get("name") == MODEL_FORMAT for entry in formats):
-            return CheckResult("runtime", "passed", f"{runtime['metadata']['name']} serves the format {MODEL_FORMAT}")
+        if not spec.get("disabled") and any(entry.get("name") == model_format for entry in formats):
+            return CheckResult("runtime", "passed", f"{runtime['metadata']['name']} serves the format {model_format}")
     if unread:
         return CheckResult("runtime", "unknown", f"{', '.join(unread)} may not be listed with these credentials")
     return CheckResult(
         "runtime",
         "failed",
-        f"no serving runtime selects the model format {MODEL_FORMAT} in namespace {namespace}",
-        "Install it: kfp-mindspore service runtime --image REGISTRY/NAME@sha256:… | kubectl apply -f -",
+        f"no serving runtime selects the model format {model_format} in namespace {namespace}",
+        "Install it: kfp-mindspore service runtime --image REGISTRY/NAME@sha256:…"
+        f"{'' if model_format == MODEL_FORMAT else f' --model-format {model_format}'} | kubectl apply -f -",
     )
 
 

@@ -343,6 +343,9 @@ class RemoteClient:
     def read_result(self, run_id: str) -> RunResult:
         """Return a finished run's result: its steps' outputs, gates and durations, from their logs.
 
+        A multi-user server's log API has them, a single-user server's only what Argo archives; the cluster has the logs
+        as long as the pods exist.
+
         Args:
             run_id: Run ID.
 
@@ -351,11 +354,17 @@ class RemoteClient:
         """
         found = self._get_run(run_id)
         details, names = get_details(found), list_task_names(found.pipeline_spec)
-        pods = list_step_pods(details, names)
+        pods, on_cluster = list_step_pods(details, names), self._open_run(run_id)
 
         def read_log(step: str) -> Sequence[str]:
-            logs = (read_pod_log(self.host, self._credentials, run_id, pod) for pod in pods.get(step, ()))
-            return next(filter(None, logs), [])
+            # A single-user server, KFP 2.17, asks for pods without a namespace and finds none.
+            for pod in pods.get(step, ()):
+                log = read_pod_log(self.host, self._credentials, run_id, pod)
+                if not log and on_cluster is not None:
+                    log = on_cluster.read_log(pod)
+                if log:
+                    return log
+            return []
 
         arguments = (found.runtime_config.parameters or {}) if found.runtime_config else {}
         seconds = get_step_seconds(details, names)

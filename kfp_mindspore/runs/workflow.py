@@ -129,6 +129,13 @@ class RunOnCluster:
         message = str((workflow.get("status") or {}).get("message") or "")
         return steps or ([FailedStep("root", message)] if message else [])
 
+    def read_log(self, pod: str) -> list[str]:
+        """Return a step pod's log, as lines."""
+        if self._namespace or self._read_workflow() is not None:
+            with contextlib.suppress(KfpMindSporeError):
+                return self._cluster.read_log(pod, self._namespace, container="main").splitlines()
+        return []
+
     def _read_workflow(self) -> Document | None:
         for namespace in [self._namespace] if self._namespace else self._namespaces or self._get_default_namespaces():
             found = self._list(_WORKFLOWS, namespace, labels=self._labels)

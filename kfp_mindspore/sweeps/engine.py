@@ -219,9 +219,11 @@ class _Engine:
                     if not self._prepare_generation():
                         break
                     self._begin(self._study.ask())
-                for running in list(self._running):
+                followed = list(self._running)
+                for running in followed:
                     self._follow(running)
-                time.sleep(self._jobs.poll_seconds)
+                if self._running == followed:
+                    time.sleep(self._jobs.poll_seconds)
         except BaseException as error:
             self._jobs.abandon([running.job.name for running in self._running], error)
             raise

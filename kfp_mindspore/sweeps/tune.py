@@ -37,7 +37,8 @@ def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options:
     """Run a sweep's trials by Ray Tune, each one process; a sweep in the same directory is resumed.
 
     Once Tune has ended, also by Ctrl-C, the trials are in the study, and their metrics and checkpoints in the trials'
-    directories. Trials are numbered by their first report.
+    directories. Trials are numbered by their first report. Ray is started on this machine unless it is initialised or
+    RAY_ADDRESS is set.
 
     Args:
         folder: The sweep's directory, which all of Ray's nodes reach.
@@ -49,8 +50,10 @@ def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options:
     studies.open_study(folder, options)
     from ray import tune
 
+    from kfp_mindspore.ray.job import connect
     from kfp_mindspore.ray.tune import to_command_trainable
 
+    connect()
     shared = template.get("trainer_parameters") or {}
     network, arguments, script, dataset = map(template.get, ("network", "network_arguments", "script", "dataset"))
 

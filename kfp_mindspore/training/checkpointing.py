@@ -64,8 +64,14 @@ class Session(Protocol):
     def report(self, snapshot: Snapshot | None) -> None:
         """Keep a checkpoint and publish its metrics; called on every rank, with a snapshot on rank 0."""
 
-    def is_preempted(self, step: int, *, is_epoch_end: bool) -> bool:
-        """Return whether a new preemption notice asks for a checkpoint, the same on all ranks, each of which calls."""
+    def is_notice_due(self, step: int, *, is_epoch_end: bool) -> bool:
+        """Return whether to call `is_preempted` after this step, the same on all ranks."""
+
+    def is_preempted(self) -> bool:
+        """Return whether a new preemption notice asks for a checkpoint, the same on all ranks, each of which calls.
+
+        No report may be pending: the calls of all ranks have one order.
+        """
 
 
 _session: ContextVar[Session | None] = ContextVar("session", default=None)

@@ -327,7 +327,10 @@ class Run:
 
     def _is_preempted(self, *, is_epoch_end: bool = False) -> bool:
         session = self._checkpoints.session
-        return session is not None and session.is_preempted(self.state.step, is_epoch_end=is_epoch_end)
+        if session is None or not session.is_notice_due(self.state.step, is_epoch_end=is_epoch_end):
+            return False
+        self._checkpoints.wait()
+        return session.is_preempted()
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint in the background."""

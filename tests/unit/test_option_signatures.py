@@ -14,6 +14,7 @@ import pytest
 from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
 from kfp_mindspore.components import (
     compress_model,
+    create_language_model,
     deploy_kserve,
     evaluate_language_model,
     export_mindir,
@@ -36,7 +37,7 @@ from kfp_mindspore.dsl import (
 from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.service import DeploymentOptions
-from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
+from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
@@ -77,7 +78,7 @@ SIGNATURES = [
         COMPONENT,
         names={"name": "service_name"},
         without={
-            **dict.fromkeys(("model_dir", "digest"), "of the artifact"),
+            **dict.fromkeys(("model_dir", "digest", "model_format"), "of the artifact"),
             **dict.fromkeys(("port", "grpc_port", "host"), "of this machine"),
         },
     ),
@@ -85,6 +86,7 @@ SIGNATURES = [
     Signature(CompressionOptions, compress_model, COMPONENT),
     Signature(EvaluationOptions, evaluate_language_model, COMPONENT),
     Signature(FinetuneOptions, finetune_language_model, COMPONENT),
+    Signature(NetworkOptions, create_language_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),
     *(
         Signature(JobOptions, component, COMPONENT, without=_WITHOUT_JOB_OPTIONS)

@@ -22,7 +22,7 @@ PACKAGES = (
     "kfp_mindspore.training",
     "kfp_mindspore.transform",
 )
-MAXIMUM_NAMES = 122
+MAXIMUM_NAMES = 123
 # Packages that may repeat names: kfp_mindspore exports names of the other packages, and a component is the KFP form of
 # the function of the same name.
 REPEATING = ("kfp_mindspore", "kfp_mindspore.components")

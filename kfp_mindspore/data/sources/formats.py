@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kfp_mindspore.data.sources.arrays import read_npy, read_npz
@@ -80,6 +80,30 @@ def recognise_format(path: Path) -> str:
         f"{path.name}: unknown format: expected a name that ends with {', '.join(_SUFFIXES)}, or an IDX file",
         hint=_HINTS.get(path.suffix.lower(), f"Name it: --format {'|'.join(READERS)}, or format=…."),
     )
+
+
+def recognise_names(source: str, names: Sequence[str]) -> str:
+    """Return the format of an object, or of the objects below a prefix, by their names.
+
+    Args:
+        source: The source's name.
+        names: Relative names; "" alone is an object.
+
+    Raises:
+        UserError: The names have no known format.
+    """
+    if list(names) == [""]:
+        names = [source]
+        kinds = {kind for suffix, kind in _SUFFIXES.items() if source.lower().endswith(suffix)}
+    else:
+        kinds = {"images" for name in names if "/" in name and name.lower().endswith(_IMAGES)}
+        kinds = {"parquet" for name in names if name.endswith(".parquet")} or kinds
+    if not kinds:
+        raise UserError(
+            f"{source}: unknown format by its names, such as {names[0]}",
+            hint=f"Name it: --format {'|'.join(READERS)}, or format=….",
+        )
+    return kinds.pop()
 
 
 def _recognise_directory(path: Path) -> str:

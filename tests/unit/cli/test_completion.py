@@ -83,7 +83,7 @@ def test_completion_imports_no_heavy_library(home: Path, line: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **completion, "_KFP_MINDSPORE_COMPLETE": "bash_complete"},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     completed, *_, modules = done.stdout.splitlines()
     assert completed.startswith(f"plain,{words[-1]}")

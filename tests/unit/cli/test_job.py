@@ -19,7 +19,7 @@ from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.kinds import KINDS
 from tests.support.fake_api_server import FakeApiServer
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 300
 
 
 class Result(NamedTuple):

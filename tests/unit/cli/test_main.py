@@ -22,7 +22,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "kfp_mindspore.cli.main", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -161,7 +161,7 @@ def test_closed_pipe_prints_no_stack_trace() -> None:
     os.close(read)
     done = subprocess.run(
         [sys.executable, "-m", "kfp_mindspore.cli.main", "--help"], stdout=write, stderr=subprocess.PIPE, text=True,
-        timeout=60, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     os.close(write)
     assert "Traceback" not in done.stderr
@@ -171,7 +171,7 @@ def test_closed_pipe_prints_no_stack_trace() -> None:
 def test_run_as_script(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("kfp-mindspore")
     done = subprocess.run(
-        [script, "run", "no_such"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+        [script, "run", "no_such"], capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False
     )
     assert done.returncode == 2
     assert done.stderr.startswith("Error: no_such: no such pipeline")
@@ -253,7 +253,7 @@ kfp_mindspore_cli.main()
 """
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
@@ -267,6 +267,6 @@ def test_shell_completion(line: str, expected: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from kfp_mindspore.cli.main import main; main()"],
         env={**os.environ, **environment, "_KFP_MINDSPORE_COMPLETE": "bash_complete"},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert any(found.startswith(expected) for found in done.stdout.splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from kfp_mindspore import load_dataset
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.formats.bundle import ModelBundle
+from tests.support.numpy_decoder import write_decoder_bundle
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,24 @@ def test_inspect_shows_what_server_computes(models: Path, capsys: pytest.Capture
     value = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (value["task"], value["labels"][-1]) == ("classification", "9")
     assert value["preprocessing"] == ModelBundle.open(models / "raw").read_preprocessing()
+
+
+def test_language_model_is_inspected_and_answers_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_decoder_bundle(tmp_path / "chat")
+    sizes = {"vocabulary_size": 43, "max_length": 100000}
+    (tmp_path / "chat" / "network.json").write_text(json.dumps(sizes))
+    assert run(["model", "inspect", str(tmp_path / "chat")]) == 0
+    printed = capsys.readouterr().out
+    assert "a language model of the kind causal-lm" in printed
+    for line in ("vocabulary_size 43", "max_length 100000", f"weights.safetensors 0 {hashlib.sha256().hexdigest()}"):
+        assert line in " ".join(printed.split())
+    assert run(["model", "inspect", str(tmp_path / "chat"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["network"] == sizes
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}')
+    assert run(["model", "predict", str(tmp_path / "chat"), str(tmp_path / "rows.jsonl")]) == 2
+    printed = capsys.readouterr().err
+    assert "a language model of the kind causal-lm" in printed
+    assert "/openai/v1/chat/completions" in printed
 
 
 def test_inspect_mindir_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,16 @@ def test_wrong_rows_are_refused_by_row_and_column(tmp_path: Path, text: str, mes
         read_rows(tmp_path / "t.csv", SPECS, LAYOUT)
 
 
+def test_misspelt_column_is_not_read_by_position(tmp_path: Path) -> None:
+    layout = RowLayout((RowInput("numbers", "float32", (2,), ("age", "size"), stacked=True),))
+    specs = (TensorSpec("numbers", "float32", (-1, 2)),)
+    (tmp_path / "t.csv").write_text("size,agge\n1,2\n")
+    with pytest.raises(UserError, match="age"):
+        read_rows(tmp_path / "t.csv", specs, layout)
+    (tmp_path / "t.csv").write_text("0,1\n1,2\n")
+    assert read_rows(tmp_path / "t.csv", specs, layout).inputs["numbers"].tolist() == [[1, 2]]
+
+
 def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("price,city,age\n1.1,0150,20\n,0151,true\n".replace("true", "21"))
     rows = read_rows(tmp_path / "t.csv", SPECS, LAYOUT)

@@ -10,7 +10,7 @@ from kfp_mindspore.msjob.lease import LeaseRenewal, format_lease
 from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 class Renewals:

@@ -32,7 +32,7 @@ SCRIPT = Path(__file__).parents[2] / "support" / "checkpoint_script.py"
 # An s3fs that cannot be imported.
 BROKEN = Path(__file__).parents[2] / "support" / "without_s3fs"
 ROOT = f"s3://{BUCKET}/run/train"
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")

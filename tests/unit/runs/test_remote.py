@@ -19,11 +19,13 @@ from kfp_mindspore.errors import (
     ValidationError,
     WaitTimeoutError,
 )
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.runs import remote, server, sources, task_details
 from kfp_mindspore.runs.package import disable_caching
 from kfp_mindspore.runs.records import format_cron
 from kfp_mindspore.runs.spec import parse_documents
 from kfp_mindspore.runs.task_details import get_step_seconds, list_step_pods
+from tests.support.fake_api_server import FakeApiServer
 from tests.support.pipelines_server import make_log, make_pod_name, make_tasks
 
 SOURCE = """
@@ -229,6 +231,23 @@ def test_result_of_run_is_read_from_logs_of_its_steps(
     logs["deploy"] = make_log({"url": "http://digits", "deployed": True, "verdict": "version 1 serves"})
     passed = client.read_result(start(client, pipelines_server, gated, logs))
     assert (passed.state, passed.error, passed.get_output("url")) == ("succeeded", None, "http://digits")
+
+
+def test_result_without_archived_logs_is_read_from_pods(
+    api: FakeApiServer, pipelines_server: Any, gated: str, tmp_path: Path
+) -> None:
+    cluster = Cluster(api.write_kubeconfig(tmp_path / "kubeconfig", namespace="kubeflow"), retry_timeout=1)
+    client = remote.RemoteClient(pipelines_server.url, cluster=cluster)
+    run = start(client, pipelines_server, gated, {})
+    labels = {"pipeline/runid": run}
+    workflows = "/apis/argoproj.io/v1alpha1/namespaces/kubeflow/workflows"
+    api.put(workflows, {"metadata": {"name": "digits-x7k2p", "labels": labels}})
+    name = make_pod_name("deploy")
+    api.put("/api/v1/namespaces/kubeflow/pods", {"metadata": {"name": name, "labels": labels}})
+    api.write(name, *(f"2026-01-01T00:00:00.000000000Z {line}" for line in make_log(REFUSED).splitlines()), end=True)
+    result = client.read_result(run)
+    assert (result.state, getattr(result.error, "exit_code", 0)) == ("refused", 3)
+    assert [note.partition(":")[0] for note in result.notes] == ["train", "evaluate"]
 
 
 def test_refused_deployment_after_comparison_is_unmet_gate(

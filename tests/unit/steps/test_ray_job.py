@@ -71,13 +71,16 @@ def test_rayjob_belongs_to_run_and_has_image_of_step(server: FakeApiServer) -> N
     assert (group["replicas"], group["template"]["spec"]["containers"][0]["image"]) == (2, "registry/step:1")
 
 
-def test_driver_downloads_inputs_and_uploads_outputs(server: FakeApiServer) -> None:
-    wrapper = ("python", "-m", "kfp_mindspore.podside.artifacts", "--download", "s3://b/my data", "/data", "--")
+@pytest.mark.parametrize("shared", [True, False])
+def test_driver_or_workers_hand_over_artifacts(server: FakeApiServer, shared: bool) -> None:
+    options = ("--download", "s3://b/my data", "/data", *["--shared"] * shared)
+    wrapper = ("python", "-m", "kfp_mindspore.podside.artifacts", *options, "--")
     run(server, SUCCEEDED, wrapper=wrapper)
     found = server.find(PATH, "lenet")
     assert found is not None
-    driver = ["python", "-m", "kfp_mindspore.ray.job", "--name=lenet"]
-    assert shlex.split(found["spec"]["entrypoint"])[: len(wrapper) + 4] == [*wrapper, *driver]
+    driver, name = ["python", "-m", "kfp_mindspore.ray.job"], "--name=lenet"
+    expected = [*wrapper, *driver, name] if shared else [*driver, *options, name]
+    assert shlex.split(found["spec"]["entrypoint"])[: len(expected)] == expected
 
 
 def test_retry_adopts_and_changed_job_replaces(server: FakeApiServer) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.mindspore_processes import MindSporeProcesses
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

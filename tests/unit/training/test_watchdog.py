@@ -89,7 +89,7 @@ def test_hung_process_writes_its_stacks_and_ends(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGUSR2)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 76
     first, _, second = errors.partition("rank 3: no progress for ")
     assert "since step 41; its stacks:" in second
