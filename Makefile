@@ -6,10 +6,12 @@ STAMP := $(VENV)/.installed
 # Processes that run tests: `auto` is one per core.
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
-# In order of collection, which has the slow files first.
+# In order of collection: conftest.py puts the long files first.
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need neither root nor the data of workloads, nor Ray.
 ANYWHERE := not workload and not cluster and not docker and not ray
+# Their folders are not even imported.
+ELSEWHERE := $(addprefix --ignore=tests/,cluster docker ray workloads)
 DURATIONS := build/durations
 RUNS ?= 5
 # Thousands of test processes would each compile what they import.
@@ -41,12 +43,12 @@ test: $(STAMP) ## What a contributor waits for: lint, types, contracts, unit tes
 	@$(MAKE) --no-print-directory unit
 
 test-slow: $(STAMP) ## The tests marked slow: faults, load, fuzz, the other lifecycles and notebooks, wheel, documentation
-	$(PYTEST) $(PARALLEL) --durations 20 --junit-xml $(DURATIONS)/test-slow.xml -m 'slow and $(ANYWHERE)'
+	$(PYTEST) $(PARALLEL) --durations 20 --junit-xml $(DURATIONS)/test-slow.xml $(ELSEWHERE) -m 'slow and $(ANYWHERE)'
 
 test-load: $(STAMP) ## The tests of `make test`, RUNS times beside 8 busy processes
 	@.ci/test-load $(RUNS)
 
-durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md, and list slow tests
+durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md, list slow tests and long files
 	$(BIN)/python -m tests.support.durations $(DURATIONS)
 
 test-pythons: ## `make test` on each Python 3.10, 3.11 and 3.12 of this machine, in .venv-3.10 and so on
@@ -67,7 +69,7 @@ contracts: $(STAMP) ## Import contracts
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## The tests of `make test` alone
-	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test.xml -m 'not slow and $(ANYWHERE)'
+	$(PYTEST) $(PARALLEL) --junit-xml $(DURATIONS)/test.xml $(ELSEWHERE) -m 'not slow and $(ANYWHERE)'
 
 test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served; SHORT=1: those of minutes are not
 	$(PYTEST) $(PARALLEL) --durations 10 -m 'workload$(if $(SHORT), and not long)' tests/workloads
@@ -75,8 +77,8 @@ test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with i
 test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at random: 20 minutes
 	KFP_MINDSPORE_ENDURANCE=1 $(PYTEST) tests/faults/test_gang_faults.py
 
-test-ray: $(STAMP) ## MindSpore on Ray: one Ray on this machine for all tests
-	$(PYTEST) --durations 10 -m ray tests/local/test_notebook.py components/training/ray_job tests/ray
+test-ray: $(STAMP) ## MindSpore on Ray: one Ray on this machine for all tests; SHORT=1: without those of a minute
+	RAY_worker_niceness=0 RAY_memory_monitor_refresh_ms=0 $(PYTEST) --durations 10 -m 'ray$(if $(SHORT), and not long)' $(if $(SHORT),,tests/local/test_notebook.py) components/training/ray_job tests/ray
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 

@@ -23,15 +23,27 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow: faults, load, fuzzing, steps run by kfp.local, which a lifecycle runs too, and measured tests."""
-    from tests.support.durations import read_slow_tests
+    """Mark as slow: faults, load, fuzzing, steps run by kfp.local, which a lifecycle runs too, and measured tests.
 
+    Long files come first, each in its order.
+    """
+    from tests.support.durations import read_long_files, read_slow_tests
+
+    # Started last, a long file would keep one process busy while the others have nothing left.
+    long_files = read_long_files()
+    items.sort(key=lambda item: long_files.get(item.nodeid.partition("::")[0], len(long_files)))
     folders = [Path(__file__).parent / "tests" / name for name in ("faults", "fuzz")]
     measured = read_slow_tests()
     for item in items:
         is_step = item.path.name == "test_component_local.py"
         if is_step or item.nodeid in measured or any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Record a test's seconds without its fixtures in the JUnit file, for tests/support/durations.py."""
+    if call.when == "call":
+        item.user_properties.append(("call", f"{call.duration:.3f}"))
 
 
 @pytest.fixture(scope="session")

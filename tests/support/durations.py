@@ -1,4 +1,4 @@
-"""Write the table of test durations in CONTRIBUTING.md, and the list of slow tests, from JUnit files.
+"""Write the table of test durations in CONTRIBUTING.md, and the lists of slow tests and long files, from JUnit files.
 
 python -m tests.support.durations FOLDER
 """
@@ -15,19 +15,22 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "CONTRIBUTING.md"
 SLOW_TESTS = ROOT / "tests" / "slow_tests.txt"
+LONG_FILES = ROOT / "tests" / "long_files.txt"
 START, END = "<!-- durations -->\n", "<!-- end of durations -->\n"
 LIMIT = 2  # seconds of a test without the marker `slow`, see CONTRIBUTING.md
+LONG = 30  # seconds of a file that starts before the others
 SLOWEST = 10
 # What a contributor waits for: one whole lifecycle and one notebook.
 WAITED_FOR = ("tests/local/test_digits_lifecycle.py", "tests/local/test_notebook.py")
 
 
 class Case(NamedTuple):
-    """A test with its seconds, which include the fixtures that it was the first to use."""
+    """A test with its seconds, which include the fixtures that it was the first to use; `call` excludes fixtures."""
 
     module: str
     name: str
     seconds: float
+    call: float
 
     @property
     def folder(self) -> str:
@@ -47,8 +50,20 @@ class Case(NamedTuple):
 
 def read_cases(path: Path) -> list[Case]:
     """Return the tests of a JUnit file."""
-    cases = ElementTree.parse(path).getroot().iter("testcase")
-    return [Case(case.get("classname", ""), case.get("name", ""), float(case.get("time", 0))) for case in cases]
+    cases = []
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        # Set by conftest.py; a skipped test has no call.
+        call = case.find("properties/property[@name='call']")
+        seconds = float(case.get("time", 0))
+        cases.append(
+            Case(
+                case.get("classname", ""),
+                case.get("name", ""),
+                seconds,
+                0.0 if call is None else float(call.get("value", 0)),
+            )
+        )
+    return cases
 
 
 def write_target(target: str, cases: list[Case]) -> str:
@@ -70,8 +85,21 @@ def read_slow_tests() -> set[str]:
     return set(SLOW_TESTS.read_text().splitlines())
 
 
+def read_long_files() -> dict[str, int]:
+    """Return the paths of the files that start first, each with its place."""
+    return {path: place for place, path in enumerate(LONG_FILES.read_text().splitlines())}
+
+
+def list_long_files(cases: list[Case]) -> list[str]:
+    """Return the paths of long files, the longest first."""
+    sums = Counter[str]()
+    for case in cases:
+        sums[case.node.partition("::")[0]] += case.seconds
+    return [path for path, seconds in sums.most_common() if seconds > LONG]
+
+
 def main(folder: Path) -> None:
-    """Replace the table, and add the unmarked tests that are over the limit to the list of slow tests."""
+    """Replace the table, and list the slow tests and the long files."""
     page = PAGE.read_text()
     before, rest = page.split(START)
     _, after = rest.split(END)
@@ -84,8 +112,11 @@ def main(folder: Path) -> None:
         cases = read_cases(path)
         parts.append(write_target(target, cases))
         if target == "test":
-            over = {case.node for case in cases if case.seconds > LIMIT and not case.node.startswith(WAITED_FOR)}
+            # Without fixtures: moving a shared fixture's first test would compute the fixture for both targets.
+            over = {case.node for case in cases if case.call > LIMIT and not case.node.startswith(WAITED_FOR)}
             SLOW_TESTS.write_text("".join(f"{node}\n" for node in sorted(read_slow_tests() | over)))
+        else:
+            LONG_FILES.write_text("".join(f"{path}\n" for path in list_long_files(cases)))
     PAGE.write_text(before + START + "".join(parts) + END + after)
 
 

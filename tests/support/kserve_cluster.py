@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.inference import build_serving_runtime
+from kfp_mindspore.inference.service import MODEL_FORMAT
 from kfp_mindspore.inference.store_account import build_account, build_secret
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, Resource
@@ -127,9 +128,9 @@ class KServe:
         for document in (secret, account):
             self.api.apply(document)
 
-    def build_runtime(self) -> dict[str, Any]:
+    def build_runtime(self, model_format: str = MODEL_FORMAT) -> dict[str, Any]:
         """Return the project's ClusterServingRuntime with its packages from the claims of a namespace."""
-        runtime = build_serving_runtime(SERVER_IMAGE)
+        runtime = build_serving_runtime(SERVER_IMAGE, model_format=model_format)
         names = [volume["name"] for volume in self.packages.volumes]
         runtime["spec"]["volumes"] += [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
         (container,) = runtime["spec"]["containers"]

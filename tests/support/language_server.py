@@ -47,7 +47,9 @@ def serve(options: ServerFlags, directory: Path) -> None:
         )
 
     repository = Repository(Sources({"chat": directory}), open_model, metrics)
-    state = ServerState(repository, executor, metrics, Telemetry(RequestLog("failed"), metrics))
+    state = ServerState(
+        repository, executor, metrics, Telemetry(RequestLog("failed"), metrics), aliases=options.aliases
+    )
     socket = bind_port("--http_port", "127.0.0.1", options.http_port, shared=False)
     limits = RequestLimits(timeout_seconds=options.request_timeout)
     Server(state, ServerOptions("127.0.0.1", socket, None, limits=limits, grace_period=options.grace_period)).serve()

@@ -50,7 +50,7 @@ class NumpyDecoder:
     ) -> None:
         random = np.random.default_rng(7)
         self.vocabulary_size, self.max_length, self.slots = vocabulary_size, max_length, slots
-        self.row_bytes, self.adapter_bytes = 2 * width * 4, 0
+        self.row_bytes, self.adapter_bytes, self.graph_bytes, self.whole_prompts = 2 * width * 4, 0, 0, False
         self._poison = poison
         self._embedding = random.normal(size=(vocabulary_size, width)).astype(np.float32)
         self._positions = random.normal(size=(max_length, width)).astype(np.float32)
@@ -94,6 +94,9 @@ class NumpyDecoder:
         width = self._embedding.shape[1]
         shift = np.random.default_rng(int(file.read_text())).normal(size=width).astype(np.float32)
         return lambda number: self._shifts.update({number: shift})
+
+    def list_compilations(self) -> list[Callable[[], Any]]:
+        return []
 
     def read_rows(self, slot: int, start: int, stop: int) -> np.ndarray[Any, Any]:
         return self._cache[slot, start:stop].copy()

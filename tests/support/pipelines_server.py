@@ -2,7 +2,8 @@
 
 It behaves like KFP 2.17: a new run has no state, `error` and each task's `pod_name` stay empty, tasks are the nodes of
 the Argo Workflow, a finished run's tasks are final after its state, a running task ends in the year 1, a terminated run
-was CANCELING and is FAILED, and the log API returns errors with status 200.
+was CANCELING and is FAILED, and the log API returns errors with status 200. A single-user server has archived logs
+only: it asks for pods without a namespace.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class PipelinesServer(ThreadingHTTPServer):
         retried: States of a run from its retry on.
         retried_tasks: Task details of a run from its retry on; empty for `tasks`.
         tasks: Task details of runs; the first response with a final state has them, later ones have final states.
-        logs: Logs by pod.
+        logs: Logs by pod that Argo has archived, or the server can read.
         paths: Methods and paths of all requests.
     """
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.kube.errors import ConflictError
 from kfp_mindspore.kube.resources import PODS, SECRETS
 from kfp_mindspore.msjob.names import JOB_LABEL
 from tests.support.operators import Jobs
@@ -72,7 +74,11 @@ class PodProcesses:
             is_deleted = bool(pod["metadata"].get("deletionTimestamp"))
             if uid not in self._processes:
                 if not is_deleted and not pod["spec"].get("nodeName"):
-                    self._jobs.set_running(name)
+                    try:
+                        self._jobs.set_running(name)
+                    except (NotFoundError, ConflictError):
+                        # Deleted since it was listed: gone, or not to be bound any more.
+                        continue
                     self._processes[uid] = (name, job, self._start(pod, uid))
                     self.starts[job] += 1
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -69,6 +70,14 @@ def write_bert(directory: Path, *, pooling: str = "mean", prefix: str = "", **ch
             tensors[f"{name}.{kind}"] = random.normal(0.2, 0.4, size).astype(np.float32)
     save_file({prefix + name: array for name, array in tensors.items()}, directory / "model.safetensors")
     return tensors
+
+
+def write_questions(file: Path) -> Path:
+    """Write 20 pairs whose texts share subwords but no words."""
+    pairs = itertools.islice(itertools.combinations(_WORDS[:-1], 3), 0, 200, 10)
+    lines = [{"prompt": " ".join(f"{word}s" for word in words), "completion": " ".join(words)} for words in pairs]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
 
 
 def compute_float64(

@@ -139,14 +139,41 @@ _KSERVE_FILES = {
     "webhooks.yaml": "config/webhook/manifests.yaml",
     "configuration.yaml": "config/configmap/inferenceservice.yaml",
     "storage-container.yaml": "config/storagecontainers/default.yaml",
+    **{
+        f"{name}.yaml": f"config/crd/full/llmisvc/serving.kserve.io_{name}.yaml"
+        for name in ("llminferenceservices", "llminferenceserviceconfigs")
+    },
+    "llmisvc-role.yaml": "config/rbac/llmisvc/role.yaml",
+    "llmisvc-webhooks.yaml": "config/webhook/llmisvc/manifests.yaml",
+    **{
+        f"config-llm-{name}.yaml": f"config/llmisvcconfig/config-llm-{name}.yaml"
+        for name in ("template", "router-route", "scheduler")
+    },
+}
+# What the routers of language models create.
+_GATEWAY_FILES = {
+    **{
+        f"{name}.yaml": ("sigs.k8s.io/gateway-api", f"config/crd/standard/gateway.networking.k8s.io_{name}.yaml")
+        for name in ("gatewayclasses", "gateways", "httproutes")
+    },
+    "inferencepools.yaml": (
+        "sigs.k8s.io/gateway-api-inference-extension",
+        "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+    ),
+    "leaderworkersets.yaml": (
+        "sigs.k8s.io/lws",
+        "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+    ),
 }
 KSERVE = Toolset(
     programs={
+        "kserve-llmisvc": Program("kserve", f"{_KSERVE}/cmd/llmisvc"),
         "kserve-manager": Program("kserve", f"{_KSERVE}/cmd/manager"),
         "kserve-router": Program("kserve", f"{_KSERVE}/cmd/router"),
     },
     files={
         **{name: SourceFile("kserve", _KSERVE, path) for name, path in _KSERVE_FILES.items()},
+        **{name: SourceFile("kserve", module, path) for name, (module, path) in _GATEWAY_FILES.items()},
         "initializer-entrypoint": SourceFile(
             "kserve", _KSERVE, "python/storage-initializer/scripts/initializer-entrypoint", 0o755
         ),

@@ -18,7 +18,7 @@ from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, 
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 EXTRAS = (
-    "artifacts", "data", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes", "mindcv",
+    "artifacts", "data", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes", "lm", "mindcv",
     "workloads",
 )  # fmt: skip
 _UV = str(Path(sys.executable).with_name("uv"))
