@@ -188,11 +188,11 @@ def test_elastic_job_shrinks_and_grows(jobs: Jobs) -> None:
     document = make_job("elastic", 3)
     document["spec"]["elasticPolicy"] = {"minReplicas": 1, "graceSeconds": 1}
     jobs.cluster.create(MSJOBS, document, jobs.namespace)
-    for name in jobs.wait_pods("elastic", lambda pods: len(pods) == 4):
-        if name == "elastic-worker-1":
-            jobs.set_unschedulable(name)
-        else:
-            jobs.set_running(name)
+    pods = jobs.wait_pods("elastic", lambda pods: len(pods) == 4)
+    for name in pods.keys() - {"elastic-worker-1"}:
+        jobs.set_running(name)
+    # The last, as the operator deletes the other pods one second later.
+    jobs.set_unschedulable("elastic-worker-1")
     job = jobs.wait("elastic", "Restarting")
     assert find(job, "Restarting")["reason"] == "JobScaledDown"
     assert (job["status"]["targetWorkers"], job["status"]["restarts"]) == (2, 0)
