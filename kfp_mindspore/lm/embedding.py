@@ -46,9 +46,8 @@ class EncoderRunner:
         self.vocabulary_size, self.max_length, self.width = config.vocabulary_size, config.max_length, config.width
         self.lower_case = config.lower_case
         self.lengths = (*(length for length in _LENGTHS if length < config.max_length), config.max_length)
-        # A tensor from NumPy shares the array's memory, and does not keep it alive by itself.
-        self._arrays = [np.ascontiguousarray(weights[name], np.float32) for name in list_encoder_weights(config)]
-        self._weights = [Tensor.from_numpy(array) for array in self._arrays]
+        names = list_encoder_weights(config)
+        self._weights = [Tensor.from_numpy(np.ascontiguousarray(weights[name], np.float32)) for name in names]
         self._encoder = Encoder(config)
 
     def fit_length(self, length: int) -> int:

@@ -49,9 +49,8 @@ class Seq2SeqRunner:
         eos_ids: Collection[int],
     ) -> None:
         self.config, self.start_id, self.eos_ids = config, start_id, tuple(eos_ids)
-        # A tensor from NumPy shares the array's memory, and does not keep it alive by itself.
-        self._arrays = [np.ascontiguousarray(weights[name], np.float32) for name in list_seq2seq_weights(config)]
-        self._weights = [Tensor.from_numpy(array) for array in self._arrays]
+        names = list_seq2seq_weights(config)
+        self._weights = [Tensor.from_numpy(np.ascontiguousarray(weights[name], np.float32)) for name in names]
         self._encoder = Encoder(config)
         self._decoder, self._full = Decoder(config, cached=True), Decoder(config)
 

@@ -46,9 +46,8 @@ class Seq2SeqSlots:
         self.config, self.slots, self.max_length = config, slots, max_length
         self.vocabulary_size, self.start_id = config.vocabulary_size, model.generation["decoder_start_token_id"]
         self.row_bytes = config.decoder_layers * 2 * config.heads * config.head_size * 4
-        # A tensor from NumPy shares the array's memory, and does not keep it alive by itself.
-        self._arrays = [np.ascontiguousarray(model.weights[name], np.float32) for name in list_seq2seq_weights(config)]
-        self._weights = [Tensor.from_numpy(array) for array in self._arrays]
+        names = list_seq2seq_weights(config)
+        self._weights = [Tensor.from_numpy(np.ascontiguousarray(model.weights[name], np.float32)) for name in names]
         self._encoder, self._decoder = Encoder(config), Decoder(config, cached=True)
         self._reset()
 
