@@ -12,6 +12,7 @@ from tests.cluster.infrastructure.binaries import (
     BUILDKIT,
     COSCHEDULING,
     KATIB,
+    KEDA,
     KSERVE,
     KUBERAY,
     MPI,
@@ -23,7 +24,13 @@ from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
 from tests.cluster.infrastructure.images import build_images
 from tests.cluster.infrastructure.instances import list_persistent, remove_instance, remove_leftovers
 from tests.cluster.infrastructure.packages import install_dependencies
-from tests.cluster.infrastructure.prerequisites import DATABASE, UnavailableError, check_root, install_packages
+from tests.cluster.infrastructure.prerequisites import (
+    DATABASE,
+    MONITORING,
+    UnavailableError,
+    check_root,
+    install_packages,
+)
 from tests.cluster.katib_images import make_katib_archives
 from tests.cluster.kserve_images import make_kserve_archives
 from tests.cluster.mpi_image import make_mpi_archive
@@ -41,7 +48,7 @@ def main() -> int:
     build_command.add_argument(
         "--gang", action="store_true", help="also the schedulers of Volcano and scheduler-plugins"
     )
-    build_command.add_argument("--kserve", action="store_true", help="also KServe and its images")
+    build_command.add_argument("--kserve", action="store_true", help="also KServe with its images, KEDA and Prometheus")
     build_command.add_argument(
         "--trainers", action="store_true", help="also the MPI operator with its image, and Kubeflow Trainer"
     )
@@ -78,7 +85,7 @@ def build(
     Args:
         control_plane: Only the programs of an API server without nodes.
         gang: Also the gang schedulers, which `make test-gang` runs.
-        kserve: Also KServe and its images, which `make test-kubeflow` runs.
+        kserve: Also KServe with its images, KEDA and Prometheus, which `make test-kubeflow` runs.
         trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
         katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
         kuberay: Also KubeRay and an image with Ray, which `make test-kubeflow` runs.
@@ -91,7 +98,8 @@ def build(
     if gang:
         _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     if kserve:
-        _time("KServe", lambda: build_binaries(KSERVE))
+        _time("KServe and KEDA", lambda: [build_binaries(tools) for tools in (KSERVE, KEDA)])
+        _time("Prometheus", lambda: install_packages(MONITORING))
     if trainers:
         _time("MPI operator and Kubeflow Trainer", lambda: [build_binaries(tools) for tools in (MPI, TRAINER)])
     if katib:

@@ -21,7 +21,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, Resource
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
-from tests.cluster.infrastructure.binaries import KSERVE, get_binaries
+from tests.cluster.infrastructure.binaries import KEDA, KSERVE, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_healthy
@@ -152,7 +152,10 @@ def run_kserve(cluster: NodeCluster, packages: PodPackages) -> Iterator[KServe]:
     for archive in start(make_kserve_archives).values():
         cluster.import_image(archive)
     kserve = KServe(cluster, packages)
-    objects = [*(_read(folder / f"{name}.yaml") for name in _DEFINITIONS), *_list_objects(folder)]
+    definitions = [folder / f"{name}.yaml" for name in _DEFINITIONS]
+    # The controller looks for it once, as it starts.
+    definitions.append(Path(start(lambda: get_binaries(KEDA))) / "keda.sh_scaledobjects.yaml")
+    objects = [*map(_read, definitions), *_list_objects(folder)]
     list(apply_objects(objects, kubeconfig=str(cluster.kubeconfig)))
     command = ["env", f"TMPDIR={issue_certificate(cluster, 'kserve')}", f"POD_NAMESPACE={_NAMESPACE}"]
     flags = ["--metrics-addr=0", f"--webhook-port={_WEBHOOK_PORT}", f"--health-probe-addr=:{_PROBE_PORT}"]

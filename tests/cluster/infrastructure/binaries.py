@@ -180,6 +180,31 @@ KSERVE = Toolset(
     },
 )
 
+_KEDA = "github.com/kedacore/keda/v2"
+_KEDA_FILES = {
+    **{
+        f"{name}.yaml": f"config/crd/bases/{name}.yaml"
+        for name in (
+            "keda.sh_clustertriggerauthentications",
+            "keda.sh_scaledjobs",
+            "keda.sh_scaledobjects",
+            "keda.sh_triggerauthentications",
+            "eventing.keda.sh_cloudeventsources",
+            "eventing.keda.sh_clustercloudeventsources",
+        )
+    },
+    "keda-role.yaml": "config/rbac/role.yaml",
+    "keda-metrics-role.yaml": "config/metrics-server/role.yaml",
+    "keda-metrics-api.yaml": "config/metrics-server/api_service.yaml",
+}
+KEDA = Toolset(
+    programs={
+        "keda-adapter": Program("keda", f"{_KEDA}/cmd/adapter"),
+        "keda-operator": Program("keda", f"{_KEDA}/cmd/operator"),
+    },
+    files={name: SourceFile("keda", _KEDA, path) for name, path in _KEDA_FILES.items()},
+)
+
 _MPI = "github.com/kubeflow/mpi-operator"
 _TRAINER = "github.com/kubeflow/trainer/v2"
 _JOBSET = "sigs.k8s.io/jobset"
@@ -244,7 +269,7 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     if missing:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
-            "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe, "
+            "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe and KEDA, "
             "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay)"
         )
     return directory

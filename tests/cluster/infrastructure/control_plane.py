@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.cluster.infrastructure.certificates import Authority
 
 CLUSTER_DOMAIN = "cluster.local"
+_FRONT_PROXY = "front-proxy-client"
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Commands:
         names.append(f"kubernetes.default.svc.{CLUSTER_DOMAIN}")
         hosts = [*names, *dict.fromkeys((at.address, "127.0.0.1", at.first_service))]
         certificate, key = self._authority.issue("api-server", "kube-apiserver", hosts=hosts)
+        proxy_certificate, proxy_key = self._authority.issue("front-proxy", _FRONT_PROXY)
         return [
             str(self._binaries / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{at.etcd_port}",
@@ -97,6 +99,15 @@ class Commands:
             f"--service-account-issuer=https://kubernetes.default.svc.{CLUSTER_DOMAIN}",
             f"--service-account-key-file={self._signing_public}",
             f"--service-account-signing-key-file={self._signing_key}",
+            # For APIs of other servers, which believe who calls them through this one.
+            f"--proxy-client-cert-file={proxy_certificate}",
+            f"--proxy-client-key-file={proxy_key}",
+            f"--requestheader-client-ca-file={self._authority.certificate}",
+            f"--requestheader-allowed-names={_FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            "--enable-aggregator-routing=true",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
             *flags,

@@ -25,6 +25,8 @@ PACKAGES: Mapping[str, str] = {
 }
 # Katib's.
 DATABASE: Mapping[str, str] = {"mariadbd": "mariadb-server"}
+# KEDA's source of figures.
+MONITORING: Mapping[str, str] = {"prometheus": "prometheus"}
 
 
 class UnavailableError(Exception):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.inference.backends.kserve import SERVICES
+from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS
 from kfp_mindspore.inference.graph import deploy_graph
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT
 from kfp_mindspore.kube.resources import Resource
@@ -19,6 +22,7 @@ from kfp_mindspore.lm.bundle import import_model
 from kfp_mindspore.lm.finetune import LoraConfig, write_adapter
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, SERVER_IMAGE
+from tests.support.keda_cluster import run_keda
 from tests.support.kserve_cluster import KServe, resolve_services
 from tests.support.llmisvc_cluster import run_llmisvc
 from tests.support.model_hub import ModelHub
@@ -167,6 +171,56 @@ def test_router_splits_requests_between_adapters(kserve: KServe, namespace: str)
     assert len(expected) == 2
     assert answers == expected
     assert base not in expected
+
+
+@pytest.fixture(scope="module")
+def prometheus(kserve: KServe) -> Iterator[str]:
+    with run_keda(kserve) as url:
+        yield url
+
+
+def wait_replicas(kserve: KServe, name: str, namespace: str, count: int) -> None:
+    """Wait until a Deployment is asked for so many replicas, and has them."""
+    status: dict[str, Any] = {}
+    for found in kserve.api.watch(DEPLOYMENTS, namespace, fields=f"metadata.name={name}", timeout=READY_SECONDS):
+        status = found[name].get("status") or {}
+        if found[name]["spec"]["replicas"] == status.get("readyReplicas") == status.get("replicas") == count:
+            return
+    raise AssertionError(f"{name} has not {count} replicas after {READY_SECONDS:g} s: {status}")
+
+
+def test_replicas_follow_waiting_requests(kserve: KServe, namespace: str, prometheus: str) -> None:
+    replaced = {
+        "s3://models/chat/": f"s3://{BUCKET}/bundle",
+        "http://prometheus.monitoring.svc.cluster.local:9090": prometheus,
+        "maxReplicas: 4": "maxReplicas: 2",
+        "--max-num-seqs=8": "--max-num-seqs=1",
+        "stabilizationWindowSeconds: 600": "stabilizationWindowSeconds: 1",
+    }
+    (document,) = read_example("autoscaling.yaml", namespace, **replaced)
+    document["spec"]["predictor"]["serviceAccountName"] = "models"
+    document["metadata"]["name"] = "chat-scaled"
+    metric = document["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]["metric"]
+    metric["query"] = metric["query"].replace('"chat"', '"chat-scaled"')
+    kserve.api.apply(document)
+    wait_ready(kserve, SERVICES, "chat-scaled", namespace)
+    url = f"http://chat-scaled-predictor.{namespace}.svc.cluster.local/openai/v1/chat/completions"
+    enough = threading.Event()
+
+    def keep_asking() -> None:
+        while not enough.is_set():
+            assert chat(url, "chat-scaled")
+
+    with resolve_services(kserve.cluster), ThreadPoolExecutor(12) as pool:
+        clients = [pool.submit(keep_asking) for _ in range(12)]
+        try:
+            wait_replicas(kserve, "chat-scaled-predictor", namespace, 2)
+        finally:
+            enough.set()
+        for client in clients:
+            client.result()
+    wait_replicas(kserve, "chat-scaled-predictor", namespace, 1)
+    kserve.api.delete(SERVICES, "chat-scaled", namespace)
 
 
 @pytest.fixture(scope="module")
