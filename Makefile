@@ -8,10 +8,10 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
 # In order of collection: conftest.py puts the long files first.
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Tests that need neither root nor the data of workloads, nor Ray.
-ANYWHERE := not workload and not cluster and not docker and not ray
+# Tests that need neither root nor the data of workloads, nor Ray or peers.
+ANYWHERE := not workload and not cluster and not docker and not ray and not peers
 # Their folders are not even imported.
-ELSEWHERE := $(addprefix --ignore=tests/,cluster docker ray workloads)
+ELSEWHERE := $(addprefix --ignore=tests/,cluster docker peers ray workloads)
 DURATIONS := build/durations
 RUNS ?= 5
 # Thousands of test processes would each compile what they import.
@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load durations test-workloads test-endurance test-ray test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load durations test-workloads test-endurance test-ray test-peers test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,16 @@ test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at 
 test-ray: $(STAMP) ## MindSpore on Ray: one Ray on this machine for all tests; SHORT=1: without those of a minute
 	RAY_worker_niceness=0 RAY_memory_monitor_refresh_ms=0 $(PYTEST) --durations 10 -m 'ray$(if $(SHORT), and not long)' $(if $(SHORT),,tests/local/test_notebook.py) components/training/ray_job tests/ray
 
+PEERS := .venv-peers
+
+$(PEERS)/.installed: tests/peers/requirements.txt $(STAMP)
+	$(BIN)/uv venv --quiet --clear $(PEERS)
+	$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --requirement $<
+	@touch $@
+
+test-peers: $(PEERS)/.installed ## Language models beside transformers, peft, llama.cpp and lm-eval: 3 GB of packages
+	KFP_MINDSPORE_PEERS=$(abspath $(PEERS))/bin/python $(PYTEST) --durations 10 -m peers tests/peers
+
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 
 test-docker: $(STAMP) ## Tests with a Docker daemon of their own (root; installs Debian's packages)
@@ -126,4 +136,4 @@ fuzz: $(STAMP) ## 100,000 generated bodies, 30 s of overload and reloads against
 	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py tests/faults/test_serving_graphs.py
 
 clean: ## Remove what make made
-	rm -rf $(VENV) .venv-3.1* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(PEERS) .venv-3.1* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -43,6 +43,21 @@ def write_source(directory: Path) -> Path:
     return directory
 
 
+def write_random_adapter(directory: Path, seed: int) -> None:
+    """Write an adapter that changes the small model's answers."""
+    from kfp_mindspore.lm.finetune import LoraConfig, write_adapter
+
+    random, lora = np.random.default_rng(seed), LoraConfig(lora_rank=2)
+    heights = {"q_proj": WIDTH, "v_proj": WIDTH // 2}
+    factors = {
+        f"layers.{layer}.{module}.lora_{kind}": random.normal(0, 1, shape).astype(np.float32)
+        for layer in range(2)
+        for module, height in heights.items()
+        for kind, shape in (("A", (lora.lora_rank, WIDTH)), ("B", (height, lora.lora_rank)))
+    }
+    write_adapter(directory, factors, lora)
+
+
 def write_pairs(file: Path, count: int = 60) -> Path:
     """Write pairs with one answer to all questions."""
     pairs = [{"prompt": f"dog {number}?", "completion": "the lazy fox"} for number in range(count)]

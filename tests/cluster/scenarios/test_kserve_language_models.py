@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import yaml
 
@@ -19,7 +18,6 @@ from kfp_mindspore.inference.graph import deploy_graph
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.lm.bundle import import_model
-from kfp_mindspore.lm.finetune import LoraConfig, write_adapter
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, SERVER_IMAGE
 from tests.support.keda_cluster import run_keda
@@ -27,7 +25,7 @@ from tests.support.kserve_cluster import KServe, resolve_services
 from tests.support.llmisvc_cluster import run_llmisvc
 from tests.support.model_hub import ModelHub
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
-from tests.support.tiny_language_model import WIDTH, write_source
+from tests.support.tiny_language_model import write_random_adapter, write_source
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -37,19 +35,6 @@ LLM_SERVICES = Resource("serving.kserve.io", "v1alpha2", "llminferenceservices",
 ROUTES = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
 POOLS = Resource("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool")
 ADAPTERS = ("support-v1", "support-v2")
-
-
-def write_random_adapter(directory: Path, seed: int) -> None:
-    """Write an adapter that changes the small model's answers."""
-    random, lora = np.random.default_rng(seed), LoraConfig(lora_rank=2)
-    heights = {"q_proj": WIDTH, "v_proj": WIDTH // 2}
-    factors = {
-        f"layers.{layer}.{module}.lora_{kind}": random.normal(0, 1, shape).astype(np.float32)
-        for layer in range(2)
-        for module, height in heights.items()
-        for kind, shape in (("A", (lora.lora_rank, WIDTH)), ("B", (height, lora.lora_rank)))
-    }
-    write_adapter(directory, factors, lora)
 
 
 @pytest.fixture(scope="module")

