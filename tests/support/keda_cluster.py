@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from kfp_mindspore.files import write_text
+from kfp_mindspore.files import write_json, write_text
+from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import KEDA, get_binaries
@@ -82,14 +85,15 @@ def run_keda(kserve: KServe) -> Iterator[str]:
             cluster.daemons.start(name, ["env", *environment, str(folder / name), *flags[name]])
             cluster.daemons.wait_ready(name, check)
         kserve.api.apply(api)
-        yield _start_prometheus(cluster)
+        with _run_prometheus(kserve) as url:
+            yield url
         for name in checks:
             cluster.daemons.check(name)
     finally:
         # Namespaces are not deleted while an API's server does not answer.
         with contextlib.suppress(Exception):
             kserve.api.delete(kserve.api.resolve_resource(api["apiVersion"], api["kind"]), api["metadata"]["name"])
-        for name in {*checks, "prometheus"} & set(cluster.daemons.names()):
+        for name in checks.keys() & set(cluster.daemons.names()):
             cluster.daemons.stop(name)
 
 
@@ -148,38 +152,48 @@ def _issue_certificates(cluster: Cluster) -> tuple[Path, Path, Path]:
     return first, second, third
 
 
-def _start_prometheus(cluster: Cluster) -> str:
-    """Start a Prometheus that scrapes pods by their annotations prometheus.io/scrape, port and path."""
-    annotation = "__meta_kubernetes_pod_annotation_prometheus_io"
-    config = {
-        "global": {"scrape_interval": "5s"},
-        "scrape_configs": [
-            {
-                "job_name": "pods",
-                "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(cluster.kubeconfig)}],
-                "relabel_configs": [
-                    {"source_labels": [f"{annotation}_scrape"], "action": "keep", "regex": "true"},
-                    {"source_labels": [f"{annotation}_path"], "target_label": "__metrics_path__"},
-                    {
-                        "source_labels": ["__meta_kubernetes_pod_ip", f"{annotation}_port"],
-                        "separator": ":",
-                        "target_label": "__address__",
-                    },
-                ],
-            }
-        ],
-    }
-    file = cluster.directory / "prometheus.yml"
-    write_text(file, yaml.safe_dump(config))
+@contextlib.contextmanager
+def _run_prometheus(kserve: KServe) -> Iterator[str]:
+    """Run a Prometheus that scrapes pods by their annotations prometheus.io/scrape, port and path; return its URL.
+
+    Debian's has no discovery of pods: a thread writes their addresses into a file.
+    """
+    cluster, ended = kserve.cluster, threading.Event()
+    targets, file = cluster.directory / "prometheus-targets.json", cluster.directory / "prometheus.yml"
+    jobs = [{"job_name": "pods", "file_sd_configs": [{"files": [str(targets)]}]}]
+    write_text(file, yaml.safe_dump({"global": {"scrape_interval": "5s"}, "scrape_configs": jobs}))
     url = f"http://{cluster.network.node}:{_PROMETHEUS_PORT}"
     flags = {
         "config.file": file,
         "storage.tsdb.path": cluster.directory / "prometheus",
         "web.listen-address": url.removeprefix("http://"),
     }
+
+    def write_targets() -> None:
+        while not ended.wait(2):
+            write_json(targets, [target for pod in kserve.api.list(PODS) for target in _list_targets(pod)])
+
     cluster.daemons.start("prometheus", ["prometheus", *(f"--{name}={value}" for name, value in flags.items())])
-    cluster.daemons.wait_ready("prometheus", lambda: is_healthy(f"{url}/-/ready"))
-    return url
+    try:
+        cluster.daemons.wait_ready("prometheus", lambda: is_healthy(f"{url}/-/ready"))
+        with ThreadPoolExecutor(1) as pool:
+            writer = pool.submit(write_targets)
+            try:
+                yield url
+            finally:
+                ended.set()
+            writer.result()
+    finally:
+        cluster.daemons.stop("prometheus")
+
+
+def _list_targets(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the target of a pod that asks to be scraped, and has an address."""
+    annotations, address = pod["metadata"].get("annotations") or {}, pod["status"].get("podIP")
+    if not address or annotations.get("prometheus.io/scrape") != "true":
+        return []
+    labels = {"__metrics_path__": annotations["prometheus.io/path"]}
+    return [{"targets": [f"{address}:{annotations['prometheus.io/port']}"], "labels": labels}]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

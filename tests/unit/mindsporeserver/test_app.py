@@ -84,7 +84,7 @@ class World:
         self.stock = build_kserve_application(self._build_stock_model(models / "free"))
 
     def run(self, coroutine: Any) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 300))
+        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 900))
 
     def ask(self, application: Any, request: Request, method: str = "POST") -> httpx.Response:
         path, body, headers = request
