@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
 from typing import Any, Literal
 
 import httpx
@@ -201,6 +203,30 @@ def test_examples_of_other_servers_are_answered(url: str, route: str, fields: di
     response = httpx.post(f"{url}/v1/{route}", json={"model": "chat", "max_tokens": 16, "seed": 1, **fields})
     assert response.status_code == 200, response.text
     assert response.json()["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_prints_stream(url: str) -> None:
+    body = {"model": "chat", "messages": MESSAGES, "max_tokens": 20, "ignore_eos": True, "stream": True}
+    command = ["curl", "-sN", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d"]
+    printed = subprocess.run([*command, json.dumps(body)], capture_output=True, text=True, check=True).stdout
+    *chunks, end, rest = printed.split("\n\n")
+    assert (end, rest) == ("data: [DONE]", "")
+    assert all(ChatCompletionChunk.model_validate_json(chunk.removeprefix("data: ")) for chunk in chunks)
+    assert len(chunks) > 1
+
+
+async def ask_readiness(url: str) -> tuple[bool, bool, bool]:
+    from kserve import InferenceRESTClient, RESTConfig
+
+    client = InferenceRESTClient(RESTConfig(protocol="v2", timeout=60))
+    return (
+        await client.is_server_live(url), await client.is_server_ready(url), await client.is_model_ready(url, "chat")
+    )  # fmt: skip
+
+
+def test_kserve_client_sees_ready_model(url: str) -> None:
+    assert asyncio.run(ask_readiness(url)) == (True, True, True)
 
 
 def test_echo_scores_the_prompt(client: OpenAI) -> None:
