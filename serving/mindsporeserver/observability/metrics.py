@@ -16,6 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_OPENMETRICS
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
@@ -84,7 +85,9 @@ class ServerMetrics:
         for part in accept.lower().split(","):
             kind, *parameters = (item.strip() for item in part.split(";"))
             if kind == "application/openmetrics-text" and "q=0" not in parameters:
-                return generate_openmetrics(self._registry), CONTENT_TYPE_OPENMETRICS  # type: ignore[no-untyped-call]
+                # Its default replaces the colon of vLLM's names.
+                body: bytes = generate_openmetrics(self._registry, escaping=ALLOWUTF8)  # type: ignore[no-untyped-call]
+                return body, CONTENT_TYPE_OPENMETRICS
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
 

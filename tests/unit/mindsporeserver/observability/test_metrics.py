@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -155,6 +155,14 @@ def test_format_by_accept_header(metrics: ServerMetrics, accept: str, openmetric
     )
     assert body.endswith(b"# EOF\n") is openmetrics
     assert read(body, kind)
+
+
+def test_names_with_colons_are_equal_in_both_formats() -> None:
+    registry = CollectorRegistry()
+    metrics = ServerMetrics(registry)
+    Gauge("vllm:num_requests_waiting", "Answers that wait.", ["model_name"], registry=registry).labels("chat").set(3)
+    for accept in ("", "application/openmetrics-text"):
+        assert b'\nvllm:num_requests_waiting{model_name="chat"} 3.0\n' in metrics.render(accept)[0]
 
 
 @given(st.text())
