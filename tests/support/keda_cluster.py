@@ -33,6 +33,7 @@ _DEFINITIONS = (
     "eventing.keda.sh_cloudeventsources",
     "eventing.keda.sh_clustercloudeventsources",
 )
+_ROLES = ("keda-role", "keda-metrics-role", "keda-metrics-binding")
 _PROBE_PORT, _METRICS_PORT, _ADAPTER_PORT, _ADAPTER_METRICS_PORT, _PROMETHEUS_PORT = 8084, 9666, 6444, 8085, 9090
 
 
@@ -46,7 +47,7 @@ def run_keda(kserve: KServe) -> Iterator[str]:
     cluster, folder = kserve.cluster, Path(start(lambda: get_binaries(KEDA)))
     kubeconfig = cluster.write_kubeconfig(_USER)
     definitions = [document for name in _DEFINITIONS for document in _read(folder / f"{name}.yaml")]
-    roles = [document for name in ("keda-role", "keda-metrics-role") for document in _read(folder / f"{name}.yaml")]
+    roles = [document for name in _ROLES for document in _read(folder / f"{name}.yaml")]
     list(apply_objects([*definitions, *_list_objects(cluster, roles)], kubeconfig=str(cluster.kubeconfig)))
     server, client, serving = _issue_certificates(cluster)
     environment = [

@@ -195,6 +195,7 @@ _KEDA_FILES = {
     },
     "keda-role.yaml": "config/rbac/role.yaml",
     "keda-metrics-role.yaml": "config/metrics-server/role.yaml",
+    "keda-metrics-binding.yaml": "config/metrics-server/role_binding.yaml",
     "keda-metrics-api.yaml": "config/metrics-server/api_service.yaml",
 }
 KEDA = Toolset(
