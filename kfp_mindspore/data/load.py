@@ -18,7 +18,7 @@ from kfp_mindspore.data.columns import (
     drop_incomplete,
     fill_missing,
 )
-from kfp_mindspore.data.fetch import fetch_source
+from kfp_mindspore.data.fetch import fetch_source, resolve_path
 from kfp_mindspore.data.options import DatasetOptions, join_sources
 from kfp_mindspore.data.report import (
     compute_statistics,
@@ -123,6 +123,19 @@ def load_dataset(
             inputs=options.inputs,
         )
         return _write(Path(output_dir), read, roles, options, name=_get_name(source), kind=kind)
+
+
+def check_source(source: str) -> None:
+    """Check that a source exists; URIs are not opened.
+
+    Args:
+        source: A named data set, a path or a URI.
+
+    Raises:
+        NotFoundError: It is neither a named data set nor an existing path.
+    """
+    if source not in NAMED and "://" not in source:
+        resolve_path(source, hint=_HINT)
 
 
 def _read(source: str | Mapping[str, str], request: SourceRequest, kind: str, stack: ExitStack) -> Source | Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_mindspore.runs.known_tasks import list_known_tasks
+from kfp_mindspore.runs.known_tasks import KnownTask, list_known_tasks
 
 # What the component load_dataset calls.
 _FUNCTION = "prepare_dataset"
@@ -24,8 +24,8 @@ def list_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[
     return list(dict.fromkeys(_iterate_uris(spec, arguments)))
 
 
-def check_examples(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Read local files of examples for language models, before a model is imported for them.
+def check_local_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Look for the files of `load_dataset` steps, and read those with examples for language models.
 
     Args:
         spec: A compiled pipeline.
@@ -34,9 +34,12 @@ def check_examples(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Non
     Raises:
         UserError: There is no such file, a line is no example, or they are too few.
     """
+    from kfp_mindspore.data.load import check_source
     from kfp_mindspore.lm.examples import check_examples
 
     for task in list_known_tasks(spec, arguments):
+        for source in _list_sources(task):
+            check_source(source)
         data, held_out = (task.arguments.get(name) for name in ("data", "held_out"))
         if isinstance(data, str) and data and not _EXAMPLES.isdisjoint(task.functions):
             check_examples(data, held_out)
@@ -44,6 +47,9 @@ def check_examples(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Non
 
 def _iterate_uris(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
     for task in list_known_tasks(spec, arguments):
-        if _FUNCTION in task.functions:
-            values = (task.arguments.get(name) for name in _PARAMETERS)
-            yield from (value for value in values if isinstance(value, str) and "://" in value)
+        yield from (source for source in _list_sources(task) if "://" in source)
+
+
+def _list_sources(task: KnownTask) -> list[str]:
+    values = [task.arguments.get(name) for name in _PARAMETERS] if _FUNCTION in task.functions else []
+    return [value for value in values if isinstance(value, str) and value]

@@ -107,7 +107,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         # `python -m` searches the working directory before PYTHONPATH: another project's modules must not be found.
         os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
-    data_sources.check_examples(pipeline, arguments)
+    data_sources.check_local_sources(pipeline, arguments)
     prepared = spec.set_environment(spec.disable_exit_task_caching(pipeline), request["environment"], STEP_VARIABLE)
     text = spec.dump_spec(prepared)
     compiled.write_text(text)

@@ -1,4 +1,4 @@
-"""Examples of language models are read before a run imports a model for them."""
+"""Local data are looked for, and examples of language models read, before a run's first step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.runs.data_sources import check_examples
+from kfp_mindspore.runs.data_sources import check_local_sources
 from kfp_mindspore.runs.sources import compile_text
 from kfp_mindspore.runs.spec import convert_arguments, parse_spec
 
@@ -20,7 +20,7 @@ PAIRS = "".join(json.dumps({"prompt": str(number), "completion": "b"}) + "\n" fo
 
 @pytest.fixture(scope="module")
 def specs() -> dict[str, Any]:
-    names = ("chat_lora", "t5_rewrite", "semantic_search", "language_model")
+    names = ("chat_lora", "t5_rewrite", "semantic_search", "language_model", "tabular")
     return {name: parse_spec(compile_text(name, "registry.example.com/mine:1")) for name in names}
 
 
@@ -46,9 +46,9 @@ def test_examples_are_read_before_run(
         file.write_text(text)
     if message:
         with pytest.raises(UserError, match=message):
-            check_examples(specs[pipeline], {"data": str(file)})
+            check_local_sources(specs[pipeline], {"data": str(file)})
     else:
-        check_examples(specs[pipeline], {"data": str(file)})
+        check_local_sources(specs[pipeline], {"data": str(file)})
 
 
 def test_options_are_checked_before_run(specs: dict[str, Any]) -> None:
@@ -59,9 +59,18 @@ def test_options_are_checked_before_run(specs: dict[str, Any]) -> None:
         convert_arguments(specs["language_model"], {"width": 20})
 
 
+def test_missing_table_is_named_before_run(specs: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "sales.csv"
+    with pytest.raises(UserError, match=r"sales.csv: neither a named data set nor an existing path"):
+        check_local_sources(specs["tabular"], {"dataset": str(file)})
+    file.touch()
+    for source in (str(file), "wine", "s3://bucket/sales.csv"):
+        check_local_sources(specs["tabular"], {"dataset": source})
+
+
 def test_names_and_uris_are_not_read(specs: dict[str, Any]) -> None:
     for data in ("chatterbot", "s3://bucket/pairs.jsonl", "new_testament"):
-        check_examples(specs["chat_lora"], {"data": data})
+        check_local_sources(specs["chat_lora"], {"data": data})
 
 
 def test_run_without_examples_exits_with_2_before_its_first_step(
