@@ -162,6 +162,8 @@ def _resolve_adapter(value: str) -> str:
     adapter, separator, path = value.partition("=")
     if not adapter or not path:
         raise UserError(f"--lora-modules: must be NAME=PATH, got {value!r}")
+    if not Path(path).is_dir():
+        raise UserError(f"--lora-modules: {adapter}: {path}: no such directory, expected an adapter in peft's format")
     return f"{adapter}{separator}{Path(path).resolve()}"
 
 

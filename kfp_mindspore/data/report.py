@@ -176,7 +176,7 @@ def render_report(dataset: Dataset) -> str:
         names = ", ".join(report["rounded"])
         lines.append(f"warning: integers above 2^24 are rounded to float32 in {names}: make it an input of its own")
     lines += [
-        f"warning: {count} samples of {split} have the features of a training sample"
+        f"warning: samples of {split} with the features of a training sample: {count}"
         for split, count in report.get("duplicates", {}).items()
         if count
     ]

@@ -68,7 +68,10 @@ PROMPTS_FILE = "prompts.npz"
 NETWORK_FILE = "network.json"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
-_EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR"
+_EXPORT_HINT = (
+    "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR, "
+    "a language model by: kfp-mindspore lm import SOURCE -o MODEL_DIR"
+)
 _IMPORT_HINT = "A published language model becomes one by: kfp-mindspore lm import SOURCE -o MODEL_DIR"
 
 
@@ -245,7 +248,7 @@ def write_bundle(path: Path | str) -> Iterator[BundleWriter]:
     """
     path = Path(path)
     try:
-        with files.replace_directory(path) as directory:
+        with files.replace_directory(path, SIGNATURE_FILE) as directory:
             writer = BundleWriter(directory)
             yield writer
             if not (directory / SIGNATURE_FILE).is_file():

@@ -172,7 +172,7 @@ def write_checkpoint(
     """
     path = Path(path)
     try:
-        with files.replace_directory(path) as directory:
+        with files.replace_directory(path, DESCRIPTION) as directory:
             yield directory
             described = describe_files(directory)
             for name in described:

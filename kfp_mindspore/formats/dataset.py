@@ -95,7 +95,9 @@ class Dataset:
         """
         path = Path(path)
         if not path.is_dir():
-            raise NotFoundError(f"{path}: no such dataset directory")
+            raise NotFoundError(
+                f"{path}: no such dataset directory", hint="One is written by: kfp-mindspore dataset load SOURCE DIR"
+            )
         if not (path / DESCRIPTION).is_file():
             raise NotFoundError(
                 f"{path}: {DESCRIPTION} is missing, so this is no dataset directory",
@@ -238,7 +240,7 @@ def write_dataset(
     described = {key: description[key] for key in _CONTENT}
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     output = Path(output)
-    with files.replace_directory(output) as directory:
+    with files.replace_directory(output, DESCRIPTION) as directory:
         for split, arrays in splits.items():
             ordered = {column.name: arrays[column.name] for column in columns}
             packed = npz.pack_columns(ordered)
@@ -291,7 +293,7 @@ def write_shards(
     open_sizes = [column.name for column in columns if -1 in column.shape[1:]]
     if open_sizes:
         raise ValidationError([f"column {open_sizes[0]}: storage parquet has lists with one free size only"])
-    with files.replace_directory(output) as directory:
+    with files.replace_directory(output, DESCRIPTION) as directory:
         with ExitStack() as stack:
             writers = {
                 split: stack.enter_context(SplitWriter(directory, split, columns, block_rows)) for split in splits
@@ -325,7 +327,7 @@ def copy_dataset(source: Dataset, output: Path | str) -> Dataset:
     for file, digest in source.digests.items():
         check_digest(source.path / file, digest, hint="Load the dataset again.")
     output = Path(output)
-    with files.replace_directory(output) as directory:
+    with files.replace_directory(output, DESCRIPTION) as directory:
         for file in (DESCRIPTION, *source.digests):
             shutil.copyfile(source.path / file, directory / file)
     return Dataset.open(output)

@@ -235,7 +235,7 @@ def read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
     """
     if not file.is_file():
         if required:
-            raise NotFoundError(f"{file}: missing")
+            raise NotFoundError(f"{file}: missing", hint="A source is a Hugging Face directory or a GGUF file.")
         return {}
     try:
         value = json.loads(file.read_text())

@@ -288,6 +288,8 @@ def test_serve_refuses_adapter_without_name(local_services: Any, capsys: pytest.
     bundle = local_services.make_bundle()
     assert run(["serve", str(bundle), "--lora-modules", "adapter"]) == 2
     assert "Error: --lora-modules: must be NAME=PATH, got 'adapter'" in capsys.readouterr().err
+    assert run(["serve", str(bundle), "--lora-modules", "support=none"]) == 2
+    assert "Error: --lora-modules: support: none: no such directory" in capsys.readouterr().err
 
 
 def test_serve_names_port_in_use(local_services: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,7 +337,7 @@ def test_report_names_constants_duplicates_and_missing_classes(tmp_path: Path) -
     assert dataset.report["missing_classes"] == {"train": ["1", "2"], "validation": ["2"], "test": ["0"]}
     text = render_report(dataset)
     assert "warning: no sample of 1, 2 in train" in text
-    assert "warning: 4 samples of test have the features of a training sample" in text
+    assert "warning: samples of test with the features of a training sample: 4" in text
     assert dataset.statistics["features"]["mean"] == [1.5, 1.0]
 
 
