@@ -198,7 +198,7 @@ def write_project(directory: Path, template: str = "classification") -> list[str
             raise
     else:
         try:
-            with files.replace_directory(directory) as temporary:
+            with files.replace_directory(directory, None) as temporary:
                 for name, text in project.items():
                     files.write_text(temporary / name, text)
         except OSError as error:

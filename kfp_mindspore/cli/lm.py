@@ -152,7 +152,7 @@ def evaluate(
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="Hugging Face directory or GGUF file; replaced when it exists.",
+    help="New Hugging Face directory, or GGUF file, which is replaced when it exists.",
 )
 @click.option("--format", "form", type=click.Choice(["huggingface", "gguf"]), help="[default: gguf for *.gguf]")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)

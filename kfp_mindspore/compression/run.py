@@ -229,7 +229,7 @@ class _Work:
 
         former, spec = self.checkpoint, self.checkpoint.network
         cut = {name: found for name, found in self.cutter.describe(best.kept).items() if found}
-        with files.replace_directory(result.directory) as directory:
+        with files.replace_directory(result.directory, DESCRIPTION) as directory:
             with write_checkpoint(
                 directory / CHECKPOINT,
                 epoch=former.epoch,

@@ -32,11 +32,11 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
 
     Args:
         bundle: The bundle.
-        directory: The output; replaced when it exists.
+        directory: The output, new or empty.
         dtype: float32 or float16.
 
     Raises:
-        UserError: The bundle is no language model, or the dtype is another one.
+        UserError: The bundle is no language model, the dtype is another one, or the directory has content.
         CorruptBundleError: A file has another digest than signed.
     """
     from safetensors.numpy import save_file
@@ -52,7 +52,7 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
     ids = {name: generation[name] for name in generation if name.endswith("_token_id")}
     tensors = {name: array.astype(_TYPES[dtype]) for name, array in split_weights(config, weights, kind).items()}
     template = bundle / "chat_template.jinja"
-    with files.replace_directory(directory) as output:
+    with files.replace_directory(directory, None) as output:
         files.write_json(output / "config.json", {**build_config(config, kind), **ids, "torch_dtype": dtype})
         save_file(tensors, output / "model.safetensors", {"format": "pt"})
         tokenizer = (bundle / "tokenizer.json").read_text()

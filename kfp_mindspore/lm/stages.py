@@ -14,8 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import FIRST_STAGE_KIND, PROMPTS_FILE, SECOND_STAGE_KIND, WEIGHTS_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import (
+    FIRST_STAGE_KIND,
+    PROMPTS_FILE,
+    SECOND_STAGE_KIND,
+    SIGNATURE_FILE,
+    WEIGHTS_FILE,
+    ModelBundle,
+)
 from kfp_mindspore.lm.bundle import GENERATION_FILE, read_model
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.network_files import Array, write_network
@@ -41,6 +49,8 @@ def split_model(bundle: Path, layer: int, output: Path) -> float:
         UserError: It is no bundle of this kind, or a stage would have no layer.
         KfpMindSporeError: The stages' logits differ from the verified ones by more than 1e-5 of the largest.
     """
+    for name in (FIRST, SECOND):
+        files.check_replaceable(output / name, SIGNATURE_FILE)
     model = read_model(bundle)
     if not 1 <= layer < model.config.layers:
         most = model.config.layers - 1

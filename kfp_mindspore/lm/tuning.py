@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.lm.bundle import read_model, write_model
 from kfp_mindspore.lm.data import LanguageModelData
 from kfp_mindspore.lm.examples import Encoder, hold_out, open_examples, read_examples
-from kfp_mindspore.lm.finetune import LoraConfig, TrainedDecoder, build_arrays, write_adapter
+from kfp_mindspore.lm.finetune import ADAPTER_FILE, LoraConfig, TrainedDecoder, build_arrays, write_adapter
 from kfp_mindspore.lm.options import BEST, FinetuneOptions
 from kfp_mindspore.lm.seq2seq import TrainedSeq2Seq
 from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
@@ -110,12 +110,18 @@ def finetune(
         verbose: Whether to print a line per epoch.
 
     Raises:
-        UserError: The bundle is no language model, or the examples are missing, too few or too long.
+        UserError: The bundle is no language model, the examples are missing, too few or too long, or an output's
+            directory has other content.
         ValidationError: An example or an option is invalid; the message has its number or field.
         KfpMindSporeError: The loss is no longer finite.
     """
     begun = time.perf_counter()
     options = options or FinetuneOptions()
+    if tuned.absolute().is_relative_to(bundle.absolute()):
+        raise UserError(f"{tuned}: is in the base model's bundle {bundle}, expected a directory beside it")
+    files.check_replaceable(tuned, SIGNATURE_FILE)
+    if adapter is not None:
+        files.check_replaceable(adapter, ADAPTER_FILE)
     prepare = _prepare_pairs if ModelBundle.open(bundle).signature.kind == SEQ2SEQ else _prepare_windows
     if prepare is _prepare_pairs and options.lora_rank:
         raise UserError(

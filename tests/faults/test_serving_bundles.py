@@ -43,7 +43,7 @@ IMAGES = np.random.default_rng(5).random((16, 1, 8, 8), np.float32)
 
 def put(source: Path, place: Path) -> None:
     """Put a copy of a bundle in another's place."""
-    with files.replace_directory(place) as directory:
+    with files.replace_directory(place, SIGNATURE_FILE) as directory:
         for file in source.iterdir():
             shutil.copyfile(file, directory / file.name)
 

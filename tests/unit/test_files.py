@@ -71,19 +71,34 @@ def test_read_json_error_names_file(tmp_path: Path, content: bytes | None, messa
 def test_directory_is_replaced_atomically(tmp_path: Path) -> None:
     target = tmp_path / "model"
     for generation in ("first", "second"):
-        with files.replace_directory(target) as directory:
+        with files.replace_directory(target, "marker") as directory:
             (directory / generation).touch()
-    assert [entry.name for entry in target.iterdir()] == ["second"]
+            (directory / "marker").touch()
+    assert sorted(entry.name for entry in target.iterdir()) == ["marker", "second"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("marker", ["marker", None])
+def test_directory_with_other_content_is_not_replaced(tmp_path: Path, marker: str | None) -> None:
+    target = tmp_path / "data"
+    target.mkdir()
+    with files.replace_directory(target, marker) as directory:
+        (directory / "precious").touch()
+    with (
+        pytest.raises(UserError, match=r"data: is a directory with other content, expected a new or an empty one"),
+        files.replace_directory(target, marker),
+    ):
+        pass
+    assert [entry.name for entry in target.iterdir()] == ["precious"]
 
 
 def test_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "model"
-    with files.replace_directory(target) as directory:
+    with files.replace_directory(target, "weights") as directory:
         (directory / "weights").write_text("old")
 
     def replace_and_fail() -> None:
-        with files.replace_directory(target) as directory:
+        with files.replace_directory(target, "weights") as directory:
             (directory / "weights").write_text("half")
             raise Interrupted
 
@@ -181,7 +196,7 @@ def test_failed_replacement_restores_old_directory(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.mkdir()
     (path / "old").touch()
-    with pytest.raises(FileNotFoundError), files.replace_directory(path) as temporary:
+    with pytest.raises(FileNotFoundError), files.replace_directory(path, "old") as temporary:
         temporary.rmdir()
     assert [entry.name for entry in path.iterdir()] == ["old"]
 

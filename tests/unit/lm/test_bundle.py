@@ -76,6 +76,20 @@ def test_export_equals_source(source: Path, bundle: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "exported" / "tokenizer_config.json").read_text())["eos_token"] == "<|im_end|>"
 
 
+@pytest.mark.parametrize("command", [["export"], ["split", "--layer", "1"], ["import"]], ids=lambda words: words[0])
+def test_output_does_not_replace_other_directory(
+    source: Path, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    data = tmp_path / "first"
+    data.mkdir()
+    (data / "config.json").write_text("{}")
+    name, *flags = command
+    model, output = source if name == "import" else bundle, tmp_path if name == "split" else data
+    assert run(["lm", name, str(model), "-o", str(output), *flags]) == 2
+    assert f"{data}: is a directory with other content" in capsys.readouterr().err
+    assert [file.name for file in data.iterdir()] == ["config.json"]
+
+
 def test_gguf_export_is_read_again(source: Path, bundle: Path, tmp_path: Path) -> None:
     expected = read_source(source)
     assert run(["lm", "export", str(bundle), "-o", str(tmp_path / "a.gguf")]) == 0

@@ -48,6 +48,13 @@ def test_adapter_and_merged_bundle_are_written(base: Path, tuned: Path) -> None:
     assert 0 < len(held) < 30
 
 
+def test_output_in_base_model_is_refused(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    former = sorted(base.iterdir())
+    assert run(["lm", "finetune", str(base), str(base.parent / "pairs.jsonl"), "-o", str(base), *OPTIONS]) == 2
+    assert "is in the base model's bundle" in capsys.readouterr().err
+    assert sorted(base.iterdir()) == former
+
+
 def test_gate_compares_tuned_model_with_base(
     base: Path, tuned: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
