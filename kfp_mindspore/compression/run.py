@@ -76,6 +76,7 @@ def compress(
         MissingExtraError: MindSpore is not installed.
     """
     options = dataclasses.replace(options or CompressionOptions(), **changes)
+    files.check_replaceable(Path(output_dir), DESCRIPTION)
     data = Dataset.open(dataset)
     metric = get_metric(options.metric, data.task)
     from kfp_mindspore.mindir.environment import import_mindspore

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore import events
+from kfp_mindspore import events, files
 from kfp_mindspore.data.columns import (
     build_features,
     check_missing,
@@ -87,6 +87,7 @@ def load_dataset(
     from kfp_mindspore.data.preprocessing import get_max_pixels, list_limits
 
     options.check()
+    files.check_replaceable(Path(output_dir), DESCRIPTION)
     if options.engine != "memory":
         raise UserError(
             f"engine: must be memory here, got {options.engine}", hint="Use kfp_mindspore.ray.load_dataset."

@@ -13,6 +13,7 @@ from typing import Any
 
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
+from kfp_mindspore.formats.checkpoint import DESCRIPTION
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
 from kfp_mindspore.tracking import Trackers, open_trackers
@@ -107,7 +108,8 @@ def fit(
         The result.
 
     Raises:
-        UserError: An argument is wrong, the data do not fit, or a checkpoint belongs to another network.
+        UserError: An argument is wrong, the data do not fit, a checkpoint belongs to another network, or
+            `<output_dir>/checkpoint` has other content.
         KfpMindSporeError: The loss is no longer finite.
         SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role. A job member's process ends with code
             76 when no step completes for KFP_MINDSPORE_HANG_SECONDS.
@@ -139,6 +141,8 @@ def fit(
         sharded = config if config.checkpoint_dir is not None else None
         parts, config = distributed.WorkerInfo(), config.replace(checkpoint_dir=None, output_dir=None)
     description = state.describe_network(network, config.network_factory, config.network_arguments)
+    if config.output_dir is not None and worker.is_writer:
+        files.check_replaceable(Path(config.output_dir, "checkpoint"), DESCRIPTION)
     if config.output_dir is not None and not description.factory and worker.is_writer:
         _logger.warning("the network's class cannot be imported by name: set network_factory=… to export it later")
     has_loss = loss is not None

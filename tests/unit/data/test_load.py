@@ -568,3 +568,10 @@ def test_number_column_that_continues_with_texts_is_text(tmp_path: Path) -> None
     (tmp_path / "data.csv").write_text("\n".join(["code,label", *rows]))
     dataset = load_dataset(str(tmp_path / "data.csv"), tmp_path / "out", inputs={"code": "code"}, preprocessing="none")
     assert dataset.columns[0].dtype == "bytes"
+
+
+def test_other_directory_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="is a directory with other content, expected a new or an empty one"):
+        load_dataset("wine", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
