@@ -23,6 +23,7 @@ from kfp_mindspore.errors import NotFoundError, UserError, suggest
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE
 from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, REWRITER, fetch_demo_weights
 from kfp_mindspore.lm.embedding import write_embedding_model
+from kfp_mindspore.lm.greedy import compute_steps
 from kfp_mindspore.lm.network import Decoder, compute_rotations, list_weights
 from kfp_mindspore.lm.network_files import TOKENIZER_FILE, Array, open_kind, write_network
 from kfp_mindspore.lm.runner import CausalRunner, read_network
@@ -177,16 +178,10 @@ def compute_prompts(
     arrays: dict[str, Array] = {}
     texts, found, pairs = [], [], []
     for number, ids in enumerate(prompts):
-        logits = runner.prefill(0, ids, 0)
-        arrays |= {f"ids.{number}": ids, f"logits.{number}": logits}
-        steps, greedy = [logits], [int(logits.argmax())]
-        while len(greedy) < _GREEDY:
-            position = np.array([len(ids) + len(greedy) - 1], np.int32)
-            steps.append(runner.decode(range(1), np.array(greedy[-1:], np.int32), position)[0])
-            greedy.append(int(steps[-1].argmax()))
-        arrays[f"greedy.{number}"] = np.array(greedy, np.int32)
-        texts.append(np.concatenate([ids, greedy[:-1]]).astype(np.int32))
-        found.append(np.stack(steps))
+        greedy, logits = compute_steps(runner, ids, _GREEDY)
+        arrays |= {f"ids.{number}": ids, f"logits.{number}": logits[0], f"greedy.{number}": greedy}
+        texts.append(np.concatenate([ids, greedy[:-1]]))
+        found.append(logits)
     length = max(map(len, texts))
     weights = [model.weights[name] for name in list_weights(model.config)]
     tensors = [Tensor.from_numpy(array) for array in (*compute_rotations(model.config), *weights)]

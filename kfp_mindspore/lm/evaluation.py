@@ -19,6 +19,7 @@ from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.bundle import KIND
 from kfp_mindspore.lm.embedding import KIND as EMBEDDING
 from kfp_mindspore.lm.examples import Encoder, open_examples, read_examples
+from kfp_mindspore.lm.greedy import generate
 from kfp_mindspore.lm.metrics import compute_perplexity, score_answers
 from kfp_mindspore.lm.options import EXACT_MATCH, METRICS, MRR, PERPLEXITY, RECALL, TEXT_METRICS, EvaluationOptions
 from kfp_mindspore.lm.runner import CausalRunner, read_network
@@ -202,7 +203,9 @@ def _measure(path: Path, records: Sequence[Mapping[str, Any]], data: str, option
     prompts = [pair for ids, counts in found if (pair := _split(ids, counts)) is not None][: options.generated]
     runner = _load(path, examples, prompts, options.max_tokens)
     references = [_decode(encoder, ids) for _, ids in prompts]
-    answers = [_decode(encoder, ids) for ids in generate(runner, [ids for ids, _ in prompts], options, encoder)]
+    sources = [ids for ids, _ in prompts]
+    found_ids = generate(runner, sources, max_tokens=options.max_tokens, eos_ids=encoder.eos_ids)
+    answers = [_decode(encoder, ids) for ids in found_ids]
     scores = {PERPLEXITY: _compute_perplexity(runner, examples, data)}
     if prompts:
         scores |= score_answers(answers, references)
@@ -220,46 +223,6 @@ def _measure_pairs(
     return _Measured(
         {PERPLEXITY: perplexity, **score_answers(answers, references)}, prompts, references, answers, tokens
     )
-
-
-def generate(
-    runner: CausalRunner, prompts: Sequence[NDArray[np.int32]], options: EvaluationOptions, encoder: Encoder
-) -> list[NDArray[np.int32]]:
-    """Answer prompts by greedy decoding.
-
-    Args:
-        runner: The network.
-        prompts: Token IDs, each with shape (n,).
-        options: With `max_tokens`.
-        encoder: With the tokens that end an answer.
-
-    Returns:
-        Token IDs without the one that ends the answer, each with shape (n,).
-    """
-    answers: list[list[int]] = []
-    for start in range(0, len(prompts), runner.slots):
-        group = prompts[start : start + runner.slots]
-        # All slots are computed, so that one graph serves the last group too.
-        tokens, positions = np.zeros((2, runner.slots), np.int32)
-        for slot, ids in enumerate(group):
-            tokens[slot], positions[slot] = runner.prefill(slot, ids, 0).argmax(), len(ids)
-        found: list[list[int]] = [[] for _ in group]
-        running = set(range(len(group)))
-        while running:
-            for slot in list(running):
-                ends = int(tokens[slot]) in encoder.eos_ids
-                if not ends:
-                    found[slot].append(int(tokens[slot]))
-                if ends or len(found[slot]) >= options.max_tokens or positions[slot] >= runner.max_length:
-                    running.discard(slot)
-                    tokens[slot] = positions[slot] = 0
-            if running:
-                computed = runner.decode(range(runner.slots), tokens, positions).argmax(-1)
-                for slot in running:
-                    tokens[slot] = computed[slot]
-                    positions[slot] += 1
-        answers += found
-    return [np.array(answer, np.int32) for answer in answers]
 
 
 def _load(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import ValidationError
 
-_MASKED = -1e9
+MASKED = -1e9
 # GELU's tanh form equals x * sigmoid(2z); ops.tanh is wrong by up to 1e-4 on CPU (MindSpore 2.9).
 _TWO_Z, _CUBIC = 2 * math.sqrt(2 / math.pi), 0.044715
 _ENCODER = ("norm1", "qkv", "out", "norm2", "up", "down")
@@ -280,7 +280,7 @@ class Encoder(nn.Cell):  # type: ignore[misc]
 
 def build_source_mask(config: Seq2SeqConfig, ids: Any) -> Any:
     """Return 0 for a source's tokens and -1e9 for its padding, (B, 1, 1, S)."""
-    return ops.where(ids == config.pad_id, _MASKED, 0.0).reshape(ids.shape[0], 1, 1, -1)
+    return ops.where(ids == config.pad_id, MASKED, 0.0).reshape(ids.shape[0], 1, 1, -1)
 
 
 class Decoder(nn.Cell):  # type: ignore[misc]
@@ -363,7 +363,7 @@ class TrainedSeq2Seq(nn.Cell):  # type: ignore[misc]
         )
         self.source_buckets = Tensor(compute_square_buckets(config, source_length, bidirectional=True))
         self.target_buckets = Tensor(compute_square_buckets(config, target_length, bidirectional=False))
-        self.causal = Tensor(np.triu(np.full((target_length,) * 2, _MASKED, np.float32), 1))
+        self.causal = Tensor(np.triu(np.full((target_length,) * 2, MASKED, np.float32), 1))
         self.tokens_per_sample = tokens_per_sample
 
     def construct(self, source: Any, ids: Any, next_ids: Any, counts: Any) -> Any:

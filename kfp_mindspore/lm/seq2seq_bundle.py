@@ -10,21 +10,69 @@ signature.json        digests over all, see kfp_mindspore.formats.bundle
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.lm.greedy import compute_steps, generate
 from kfp_mindspore.lm.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
-from kfp_mindspore.lm.rewriter import Rewriter, Seq2SeqRunner
 from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
+from kfp_mindspore.lm.seq2seq_runner import Seq2SeqRunner
 from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 KIND = "seq2seq"
 GENERATION_FILE = "generation.json"
 _PROMPTS = ("two hundred and six", "translate English to German: The house is wonderful.")
 _GREEDY = 8
+_SLOTS = 8
+
+
+class Rewriter:
+    """Rewrites texts by an encoder-decoder and its tokenizer.
+
+    Args:
+        model: The encoder-decoder.
+        tokenizer: The model's; it ends a source itself where the model needs that.
+    """
+
+    def __init__(self, model: SourceSeq2Seq, tokenizer: Tokenizer) -> None:
+        self.runner, self.tokenizer = build_runner(model, _SLOTS), tokenizer
+        self._eos_ids = model.eos_ids
+
+    def rewrite(self, texts: Iterable[str], *, max_tokens: int = 64) -> list[str]:
+        """Return the greedy answer to each text.
+
+        Args:
+            texts: Sources.
+            max_tokens: Most tokens of an answer.
+
+        Raises:
+            ValidationError: A text has no token or too many, or `max_tokens` is out of range.
+        """
+        sources = [np.array(encoding.ids, np.int32) for encoding in self.tokenizer.encode_batch(list(texts))]
+        most = self.runner.config.max_length
+        errors = [
+            f"texts[{index}]: must have 1 to {most} tokens, got {len(source)}"
+            for index, source in enumerate(sources)
+            if not 1 <= len(source) <= most
+        ]
+        if not 1 <= max_tokens <= most:
+            errors.append(f"max_tokens: must be from 1 to {most}, got {max_tokens}")
+        if errors:
+            raise ValidationError(errors)
+        # Sources of one length are computed by one graph.
+        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        ordered = [sources[index] for index in order]
+        answers = generate(self.runner, ordered, max_tokens=max_tokens, eos_ids=self._eos_ids)
+        found = dict(zip(order, answers, strict=True))
+        return [self.tokenizer.decode(found[index].tolist()) for index in range(len(sources))]
 
 
 def write_seq2seq_model(model: SourceSeq2Seq, bundle: Path, *, subject: str) -> float:
@@ -43,15 +91,14 @@ def write_seq2seq_model(model: SourceSeq2Seq, bundle: Path, *, subject: str) -> 
     """
     from tokenizers import Tokenizer
 
-    tokenizer, runner = Tokenizer.from_str(model.tokenizer), build_runner(model)
+    tokenizer, runner = Tokenizer.from_str(model.tokenizer), build_runner(model, 1)
     arrays: dict[str, NDArray[Any]] = {}
     pairs = []
     for number, prompt in enumerate(_PROMPTS):
         ids = np.array(tokenizer.encode(prompt).ids[: model.config.max_length], np.int32)
-        tokens, logits = runner.generate_steps([ids], max_tokens=min(_GREEDY, model.config.max_length))
-        expected = runner.score(ids, tokens[0])
-        arrays |= {f"ids.{number}": ids, f"logits.{number}": logits[0, 0], f"greedy.{number}": tokens[0]}
-        pairs.append((logits[0], expected))
+        tokens, logits = compute_steps(runner, ids, min(_GREEDY, model.config.max_length))
+        arrays |= {f"ids.{number}": ids, f"logits.{number}": logits[0], f"greedy.{number}": tokens}
+        pairs.append((logits, runner.score(ids, tokens)))
     texts = {GENERATION_FILE: json.dumps(dict(model.generation), indent=2)}
     return write_network(bundle, model, KIND, arrays, pairs, texts, subject=subject)
 
@@ -72,10 +119,28 @@ def read_seq2seq_model(bundle: Path) -> SourceSeq2Seq:
     return SourceSeq2Seq(config, weights, tokenizer, generation, opened.signature.metadata["architecture"])
 
 
-def build_runner(model: SourceSeq2Seq) -> Seq2SeqRunner:
-    """Return a model's network for greedy answers."""
-    start_id = model.generation["decoder_start_token_id"]
-    return Seq2SeqRunner(model.config, model.weights, start_id=start_id, eos_ids=model.eos_ids)
+def build_runner(model: SourceSeq2Seq, slots: int) -> Seq2SeqRunner:
+    """Return a model's network for the longest sources and answers.
+
+    Args:
+        model: The model.
+        slots: Sequences at once.
+    """
+    return Seq2SeqRunner(model, slots=slots, max_length=2 * model.config.max_length)
+
+
+def load(directory: Path | str, *, slots: int, max_length: int) -> Seq2SeqRunner:
+    """Load a bundle's network; its graphs are not compiled yet.
+
+    Args:
+        directory: The bundle.
+        slots: Sequences at once.
+        max_length: Most tokens of a source and its answer.
+
+    Raises:
+        CorruptBundleError: Its configuration or weights are not readable; the message names the file.
+    """
+    return Seq2SeqRunner(read_seq2seq_model(Path(directory)), slots=slots, max_length=max_length)
 
 
 def open_rewriter(bundle: Path) -> Rewriter:
@@ -93,4 +158,4 @@ def open_rewriter(bundle: Path) -> Rewriter:
     tokenizer = Tokenizer.from_str(model.tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return Rewriter(build_runner(model), tokenizer)
+    return Rewriter(model, tokenizer)

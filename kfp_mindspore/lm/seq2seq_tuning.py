@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.lm.metrics import compute_perplexity
-from kfp_mindspore.lm.rewriter import Rewriter, build_pairs
 from kfp_mindspore.lm.seq2seq_bundle import open_rewriter
 
 if TYPE_CHECKING:
@@ -78,6 +77,40 @@ def encode_parts(
     return divided, dropped
 
 
+def build_pairs(
+    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, start_id: int, pad_id: int
+) -> dict[str, NDArray[Any]]:
+    """Return sources and targets as `fit`'s data for a `TrainedSeq2Seq`.
+
+    Args:
+        pairs: Sources and targets.
+        tokenizer: The model's, which ends sources and targets.
+        start_id: The decoder's first token.
+        pad_id: Token that pads both.
+
+    Returns:
+        `source` int32 (N, S), `ids` and `next_ids` int32 (N, T), `counts` float32 (N, T); S and T are those of the
+        longest text.
+
+    Raises:
+        ValidationError: There are no pairs.
+    """
+    if not pairs:
+        raise ValidationError(["pairs: at least one is needed, got none"])
+    sources, targets = ([row.ids for row in tokenizer.encode_batch([pair[side] for pair in pairs])] for side in (0, 1))
+    source, ids, next_ids = (
+        np.full((len(pairs), max(map(len, texts))), pad_id, np.int32) for texts in (sources, targets, targets)
+    )
+    counts = np.zeros(ids.shape, np.float32)
+    ids[:, 0] = start_id
+    for row, (text, target) in enumerate(zip(sources, targets, strict=True)):
+        source[row, : len(text)] = text
+        ids[row, 1 : len(target)] = target[:-1]
+        next_ids[row, : len(target)] = target
+        counts[row, : len(target)] = 1
+    return {"source": source, "ids": ids, "next_ids": next_ids, "counts": counts}
+
+
 class PairEvaluator:
     """Perplexity and greedy answers of one bundle.
 
@@ -89,7 +122,7 @@ class PairEvaluator:
     """
 
     def __init__(self, bundle: Path) -> None:
-        self._rewriter: Rewriter = open_rewriter(bundle)
+        self._rewriter = open_rewriter(bundle)
 
     def compute_perplexity(self, pairs: Sequence[Pair], length: int) -> tuple[float, int]:
         """Return the completions' perplexity, and the count of their tokens.

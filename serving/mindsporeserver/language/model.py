@@ -328,7 +328,7 @@ def load_runner(directory: Path, max_length: int, settings: LanguageSettings) ->
     """
     sizes = {"slots": settings.max_num_seqs, "max_length": max_length}
     if ModelBundle.open(directory, verify=False).signature.kind == SEQ2SEQ_KIND:
-        name = "kfp_mindspore.lm.seq2seq_slots"
+        name = "kfp_mindspore.lm.seq2seq_bundle"
     else:
         name = "kfp_mindspore.lm.runner"
         sizes |= {"max_loras": settings.max_loras, "max_lora_rank": settings.max_lora_rank}

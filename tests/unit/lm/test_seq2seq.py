@@ -8,13 +8,16 @@ from mindspore import nn
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.lm.rewriter import Rewriter, Seq2SeqRunner, build_pairs
+from kfp_mindspore.lm.greedy import compute_steps, generate
 from kfp_mindspore.lm.seq2seq import (
     Seq2SeqConfig,
     TrainedSeq2Seq,
     compute_buckets,
     initialise_weights,
 )
+from kfp_mindspore.lm.seq2seq_bundle import Rewriter, build_runner
+from kfp_mindspore.lm.seq2seq_tuning import build_pairs
+from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
 from kfp_mindspore.training import TrainingConfig, fit
 from tests.support.tiny_t5 import T5, V1_1, compute_logits, make_weights
 
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.mindspore
 
 SOURCES = [np.arange(3, 21, dtype=np.int32), np.array([5, 9, 1], np.int32), np.array([30, 31], np.int32)]
 
+GENERATION = {"decoder_start_token_id": 0, "eos_token_id": 1}
 WORDS = ("one", "two", "three", "1", "2", "3")
 
 
@@ -29,10 +33,10 @@ WORDS = ("one", "two", "three", "1", "2", "3")
 @pytest.mark.parametrize("config", [T5, V1_1], ids=["t5", "t5-v1.1"])
 def test_cached_and_full_logits_equal_float64(config: Seq2SeqConfig) -> None:
     weights = make_weights(config)
-    runner = Seq2SeqRunner(config, weights, start_id=0, eos_ids=())
-    ids, logits = runner.generate_steps(SOURCES, max_tokens=14)
-    assert ids.shape == (3, 14)
-    for source, answer, found in zip(SOURCES, ids, logits, strict=True):
+    runner = build_runner(SourceSeq2Seq(config, weights, "", GENERATION, "t5"), 1)
+    for source in SOURCES:
+        # The cache grows with the answer.
+        answer, found = compute_steps(runner, source, 18)
         expected = compute_logits(config, weights, source, [0, *answer[:-1]])
         largest = np.abs(expected).max()
         assert np.abs(found - expected).max() <= 1e-5 * largest
@@ -41,11 +45,11 @@ def test_cached_and_full_logits_equal_float64(config: Seq2SeqConfig) -> None:
 
 @pytest.mark.slow
 def test_answers_end_before_end_token_and_keep_order() -> None:
-    weights = make_weights(T5)
-    ids, _ = Seq2SeqRunner(T5, weights, start_id=0, eos_ids=()).generate_steps(SOURCES, max_tokens=6)
-    end = int(ids[0, 3])
-    answers = Seq2SeqRunner(T5, weights, start_id=0, eos_ids=(end,)).generate(SOURCES, max_tokens=6)
-    for row, answer in zip(ids.tolist(), answers, strict=True):
+    runner = build_runner(SourceSeq2Seq(T5, make_weights(T5), "", GENERATION, "t5"), 2)
+    expected = [compute_steps(runner, source, 6)[0].tolist() for source in SOURCES]
+    end = expected[0][3]
+    answers = generate(runner, SOURCES, max_tokens=6, eos_ids=(end,))
+    for row, answer in zip(expected, answers, strict=True):
         assert answer.tolist() == (row[: row.index(end)] if end in row else row)
 
 
@@ -94,14 +98,15 @@ def test_rewriter_learns_pairs_of_texts() -> None:
     network = TrainedSeq2Seq(T5, initialise_weights(T5), source_length=4, target_length=4, tokens_per_sample=2.75)
     config = TrainingConfig(epochs=60, batch_size=4, export_check="off", verbose=False)
     fit(network, arrays, optimizer=nn.Adam(network.trainable_params(), 0.01), config=config)
-    runner = Seq2SeqRunner(T5, network.get_weights(), start_id=0, eos_ids=(1,))
-    answers = Rewriter(runner, tokenizer).rewrite([source for source, _ in pairs], max_tokens=8)
-    assert answers == [target for _, target in pairs]
+    model = SourceSeq2Seq(T5, network.get_weights(), tokenizer.to_str(), GENERATION, "t5")
+    rewriter = Rewriter(model, tokenizer)
+    assert rewriter.rewrite([source for source, _ in pairs], max_tokens=8) == [target for _, target in pairs]
+    with pytest.raises(ValidationError, match=r"texts\[1\]: must have 1 to 64 tokens, got 71"):
+        rewriter.rewrite(["one", "two " * 70])
+    with pytest.raises(ValidationError, match="max_tokens: must be from 1 to 64, got 65"):
+        rewriter.rewrite(["one"], max_tokens=65)
 
 
 def test_sizes_out_of_range_are_refused() -> None:
     with pytest.raises(ValidationError, match="buckets: must be a multiple of 4, got 6"):
         Seq2SeqConfig(40, 16, 1, 1, 2, 8, 24, buckets=6)
-    runner = Seq2SeqRunner(T5, make_weights(T5), start_id=0, eos_ids=(1,))
-    with pytest.raises(ValidationError, match=r"sources\[0\]: must have 1 to 64 tokens, got 0"):
-        runner.generate([np.zeros(0, np.int32)])

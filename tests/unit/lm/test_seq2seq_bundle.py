@@ -13,10 +13,10 @@ from safetensors.numpy import load_file, save_file
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.lm.rewriter import Seq2SeqRunner
+from kfp_mindspore.lm.greedy import compute_steps
 from kfp_mindspore.lm.seq2seq import Seq2SeqConfig
-from kfp_mindspore.lm.seq2seq_bundle import read_seq2seq_model
-from kfp_mindspore.lm.seq2seq_slots import Seq2SeqSlots
+from kfp_mindspore.lm.seq2seq_bundle import build_runner, read_seq2seq_model
+from kfp_mindspore.lm.seq2seq_runner import Seq2SeqRunner
 from kfp_mindspore.lm.sources.t5 import read_t5
 from tests.support.tiny_t5 import T5, V1_1, compute_logits, write_t5
 
@@ -45,9 +45,9 @@ def test_slots_equal_single_answers(tmp_path: Path) -> None:
     write_t5(tmp_path / "source")
     model = read_t5(tmp_path / "source")
     sources = [np.arange(3, 23, dtype=np.int32), np.array([5, 9, 1], np.int32), np.array([30, 31], np.int32)]
-    single = Seq2SeqRunner(model.config, model.weights, start_id=0, eos_ids=())
-    expected = [single.generate_steps([source], max_tokens=18)[1][0] for source in sources]
-    runner = Seq2SeqSlots(model, slots=3, max_length=64)
+    single = build_runner(model, 1)
+    expected = [compute_steps(single, source, 18)[1] for source in sources]
+    runner = Seq2SeqRunner(model, slots=3, max_length=64)
     # Sequence 1 begins three tokens later, and moves to slot 0 when sequence 0 has ended.
     found: list[list[np.ndarray]] = [[], [], []]
     running: list[int] = []

@@ -1,4 +1,4 @@
-"""A bundle's encoder-decoder with caches per slot, as the server's scheduler computes decoders."""
+"""An encoder-decoder with caches per slot, as the server's scheduler computes decoders, and for verification."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.lm.rewriter import fit_size
-from kfp_mindspore.lm.seq2seq import Decoder, Encoder, compute_buckets, compute_square_buckets, list_seq2seq_weights
-from kfp_mindspore.lm.seq2seq_bundle import read_seq2seq_model
+from kfp_mindspore.lm.seq2seq import (
+    MASKED,
+    Decoder,
+    Encoder,
+    compute_buckets,
+    compute_square_buckets,
+    list_seq2seq_weights,
+)
 from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
 
-_MASKED = -1e9
 _LEAST_LENGTH = 16
 
 
-class Seq2SeqSlots:
+class Seq2SeqRunner:
     """Computes sources and single answer tokens against caches in NumPy.
 
     A slot holds keys and values of a source for the cross-attention, and of its answer's tokens, the start token first.
@@ -48,7 +52,7 @@ class Seq2SeqSlots:
         self.row_bytes = config.decoder_layers * 2 * config.heads * config.head_size * 4
         names = list_seq2seq_weights(config)
         self._weights = [Tensor.from_numpy(np.ascontiguousarray(model.weights[name], np.float32)) for name in names]
-        self._encoder, self._decoder = Encoder(config), Decoder(config, cached=True)
+        self._encoder, self._decoder, self._full = Encoder(config), Decoder(config, cached=True), Decoder(config)
         self._reset()
 
     def prefill(
@@ -74,10 +78,7 @@ class Seq2SeqSlots:
         config = self.config
         if slot == 0:
             self._reset()
-        padded = np.full((1, fit_size(len(ids), _LEAST_LENGTH)), config.pad_id, np.int32)
-        padded[0, : len(ids)] = ids
-        buckets = compute_square_buckets(config, padded.shape[1], bidirectional=True)
-        cross = self._encoder.compile_and_run(Tensor.from_numpy(padded), Tensor.from_numpy(buckets), *self._weights)
+        padded, cross = self._encode(ids)
         if padded.shape[1] > self._sources.shape[1]:
             self._cross = self._allocate(padded.shape[1], self._cross)
             sources = np.full((self.slots, padded.shape[1]), config.pad_id, np.int32)
@@ -113,6 +114,24 @@ class Seq2SeqSlots:
         tokens[:count], steps[:count] = ids, positions - self._lengths[:count] + 1
         return self._step(slots, tokens, steps)[:count]
 
+    def score(self, source: NDArray[np.int32], answer: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the logits of a full forward pass without caches, float32 (n, V).
+
+        Args:
+            source: Token IDs, int32 (n,).
+            answer: The answer's token IDs, int32 (n,); each step's logits follow those before it.
+        """
+        padded, cross = self._encode(source)
+        # Later steps do not change earlier ones: one graph serves several lengths.
+        steps = np.full((1, _fit_length(len(answer))), self.start_id, np.int32)
+        steps[0, 1 : len(answer)] = answer[:-1]
+        buckets = compute_square_buckets(self.config, steps.shape[1], bidirectional=False)
+        mask = np.triu(np.full(buckets.shape, MASKED, np.float32), 1)
+        inputs = [Tensor.from_numpy(array) for array in (steps, padded, buckets, mask)]
+        logits = self._full.compile_and_run(*inputs, cross, *self._weights)[0].asnumpy()
+        scores: NDArray[np.float32] = logits[: len(answer)]
+        return scores
+
     def read_adapter(self, directory: Path) -> Callable[[int], None]:
         """Refuse an adapter.
 
@@ -140,6 +159,14 @@ class Seq2SeqSlots:
         self._sources = np.full((self.slots, _LEAST_LENGTH), self.config.pad_id, np.int32)
         self._cross, self._cache = (self._allocate(_LEAST_LENGTH) for _ in range(2))
 
+    def _encode(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], Tensor]:
+        """Return a source with padding, (1, S), and the decoder layers' keys and values of it."""
+        padded = np.full((1, _fit_length(len(ids))), self.config.pad_id, np.int32)
+        padded[0, : len(ids)] = ids
+        buckets = compute_square_buckets(self.config, padded.shape[1], bidirectional=True)
+        inputs = (Tensor.from_numpy(padded), Tensor.from_numpy(buckets))
+        return padded, self._encoder.compile_and_run(*inputs, *self._weights)
+
     def _allocate(self, length: int, old: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         config = self.config
         shape = (2 * config.decoder_layers, self.slots, config.heads, length, config.head_size)
@@ -152,14 +179,14 @@ class Seq2SeqSlots:
         """Compute a token of all slots, write the rows of some, and return all logits, (slots, V)."""
         config, longest = self.config, int(steps.max()) + 1
         if longest > self._cache.shape[3]:
-            self._cache = self._allocate(fit_size(longest, _LEAST_LENGTH), self._cache)
+            self._cache = self._allocate(_fit_length(longest), self._cache)
         length = self._cache.shape[3]
         places = np.arange(length + 1)
         # The computed token is the last one, whatever its step.
         distances = np.where(places == length, 0, places - steps[:, None])
         buckets = compute_buckets(config, distances, bidirectional=False)[:, None]
         visible = (places < steps[:, None]) | (places == length)
-        mask = np.where(visible, np.float32(0), np.float32(_MASKED))[:, None]
+        mask = np.where(visible, np.float32(0), np.float32(MASKED))[:, None]
         parts = (ids[:, None], self._sources, buckets, mask, self._cross, *self._cache)
         arrays = [np.ascontiguousarray(part) for part in parts]
         logits, rows = self._decoder.compile_and_run(*map(Tensor.from_numpy, arrays), *self._weights)
@@ -171,15 +198,8 @@ class Seq2SeqSlots:
         return scores
 
 
-def load(directory: Path | str, *, slots: int, max_length: int) -> Seq2SeqSlots:
-    """Load a bundle's network; its graphs are not compiled yet.
-
-    Args:
-        directory: The bundle.
-        slots: Sequences at once.
-        max_length: Most tokens of a source and its answer.
-
-    Raises:
-        CorruptBundleError: Its configuration or weights are not readable; the message names the file.
-    """
-    return Seq2SeqSlots(read_seq2seq_model(Path(directory)), slots=slots, max_length=max_length)
+def _fit_length(count: int) -> int:
+    length = _LEAST_LENGTH
+    while length < count:
+        length *= 2
+    return length
