@@ -139,8 +139,7 @@ class ProcessGang:
             if member.replica_type == WORKER:
                 given[HEARTBEAT_VARIABLE] = str(self._heartbeats.get_file(member.name))
             specs[member.name] = spec = build_process_spec(self._job, member, environment=given, cwd=cwd)
-            if member.replica_type == WORKER:
-                self._hang_seconds[member.name] = get_hang_seconds(spec.environment)
+            self._hang_seconds[member.name] = get_hang_seconds(spec.environment)
             if (member.replica_type, member.index) == (WORKER, 0):
                 self._warm.prepare(spec)
         for running in self._members:
@@ -277,7 +276,7 @@ class ProcessGang:
         return status == -signal.SIGTERM or (status == TERMINATED_EXIT_CODE and is_handled)
 
     def _mark_hung(self, pod: Pod, what: str = "no step completed") -> None:
-        late = self._heartbeats.describe(self._hang_seconds)
+        late = self._heartbeats.describe(item.pod.name for item in self._members if item.member.replica_type == WORKER)
         pod.reason = HUNG
         pod.message = f"{what} for {self._hang_seconds[pod.name]:g} s" + (f"; {late}" if late else "")
 

@@ -101,6 +101,18 @@ def test_failed_job_has_reason_and_message(local_jobs: Any) -> None:
     assert caught.value.log == ("first", "last")
 
 
+def test_scheduler_that_hangs_is_the_failure(local_jobs: Any) -> None:
+    job = local_jobs.build("sleep", 60, workers=2, restart_policy="Never")
+    template = local_jobs.build("exit", 76).ms_replica_specs["Worker"].template
+    job.ms_replica_specs["Scheduler"] = ReplicaSpec(1, "Never", template)
+    local_jobs.client.create_job(job)
+    failed = local_jobs.wait().status.get_condition("Failed")
+    assert (failed.reason, failed.message) == (
+        "JobFailed",
+        "job-scheduler-0 ended with exit code 76 (no step completed for 600 s)",
+    )
+
+
 @pytest.mark.parametrize(
     ("policy", "code", "starts", "restarts", "state"),
     [
