@@ -41,11 +41,12 @@ class RequestEvent:
 
         texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         self._is_binary = "ce-id" in texts
-        # The library reads any JSON value's keys.
-        if texts.get("content-type", "").startswith(STRUCTURED) and not isinstance(parse_json(body), dict):
+        # The library's own parser accepts lone surrogates, which no answer can quote, and reads any JSON value's keys.
+        document = parse_json(body)
+        if texts.get("content-type", "").startswith(STRUCTURED) and not isinstance(document, dict):
             raise InvalidRequestError("body: not a valid CloudEvent: must be a JSON object")
         try:
-            event = from_http(texts, body, data_unmarshaller=parse_json if self._is_binary else None)
+            event = from_http(texts, body, data_unmarshaller=(lambda _: document) if self._is_binary else None)
         except (GenericException, ValueError, TypeError) as error:
             raise InvalidRequestError(f"body: not a valid CloudEvent: {error}") from None
         except RecursionError:

@@ -694,8 +694,10 @@ def test_cloud_events(world: World) -> None:
     for value in (b"{", b'{"instances": 3}', b"[]"):
         assert world.ask(world.ours, (path, value, {**headers, **CLOUD})).status_code == 400
         assert world.ask(world.ours, (path, value, structured | CLOUD)).status_code == 400
-    found = world.ask(world.ours, (path, b"[" * 10_000, headers | {"ce-id": "1"}))
-    assert (found.status_code, found.json()) == (400, {"error": "body: not a valid CloudEvent: nested too deeply"})
+    # The library reads an event without a known ce-specversion by Python's json module.
+    for value in (b"[" * 10_000, b'"\\ud800"'):
+        found = world.ask(world.ours, (path, value, headers | {"ce-id": "1"}))
+        assert (found.status_code, found.json()["error"][:20]) == (400, "body: not valid JSON")
 
 
 @pytest.mark.parametrize(
