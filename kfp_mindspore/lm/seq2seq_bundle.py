@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.lm.greedy import compute_steps, generate
 from kfp_mindspore.lm.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
 from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
@@ -57,16 +56,7 @@ class Rewriter:
             ValidationError: A text has no token or too many, or `max_tokens` is out of range.
         """
         sources = [np.array(encoding.ids, np.int32) for encoding in self.tokenizer.encode_batch(list(texts))]
-        most = self.runner.config.max_length
-        errors = [
-            f"texts[{index}]: must have 1 to {most} tokens, got {len(source)}"
-            for index, source in enumerate(sources)
-            if not 1 <= len(source) <= most
-        ]
-        if not 1 <= max_tokens <= most:
-            errors.append(f"max_tokens: must be from 1 to {most}, got {max_tokens}")
-        if errors:
-            raise ValidationError(errors)
+        self.runner.check(sources, max_tokens)
         # Sources of one length are computed by one graph.
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         ordered = [sources[index] for index in order]

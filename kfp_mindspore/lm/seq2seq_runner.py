@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.lm.seq2seq import (
     MASKED,
     Decoder,
@@ -120,7 +120,11 @@ class Seq2SeqRunner:
         Args:
             source: Token IDs, int32 (n,).
             answer: The answer's token IDs, int32 (n,); each step's logits follow those before it.
+
+        Raises:
+            ValidationError: The source or the answer is empty or too long.
         """
+        self.check([source], len(answer))
         padded, cross = self._encode(source)
         # Later steps do not change earlier ones: one graph serves several lengths.
         steps = np.full((1, _fit_length(len(answer))), self.start_id, np.int32)
@@ -131,6 +135,27 @@ class Seq2SeqRunner:
         logits = self._full.compile_and_run(*inputs, cross, *self._weights)[0].asnumpy()
         scores: NDArray[np.float32] = logits[: len(answer)]
         return scores
+
+    def check(self, sources: Sequence[NDArray[np.int32]], max_tokens: int) -> None:
+        """Check lengths against the configuration's `max_length`.
+
+        Args:
+            sources: Token IDs, int32 (n,) each.
+            max_tokens: Most tokens of an answer.
+
+        Raises:
+            ValidationError: A source is empty or too long, or `max_tokens` is out of range.
+        """
+        most = self.config.max_length
+        errors = [
+            f"sources[{index}]: must have 1 to {most} tokens, got {len(source)}"
+            for index, source in enumerate(sources)
+            if not 1 <= len(source) <= most
+        ]
+        if not 1 <= max_tokens <= most:
+            errors.append(f"max_tokens: must be from 1 to {most}, got {max_tokens}")
+        if errors:
+            raise ValidationError(errors)
 
     def read_adapter(self, directory: Path) -> Callable[[int], None]:
         """Refuse an adapter.

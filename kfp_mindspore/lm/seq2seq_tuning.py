@@ -89,8 +89,8 @@ def build_pairs(
         pad_id: Token that pads both.
 
     Returns:
-        `source` int32 (N, S), `ids` and `next_ids` int32 (N, T), `counts` float32 (N, T); S and T are those of the
-        longest text.
+        `source` int32 (N, S), `ids` and `next_ids` int32 (N, T), `counts` float32 (N, T); the longest source has S
+        tokens, the longest target T.
 
     Raises:
         ValidationError: There are no pairs.

@@ -101,7 +101,7 @@ def test_rewriter_learns_pairs_of_texts() -> None:
     model = SourceSeq2Seq(T5, network.get_weights(), tokenizer.to_str(), GENERATION, "t5")
     rewriter = Rewriter(model, tokenizer)
     assert rewriter.rewrite([source for source, _ in pairs], max_tokens=8) == [target for _, target in pairs]
-    with pytest.raises(ValidationError, match=r"texts\[1\]: must have 1 to 64 tokens, got 71"):
+    with pytest.raises(ValidationError, match=r"sources\[1\]: must have 1 to 64 tokens, got 71"):
         rewriter.rewrite(["one", "two " * 70])
     with pytest.raises(ValidationError, match="max_tokens: must be from 1 to 64, got 65"):
         rewriter.rewrite(["one"], max_tokens=65)
@@ -110,3 +110,8 @@ def test_rewriter_learns_pairs_of_texts() -> None:
 def test_sizes_out_of_range_are_refused() -> None:
     with pytest.raises(ValidationError, match="buckets: must be a multiple of 4, got 6"):
         Seq2SeqConfig(40, 16, 1, 1, 2, 8, 24, buckets=6)
+    runner = build_runner(SourceSeq2Seq(T5, make_weights(T5), "", GENERATION, "t5"), 1)
+    with pytest.raises(ValidationError, match=r"sources\[0\]: must have 1 to 64 tokens, got 0"):
+        runner.score(np.zeros(0, np.int32), SOURCES[1])
+    with pytest.raises(ValidationError, match="max_tokens: must be from 1 to 64, got 65"):
+        runner.score(SOURCES[1], np.zeros(65, np.int32))
