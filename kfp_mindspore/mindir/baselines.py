@@ -24,6 +24,7 @@ _MOST_FEATURES = 4096
 # Different indexes of a vocabulary that become one-hot vectors.
 _MOST_INDEXES = 100
 _ITERATIONS = 200
+_TOLERANCE = 1e-3
 # Texts of the fit, and terms of one column: a fit takes about a second.
 _MOST_TEXTS = 20_000
 _MOST_TERMS = 50_000
@@ -53,8 +54,8 @@ def compute_baselines(
         texts: Columns whose texts become token ids, by name: `words` or `characters`.
 
     Returns:
-        The predictions; without linear ones where the inputs are too wide, without logistic regression where
-        scikit-learn is not installed, empty for another task and without targets.
+        The predictions; without linear ones where the inputs are too wide or, with texts, scikit-learn is not
+        installed; empty for another task and without targets.
     """
     if task not in TASKS or train.target is None or held_out.target is None:
         return {}
@@ -112,22 +113,65 @@ def _fit_linear(
         return np.asarray(ridge.predict(unknown), np.float64).reshape(np.asarray(held_out.target).shape)
     if task == "regression":
         return _predict_by_ridge(known, target, weight, unknown).reshape(np.asarray(held_out.target).shape)
-    if len(set(target.tolist())) < 2:
+    classes, codes = np.unique(target, return_inverse=True)
+    if len(classes) < 2:
         return None
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        return None
-    model = LogisticRegression(C=_TEXT_C if texts else 1.0, max_iter=_ITERATIONS, tol=1e-3)
+    # A class without a training sample has probability 0.
+    scores = np.zeros((len(held_out), len(labels)))
+    if texts:
+        scores[:, classes] = _predict_by_sklearn(known, codes, weight, unknown)
+    else:
+        scores[:, classes] = _predict_by_softmax(known, codes, weight, unknown)
+    return scores
+
+
+def _predict_by_sklearn(
+    known: Any, codes: NDArray[Any], weight: NDArray[Any] | None, unknown: Any
+) -> NDArray[np.float64]:
+    """Return the class probabilities of scikit-learn's logistic regression, for sparse features."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=_TEXT_C, max_iter=_ITERATIONS, tol=_TOLERANCE)
     with warnings.catch_warnings():
         # A fit that ends after the iterations is a baseline too.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(known, target, sample_weight=weight)
-    # A class without a training sample has probability 0.
-    scores = np.zeros((len(held_out), len(labels)))
-    scores[:, model.classes_] = model.predict_proba(unknown)
-    return scores
+        model.fit(known, codes, sample_weight=weight)
+    return np.asarray(model.predict_proba(unknown), np.float64)
+
+
+def _predict_by_softmax(
+    known: NDArray[np.float64], codes: NDArray[Any], weight: NDArray[Any] | None, unknown: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return what scikit-learn's LogisticRegression() predicts, without its import, which takes longer than the fit.
+
+    The cross-entropy of all samples and half the squared coefficients, without the intercepts, are minimised by L-BFGS.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import log_softmax, softmax
+
+    size, features, classes = len(known), known.shape[1], int(codes.max()) + 1
+    # Of two classes scikit-learn has one vector of coefficients, which is the difference of the two here.
+    strength = 2.0 if classes == 2 else 1.0
+    weights = np.ones(size) if weight is None else np.asarray(weight, np.float64)
+    rows = np.arange(size)
+
+    def compute_loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        matrix = flat.reshape(features + 1, classes)
+        logs = log_softmax(known @ matrix[:-1] + matrix[-1], axis=1)
+        error = np.exp(logs)
+        error[rows, codes] -= 1
+        error *= weights[:, np.newaxis]
+        gradient = np.vstack([known.T @ error + strength * matrix[:-1], error.sum(axis=0)])
+        loss = -(weights @ logs[rows, codes]) + strength / 2 * np.square(matrix[:-1]).sum()
+        # Divided by the weights, as scikit-learn's tolerance means the loss of a sample.
+        return loss / weights.sum(), gradient.ravel() / weights.sum()
+
+    options = {"maxiter": _ITERATIONS, "gtol": _TOLERANCE, "maxls": 50}
+    start = np.zeros((features + 1) * classes)
+    best = minimize(compute_loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(-1, classes)
+    probabilities: NDArray[np.float64] = softmax(unknown @ best[:-1] + best[-1], axis=1)
+    return probabilities
 
 
 def _predict_by_ridge(

@@ -99,7 +99,7 @@ def evaluate_bundle(
 
     Raises:
         UserError: Bundle or dataset is missing or damaged, they do not fit together, or the metric is not defined.
-        MissingExtraError: MindSpore or scikit-learn is not installed.
+        MissingExtraError: MindSpore is not installed.
     """
     dataset = Dataset.open(dataset_dir)
     get_metric(metric, dataset.task)

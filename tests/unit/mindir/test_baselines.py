@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from kfp_mindspore.data import Samples, load_dataset, read_samples
 from kfp_mindspore.evaluation import compute_metrics
@@ -63,14 +63,34 @@ def test_ridge_regression_is_that_of_scikit_learn(columns: tuple[int, ...], is_w
     np.testing.assert_allclose(found.values.ravel(), model.predict(scaled[40:]).ravel(), rtol=1e-8)
 
 
-def test_regression_does_not_import_scikit_learn() -> None:
-    program = """import sys, numpy as np
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_logistic_regression_is_that_of_scikit_learn(classes: int, is_weighted: bool) -> None:
+    random = np.random.default_rng(0)
+    features = random.normal(size=(200, 5))
+    target = (features @ random.normal(size=(5, classes)) + random.normal(size=(200, classes))).argmax(1)
+    weight = random.uniform(0.5, 2, 150) if is_weighted else None
+    inputs = {"x": features[:150]}
+    train = Samples(inputs, target[:150], weight, {}, inputs)
+    labels = tuple("abcde"[: classes + 1])
+    found = compute_baselines("classification", train, make_samples(target[150:], x=features[150:]), labels=labels)
+    scaled = (features - features[:150].mean(0)) / features[:150].std(0)
+    model = LogisticRegression().fit(scaled[:150], target[:150], sample_weight=weight)
+    probabilities = found["logistic regression"].probabilities
+    assert probabilities is not None
+    np.testing.assert_allclose(probabilities[:, :classes], model.predict_proba(scaled[150:]), atol=0.01)
+    assert not probabilities[:, classes].any()
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_linear_models_do_not_import_scikit_learn(task: str) -> None:
+    program = f"""import sys, numpy as np
 from kfp_mindspore.data import Samples
 from kfp_mindspore.mindir.baselines import compute_baselines
 x = np.arange(20.0).reshape(10, 2)
-samples = Samples({"x": x}, x[:, 0], None, {}, {"x": x})
-assert list(compute_baselines("regression", samples, samples)) == ["mean", "ridge regression"]
-assert "sklearn" not in sys.modules"""
+samples = Samples({{"x": x}}, np.arange(10) % 2, None, {{}}, {{"x": x}})
+assert len(compute_baselines("{task}", samples, samples, labels=("a", "b"))) == 2
+assert "sklearn" not in sys.modules and "pandas" not in sys.modules"""
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
