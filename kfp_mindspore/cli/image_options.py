@@ -231,7 +231,7 @@ def _check_cluster_values(options: BuilderOptions) -> None:
     """
     from kfp_mindspore.images.reference import parse_reference
     from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
-    from kfp_mindspore.operator.quantities import parse_quantity
+    from kfp_mindspore.kube.quantities import parse_quantity
 
     errors = list_namespace_errors("--namespace", *filter(None, [options.namespace]))
     errors += list_name_errors("--push-secret", *filter(None, [options.push_secret]))

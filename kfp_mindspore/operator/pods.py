@@ -10,12 +10,13 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore.kube.quantities import max_resources, sum_resources
+from kfp_mindspore.msjob.devices import drop_extended_resources
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.quantities import max_resources, sum_resources
 from kfp_mindspore.operator.security import restrict_pod
 from kfp_mindspore.settings import PROGRESS_VARIABLE
 
@@ -69,7 +70,7 @@ def build_pod(
             # The pod's status then has a failure's last lines.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
         if uses_worker_template(job, member):
-            _drop_devices(container)
+            drop_extended_resources(container)
     if options.pod_security == "restricted":
         restrict_pod(spec)
     return {
@@ -180,7 +181,7 @@ def get_requests(job: MSJob, member: Member) -> dict[str, str]:
         containers = copy.deepcopy(pod.get(key) or [])
         for container in containers:
             if uses_worker_template(job, member):
-                _drop_devices(container)
+                drop_extended_resources(container)
         resources = [container.get("resources") or {} for container in containers]
         totals.append([{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in resources])
     # Init containers run one after the other, before the others.
@@ -230,13 +231,3 @@ def _add_to_pod_group(
         annotations[VOLCANO_TASK] = member.replica_type.lower()
     else:
         labels[SCHEDULER_PLUGINS_GROUP] = job.name
-
-
-def _drop_devices(container: dict[str, Any]) -> None:
-    """Remove devices such as `huawei.com/Ascend910` from a scheduler created from the workers' template."""
-    resources = dict(container.get("resources") or {})
-    for key in ("limits", "requests"):
-        if key in resources:
-            resources[key] = {name: amount for name, amount in (resources[key] or {}).items() if "/" not in name}
-    if resources:
-        container["resources"] = resources

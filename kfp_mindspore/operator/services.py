@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
+from kfp_mindspore.kube.quantities import sum_resources
 from kfp_mindspore.msjob.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
 from kfp_mindspore.msjob.spec import SchedulingPolicy
@@ -15,7 +16,6 @@ from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import EndpointSliceView, PodGroupView, PodView
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 from kfp_mindspore.operator.pods import get_requests, make_owner_reference
-from kfp_mindspore.operator.quantities import sum_resources
 
 
 def get_service_name(job_name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from kfp_mindspore.msjob.devices import read_devices
 from kfp_mindspore.msjob.kinds.common import (
     Fields,
     JobKind,
@@ -110,12 +111,13 @@ def _build_replica(job: JobManifest, kind: str, notes: Notes) -> Manifest:
     container["ports"] = [*ports, {"name": _PORT, "containerPort": get_scheduler_port(job)}]
     if kind == WORKER:
         path = get_container_path(_SPECS, WORKER)
-        if not count_devices(container):
+        # A slice by npu-core alone is a device too.
+        if not read_devices(container, path).names:
             notes.change(f"{path}.resources", f"{_DEVICE}: 1 is added", "an AscendJob trains on NPUs")
             resources = container.setdefault("resources", {})
             for key in ("limits", "requests"):
                 resources[key] = {**(resources.get(key) or {}), _DEVICE: 1}
-        cards = count_devices(container)
+        cards = max(1, count_devices(container, path, notes))
         table = f"{_TABLE_DIRECTORY}/hccl.json"
         variables = {_LOCAL_COUNT: str(cards), WORKER_COUNT_VARIABLE: str(cards * job.workers), _TABLE_VARIABLE: table}
         set_variables(container, variables, path, notes)

@@ -10,6 +10,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
+from kfp_mindspore.msjob.devices import drop_extended_resources, read_devices
 from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.topology import ROLES, VARIABLES, get_scheduler_port
@@ -24,7 +25,6 @@ from kfp_mindspore.settings import (
 Manifest = dict[str, Any]
 _ENTRYPOINT = ["-m", "kfp_mindspore.podside.launchers", "--"]
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
-_DEVICES = ("nvidia.com/", "amd.com/", "huawei.com/")
 _SPECS = "spec.msReplicaSpecs"
 _METADATA = ("name", "namespace", "labels", "annotations")
 # Written by the API server and its clients.
@@ -152,7 +152,7 @@ def copy_template(job: JobManifest, replica_type: str) -> Manifest:
     own = job.ms_replica_specs.get(replica_type)
     template = copy.deepcopy((own or job.ms_replica_specs[WORKER]).template)
     if own is None:
-        remove_devices(get_container(template))
+        drop_extended_resources(get_container(template))
     return template
 
 
@@ -162,19 +162,17 @@ def get_container(template: Manifest, name: str = CONTAINER_NAME) -> Manifest:
     return next((item for item in containers if item.get("name") == name), containers[0])
 
 
-def count_devices(container: Mapping[str, Any]) -> int:
-    """Return how many GPUs or NPUs a container requests."""
-    resources = container.get("resources") or {}
-    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return sum(int(amount) for name, amount in amounts.items() if name.startswith(_DEVICES))
+def count_devices(container: Mapping[str, Any], path: str, notes: Notes) -> int:
+    """Return how many GPUs or NPUs a container requests; a name that is not known is recorded and counts as 0.
 
-
-def remove_devices(container: Manifest) -> None:
-    """Remove GPU and NPU requests: a scheduler or launcher computes nothing."""
-    resources = container.get("resources") or {}
-    for key in ("requests", "limits"):
-        if key in resources:
-            resources[key] = {name: value for name, value in resources[key].items() if not name.startswith(_DEVICES)}
+    Raises:
+        ValidationError: A device's amount is not a whole number.
+    """
+    request = read_devices(container, path)
+    for name in request.unknown:
+        reason = "it is no device or share of one that MSJob knows; set the number of processes yourself"
+        notes.change(f"{path}.resources", f"{name} is counted as no device", reason)
+    return request.count
 
 
 def get_container_path(specs: str, replica_type: str) -> str:

@@ -81,7 +81,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         notes.change(
             f"{path}.envFrom", "not passed to the ranks", "mpirun passes on the variables that it knows by name"
         )
-    slots = max(1, count_devices(container))
+    slots = max(1, count_devices(container, path, notes))
     if slots > 1:
         ranks = f"{job.workers} workers are {job.workers * slots} ranks"
         notes.change(f"{_SPECS}.{WORKER}.replicas", ranks, "mpirun starts one for each device")
@@ -163,7 +163,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
         container["workingDir"] = settings.directory
     slots = int(spec.take("slotsPerWorker", 1))
     ranks = int(settings.ranks or slots * workers)
-    if slots != max(1, count_devices(container)):
+    if slots != max(1, count_devices(container, path, notes)):
         notes.change("spec.slotsPerWorker", f"{slots} dropped", "a worker is one process; raise replicas for more")
     if ranks != workers:
         change = f"{ranks} ranks are {workers} processes"

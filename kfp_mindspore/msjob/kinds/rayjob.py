@@ -10,6 +10,7 @@ import copy
 import shlex
 from typing import Any
 
+from kfp_mindspore.msjob.devices import drop_extended_resources
 from kfp_mindspore.msjob.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,
@@ -25,7 +26,6 @@ from kfp_mindspore.msjob.kinds.common import (
     note_dropped,
     note_scheduler,
     refuse_parameter_servers,
-    remove_devices,
     set_pod_restart_policy,
 )
 from kfp_mindspore.msjob.names import WORKER
@@ -56,7 +56,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         notes.errors.append(f"{path}.command: must be a Python command such as [python, train.py], got {command}")
         return []
     head = copy.deepcopy(template)
-    remove_devices(get_container(head))
+    drop_extended_resources(get_container(head))
     workers, lowest = get_requested_workers(job), get_minimum_workers(job)
     restarts = convert_restart_policy(job, _NAME, notes)
     numbers = [f"--workers={workers}", f"--min-workers={lowest}", f"--max-failures={restarts}"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+from kfp_mindspore.kube.quantities import parse_quantity
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.spec import ElasticPolicy
-from kfp_mindspore.operator.quantities import parse_quantity
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.node_jobs import SCRIPT, NodeJob, NodeJobs
 

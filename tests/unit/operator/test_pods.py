@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_mindspore.kube.quantities import format_quantity, max_resources, parse_quantity, sum_resources
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.pods import build_pod, list_members, merge_env
-from kfp_mindspore.operator.quantities import format_quantity, max_resources, parse_quantity, sum_resources
 from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, get_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 from tests.support.simulated_cluster import Cluster, make_job

@@ -1,0 +1,106 @@
+"""The resource names of GPUs and NPUs: which of them are devices, and which are shares of one.
+
+A device plugin advertises each device under one name, and a plugin that slices devices requests memory and cores of a
+slice beside it. Only the former are counted: a process trains on each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.quantities import parse_quantity
+
+PREFIXES = ("amd.com/", "huawei.com/", "nvidia.com/")
+
+
+@dataclass(frozen=True)
+class DeviceResource:
+    """Resource names of one meaning.
+
+    Args:
+        names: Regular expression of whole names.
+        is_device: Whether an amount of 1 is a device, or a slice, which a process of its own uses.
+        plugin: The device plugins that define them.
+    """
+
+    names: str
+    is_device: bool
+    plugin: str
+
+
+RESOURCES = (
+    DeviceResource(r"huawei\.com/Ascend\d\w*(-\d)?-memory", False, "HAMi, Volcano: memory of a vNPU, MiB"),
+    DeviceResource(r"huawei\.com/Ascend\d\w*(-\d)?-core", False, "HAMi, Volcano: AI cores of a vNPU, per cent"),
+    DeviceResource(r"huawei\.com/npu-core", False, "MindCluster: AI cores of a dynamic vNPU"),
+    # Slices: Ascend310P-2c, Ascend910-12c.3cpu.32g, Ascend310P-4c.4cpu.dvpp, Ascend910-vir08, Ascend310P-IPro.
+    DeviceResource(r"huawei\.com/Ascend\d\w*(-[\w.]+)?", True, "Ascend device plugin, MindCluster, HAMi, Volcano"),
+    DeviceResource(r"huawei\.com/npu", True, "MindCluster"),
+    DeviceResource(r"nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority)", False, "HAMi: shares of a vGPU"),
+    DeviceResource(r"nvidia\.com/(gpu|pgpu|vgpu)(\.shared)?", True, "NVIDIA device plugin"),
+    DeviceResource(r"nvidia\.com/mig-[\w.+]+", True, "NVIDIA device plugin: MIG profiles, such as mig-1g.10gb"),
+    DeviceResource(r"amd\.com/gpu", True, "AMD device plugin"),
+    DeviceResource(r"amd\.com/[csdqt]px_nps\d", True, "AMD device plugin: partitions"),
+)
+
+
+@dataclass(frozen=True)
+class DeviceRequest:
+    """GPUs and NPUs that a container requests.
+
+    Attributes:
+        count: Devices and slices.
+        names: Known resources, with shares.
+        unknown: Resources with the prefix of a vendor and no known name, which count as 0.
+    """
+
+    count: int = 0
+    names: tuple[str, ...] = field(default=())
+    unknown: tuple[str, ...] = field(default=())
+
+
+def read_devices(container: Mapping[str, Any], path: str) -> DeviceRequest:
+    """Return the devices in a container's resources.
+
+    Args:
+        container: A container with ResourceRequirements; an amount is a Kubernetes quantity.
+        path: Its path, for messages.
+
+    Raises:
+        ValidationError: A device's amount is not a whole number.
+    """
+    resources = container.get("resources") or {}
+    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    count, names, unknown = 0, [], []
+    for name, amount in amounts.items():
+        found = next((item for item in RESOURCES if re.fullmatch(item.names, name)), None)
+        if found is not None:
+            names.append(name)
+            count += _read_count(name, amount, path) if found.is_device else 0
+        elif name.startswith(PREFIXES):
+            unknown.append(name)
+    return DeviceRequest(count, tuple(names), tuple(unknown))
+
+
+def drop_extended_resources(container: dict[str, Any]) -> None:
+    """Remove devices and their shares, as all resources with a vendor's name: a scheduler or launcher computes nothing.
+
+    Args:
+        container: Container that gets resources of its own, so that the template it was made from keeps its devices.
+    """
+    resources = dict(container.get("resources") or {})
+    for key in ("limits", "requests"):
+        if key in resources:
+            resources[key] = {name: amount for name, amount in (resources[key] or {}).items() if "/" not in name}
+    if resources:
+        container["resources"] = resources
+
+
+def _read_count(name: str, amount: Any, path: str) -> int:
+    number = parse_quantity(amount)
+    if number is None or number.denominator != 1 or number < 0:
+        raise ValidationError([f"{path}.resources[{name}]: must be a whole number of devices, got {amount!r}"])
+    return number.numerator

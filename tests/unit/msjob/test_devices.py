@@ -1,0 +1,98 @@
+"""Resource names of device plugins: devices, slices and the shares that are no devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob import build_msjob
+from kfp_mindspore.msjob.convert import export_job
+from kfp_mindspore.msjob.devices import DeviceRequest, drop_extended_resources, read_devices
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({"huawei.com/Ascend910": 8}, 8),
+        ({"huawei.com/Ascend310": "1"}, 1),
+        ({"huawei.com/Ascend310P": "2"}, 2),
+        ({"huawei.com/Ascend910A2": 4}, 4),
+        ({"huawei.com/Ascend310P-2c": 1}, 1),
+        ({"huawei.com/Ascend910-12c.3cpu.32g": 1}, 1),
+        ({"huawei.com/Ascend310P-4c.4cpu.dvpp": 1}, 1),
+        ({"huawei.com/Ascend910-vir08": 1}, 1),
+        ({"huawei.com/npu-core": "8"}, 0),
+        ({"huawei.com/Ascend910B3": 1, "huawei.com/Ascend910B3-memory": "28672", "huawei.com/Ascend910B3-core": 50}, 1),
+        ({"huawei.com/Ascend910B4-1": 1, "huawei.com/Ascend910B4-1-memory": "28Gi"}, 1),
+        ({"nvidia.com/gpu": "2"}, 2),
+        ({"nvidia.com/gpu.shared": "1"}, 1),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}, 1),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50, "nvidia.com/priority": 1}, 1),
+        ({"nvidia.com/mig-1g.10gb": 2}, 2),
+        ({"nvidia.com/mig-1g.5gb+me": 1}, 1),
+        ({"amd.com/gpu": "8"}, 8),
+        ({"amd.com/cpx_nps4": "4"}, 4),
+        ({"nvidia.com/gpu": "1k"}, 1000),
+        ({"cpu": "4", "memory": "8Gi", "rdma/hca": 1, "hugepages-2Mi": "1Gi"}, 0),
+    ],
+)
+def test_devices_are_counted_and_shares_are_not(limits: dict[str, Any], count: int) -> None:
+    found = read_devices({"resources": {"requests": dict(limits), "limits": limits}}, "container")
+    assert (found.count, found.unknown) == (count, ())
+    assert set(found.names) == {name for name in limits if name.startswith(("huawei", "nvidia", "amd"))}
+
+
+def test_container_without_resources_has_no_devices() -> None:
+    assert read_devices({}, "container") == read_devices({"resources": {"limits": None}}, "c") == DeviceRequest()
+
+
+def test_unknown_names_of_a_vendor_are_returned() -> None:
+    found = read_devices(
+        {"resources": {"limits": {"nvidia.com/gpu-time": "57446", "huawei.com/other": 1}}}, "container"
+    )
+    assert found == DeviceRequest(0, (), ("nvidia.com/gpu-time", "huawei.com/other"))
+
+
+@pytest.mark.parametrize("amount", ["0.5", "500m", "one", -1, None, ""])
+def test_part_of_a_device_is_refused(amount: Any) -> None:
+    with pytest.raises(ValidationError, match=r"job\.resources\[nvidia.com/gpu\]: must be a whole number of devices"):
+        read_devices({"resources": {"limits": {"nvidia.com/gpu": amount}}}, "job")
+
+
+def test_dropped_devices_stay_in_template() -> None:
+    resources = {"limits": {"cpu": 2, "huawei.com/Ascend910B3": 1, "huawei.com/Ascend910B3-memory": 28672}}
+    container = {"resources": resources}
+    copied = dict(container)
+    drop_extended_resources(copied)
+    assert copied == {"resources": {"limits": {"cpu": 2}}}
+    assert container == {"resources": resources}
+
+
+SLICE = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "28672", "huawei.com/Ascend910B3-core": "50"}
+
+
+def test_two_workers_on_slices_are_two_ranks() -> None:
+    job = build_msjob("slices", command=["python", "train.py"], image="a", workers=2, resources=SLICE)
+    (manifest,) = job.to("AscendJob")
+    container = manifest["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert {"name": "MS_WORKER_NUM", "value": "2"} in container["env"]
+    assert container["resources"]["limits"] == SLICE
+    scheduler = manifest["spec"]["replicaSpecs"]["Scheduler"]["template"]["spec"]["containers"][0]
+    assert "huawei.com" not in str(scheduler["resources"])
+
+
+def test_slice_by_cores_alone_gets_no_second_device() -> None:
+    job = build_msjob("cores", command=["python", "a.py"], image="a", workers=1, resources={"huawei.com/npu-core": 8})
+    (manifest,) = job.to("AscendJob")
+    container = manifest["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"] == {"huawei.com/npu-core": "8"}
+
+
+def test_unknown_device_is_named_by_conversion() -> None:
+    resources = {"nvidia.com/gpumem": "3031", "nvidia.com/gpu": 1, "nvidia.com/gpu-time": 7}
+    job = build_msjob("gpu", command=["python", "train.py"], image="a", workers=2, resources=resources)
+    exported = export_job(job, "MPIJob")
+    assert exported.manifests[-1]["spec"]["slotsPerWorker"] == 1
+    assert any("nvidia.com/gpu-time is counted as no device" in str(change) for change in exported.changes)
