@@ -77,6 +77,16 @@ SCHEDULER_PORT_VARIABLE = "MS_SCHED_PORT"
 LAUNCHER_SCHEDULER_PORT = 8118
 WORKER_COUNT_VARIABLE = "MS_WORKER_NUM"
 NODE_ID_VARIABLE = "MS_NODE_ID"
+# World size: MindSpore's own variable; Open MPI; MPICH, Intel MPI; Kubeflow Trainer's torch and jax policies; the
+# PyTorch convention.
+SIZE_VARIABLES = (
+    *(WORKER_COUNT_VARIABLE, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PET_NNODES", "JAX_NUM_PROCESSES", "WORLD_SIZE"),
+)
+# Rank: the same, and Volcano's env plugin and indexed Jobs, which announce no size.
+RANK_VARIABLES = (
+    *(NODE_ID_VARIABLE, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PET_NODE_RANK", "JAX_PROCESS_ID", "RANK"),
+    *("VC_TASK_INDEX", "JOB_COMPLETION_INDEX"),
+)
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 # Timeout for every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
 # MindSpore's own default is 30.

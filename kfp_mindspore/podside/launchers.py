@@ -20,26 +20,22 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import (
     LAUNCHER_SCHEDULER_PORT,
     NODE_ID_VARIABLE,
+    RANK_VARIABLES,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
     SCHEDULER_ROLE,
+    SIZE_VARIABLES,
     TOPOLOGY_DEFAULTS,
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
 
-# Open MPI; MPICH and Intel MPI (Hydra); Kubeflow Trainer's torch policy; the PyTorch convention; Volcano's env plugin;
-# indexed Jobs.
-_RANKS = (
-    *(NODE_ID_VARIABLE, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PET_NODE_RANK", "RANK", "VC_TASK_INDEX"),
-    "JOB_COMPLETION_INDEX",
-)
-_SIZES = (WORKER_COUNT_VARIABLE, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PET_NNODES", "WORLD_SIZE")
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
 _LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
-_HOSTS = (SCHEDULER_HOST_VARIABLE, "PET_MASTER_ADDR", "MASTER_ADDR")
+_HOSTS = (SCHEDULER_HOST_VARIABLE, "PET_MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "MASTER_ADDR")
 _PORTS = (SCHEDULER_PORT_VARIABLE, "PET_MASTER_PORT", "MASTER_PORT")
+_HOST_PORT = "port of JAX_COORDINATOR_ADDRESS"
 _LOOPBACK = "127.0.0.1"
 # A headless Service's record appears when its pod has an address.
 _RESOLVE_SECONDS = 300.0
@@ -75,17 +71,19 @@ def read_rendezvous(environ: Mapping[str, str]) -> Rendezvous:
         UserError: Rank, world size or the scheduler's host is missing, or no number.
     """
     role = environ.get(ROLE_VARIABLE, "")
-    size = _require(environ, _SIZES, "world size")
-    rank = _read(environ, _RANKS) if role in ("", WORKER_ROLE) else -1
+    size = _require(environ, SIZE_VARIABLES, "world size")
+    rank = _read(environ, RANK_VARIABLES) if role in ("", WORKER_ROLE) else -1
     if rank is None and size > 1:
-        rank = _require(environ, _RANKS, "rank")
+        rank = _require(environ, RANK_VARIABLES, "rank")
     host = next((environ[name] for name in _HOSTS if environ.get(name)), "")
     if not host and size > 1 and _read(environ, _LOCAL_SIZES) != size:
         raise UserError(
             f"the {size} ranks are on several machines, and {SCHEDULER_HOST_VARIABLE} is not set",
             hint=f"Set it to the host of rank 0 for all ranks, such as: mpirun -x {SCHEDULER_HOST_VARIABLE}=HOST",
         )
-    port = _read(environ, _PORTS)
+    # JAX's coordinator address has the port too.
+    host, _, host_port = host.partition(":")
+    port = _read({**environ, _HOST_PORT: host_port}, (*_PORTS, _HOST_PORT))
     return Rendezvous(
         role, rank or 0, size, host, LAUNCHER_SCHEDULER_PORT if port is None else port, _read(environ, _LOCAL_RANKS)
     )

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from kfp_mindspore.settings import (
     SCHEDULER_PORT_VARIABLE,
     SCHEDULER_ROLE,
     SERVER_COUNT_VARIABLE,
+    SIZE_VARIABLES,
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
@@ -89,11 +90,12 @@ def init_distributed() -> WorkerInfo:
         Rank and world size; rank 0 of 1 without MS_ROLE.
 
     Raises:
-        UserError: The role is unknown, a variable that it needs is missing or no number, or KFP_MINDSPORE_HANG_SECONDS
-            is wrong.
+        UserError: The role is unknown, a variable that it needs is missing or no number, KFP_MINDSPORE_HANG_SECONDS
+            is wrong, or another launcher's variables announce several processes and MS_ROLE is not set.
     """
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
+        _refuse_lone_process(os.environ)
         bind_to_cores()
         return WorkerInfo(requested=_read_number(REQUESTED_WORKERS_VARIABLE, "1"))
     if role == PARAMETER_SERVER_ROLE or _read_number(SERVER_COUNT_VARIABLE, "0"):
@@ -119,6 +121,18 @@ def init_distributed() -> WorkerInfo:
         raise SystemExit(0)
     size = communication.get_group_size()
     return WorkerInfo(rank=communication.get_rank(), size=size, requested=max(requested, size))
+
+
+def _refuse_lone_process(environ: Mapping[str, str]) -> None:
+    """Raise a UserError where a launcher announces several processes: each would train alone and write the output."""
+    announced = {name: environ[name] for name in SIZE_VARIABLES if environ.get(name, "1") not in ("", "1")}
+    if announced:
+        found = ", ".join(f"{name}={value}" for name, value in announced.items())
+        raise UserError(
+            f"{found} announces several processes, but {ROLE_VARIABLE} is not set: each of them would train alone",
+            hint="Start the script with the entry point that sets MindSpore's variables from the launcher's: "
+            "python -m kfp_mindspore.podside.launchers -- python train.py",
+        )
 
 
 def bind_to_cores() -> None:

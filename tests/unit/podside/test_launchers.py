@@ -44,6 +44,10 @@ CASES: list[tuple[dict[str, str], Rendezvous]] = [
         Rendezvous("", 1, 2, "job-node-0-0.job", 29400),
     ),
     (
+        {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "job-node-0-0.job:6666"},
+        Rendezvous("", 1, 2, "job-node-0-0.job", 6666),
+    ),
+    (
         {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "master", "MASTER_PORT": "23456"},
         Rendezvous("", 2, 3, "master", 23456),
     ),

@@ -14,7 +14,7 @@ import pytest
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
-from kfp_mindspore.settings import HANG_EXIT_CODE
+from kfp_mindspore.settings import HANG_EXIT_CODE, SIZE_VARIABLES
 from kfp_mindspore.training.distributed import WorkerInfo, compute_straggler, init_distributed
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses, start_gang
 
@@ -112,8 +112,40 @@ def test_error_names_wrong_variable(environment: dict[str, str], message: str, m
         init_distributed()
 
 
+LAUNCHERS = {
+    "msrun": {"MS_WORKER_NUM": "2", "MS_NODE_ID": "1"},
+    "Open MPI": {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+    "MPICH": {"PMI_SIZE": "2", "PMI_RANK": "0"},
+    "Trainer, torch": {"PET_NNODES": "2", "PET_NODE_RANK": "1"},
+    "torchrun, elastic": {"PET_NNODES": "1:4", "PET_NODE_RANK": "0"},
+    "Trainer, jax": {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0", "JOB_COMPLETION_INDEX": "0"},
+    "PyTorch convention, Ray": {"WORLD_SIZE": "2", "RANK": "1"},
+    "indexed Job": {"MS_WORKER_NUM": "2", "JOB_COMPLETION_INDEX": "1"},
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_process_does_not_train_alone_where_several_are_announced(
+    launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear_launchers(monkeypatch)
+    for name, value in LAUNCHERS[launcher].items():
+        monkeypatch.setenv(name, value)
+    size = next(iter(LAUNCHERS[launcher].items()))
+    with pytest.raises(UserError, match="{}={} announces several processes, but MS_ROLE is not set".format(*size)):
+        init_distributed()
+    monkeypatch.setenv(size[0], "1")
+    assert init_distributed() == WorkerInfo(rank=0, size=1)
+
+
+def clear_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MS_ROLE", *SIZE_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    init_distributed.cache_clear()
+
+
 def test_process_without_role_is_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MS_ROLE", raising=False)
+    clear_launchers(monkeypatch)
     init_distributed.cache_clear()
     assert init_distributed() == WorkerInfo(rank=0, size=1)
     # The last worker of an elastic job.
