@@ -11,6 +11,8 @@ from kfp_mindspore.errors import UserError
 SOURCES_FOLDER = "sources"
 REQUIREMENTS_FILE = "requirements.txt"
 CONTAINERFILE_FILE = "Containerfile"
+# Base images set them too, such as CANN's and CUDA's: an image adds to the base's value instead of replacing it.
+SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 def generate_containerfile(
@@ -25,11 +27,11 @@ def generate_containerfile(
         requirements: Whether the build context has a `requirements.txt`.
         workdir: The sources' folder.
         user: `uid:gid` for the command; empty keeps the base image's.
-        env: Environment variables.
+        env: Environment variables; search paths precede the base image's.
         command: The image's command; empty keeps the base image's.
     """
     lines = [f"FROM {base}"]
-    lines += [f"ENV {key}={_quote(value)}" for key, value in sorted(env.items())]
+    lines += [f"ENV {key}={_quote(value, _refer_to_base(key))}" for key, value in sorted(env.items())]
     if requirements:
         lines += [
             "USER 0:0",
@@ -61,6 +63,11 @@ def check_containerfile(text: str) -> None:
     raise UserError("Containerfile: has no FROM")
 
 
-def _quote(value: str) -> str:
+def _quote(value: str, suffix: str) -> str:
     # The build expands $.
-    return json.dumps(value, ensure_ascii=False).replace("$", "\\$")
+    quoted = json.dumps(value, ensure_ascii=False).replace("$", "\\$")
+    return f'{quoted[:-1]}{suffix}"'
+
+
+def _refer_to_base(variable: str) -> str:
+    return f"${{{variable}:+:${{{variable}}}}}" if variable in SEARCH_PATHS else ""

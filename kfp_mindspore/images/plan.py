@@ -77,7 +77,7 @@ class ImageOptions:
         containerfile: Containerfile text that replaces the generated one; empty generates it.
         workdir: The sources' absolute folder, and the command's working directory.
         user: `uid:gid` for the command; empty keeps the base image's.
-        env: Environment variables.
+        env: Environment variables; PATH, LD_LIBRARY_PATH and PYTHONPATH precede the base image's values.
         command: The image's command; default: the sources' command, else the base image's.
         labels: Labels, in addition to the labels on every image.
         created: Creation time in seconds since 1970; default: `$SOURCE_DATE_EPOCH`, else 0.

@@ -150,9 +150,11 @@ def write_runtime_containerfile(
         "",
         f"FROM {base}",
         f"COPY --from=build {_VENV} {_VENV}",
-        # For a read-only root: byte code is compiled already, and HOME is writable.
-        f"ENV PATH={_VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        f" LD_LIBRARY_PATH={_VENV}/lib PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp",
+        # For a read-only root: byte code is compiled already, and HOME is writable. The base's library path comes
+        # first: MindSpore's plugins load CANN's or CUDA's libraries from it.
+        f"ENV PATH={_VENV}/bin${{PATH:+:${{PATH}}}}"
+        f" LD_LIBRARY_PATH=${{LD_LIBRARY_PATH:+${{LD_LIBRARY_PATH}}:}}{_VENV}/lib"
+        " PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp",
         "WORKDIR /tmp",
         "USER 1000:1000",
         'CMD ["python3"]',

@@ -66,6 +66,16 @@ def test_generated_containerfile_builds_and_skopeo_reads_image(environment, back
     assert environment.run(result.reference) == "read\n"
 
 
+def test_search_paths_precede_those_of_base(environment, backend) -> None:
+    builder = environment.make_builder()
+    lines = [f"FROM {environment.base}", "ENV PATH=/cann/bin:/bin LD_LIBRARY_PATH=/cann/lib PYTHONPATH=/cann/python"]
+    base, _ = environment.build(builder, f"cann/{backend}", containerfile="\n".join(lines) + "\n")
+    env = {"PATH": "/app/bin", "LD_LIBRARY_PATH": "/app/lib"}
+    result, _ = environment.build(builder, f"paths/{backend}", "env", base=base.reference, env=env)
+    printed = set(environment.run(result.reference).splitlines())
+    assert {"PATH=/app/bin:/cann/bin:/bin", "LD_LIBRARY_PATH=/app/lib:/cann/lib", "PYTHONPATH=/cann/python"} <= printed
+
+
 def test_failing_step_is_named_with_its_last_lines_and_nothing_is_pushed(environment, backend) -> None:
     builder = environment.make_builder()
     containerfile = f"FROM {environment.base}\nRUN echo about to fail && false\n"

@@ -30,7 +30,8 @@ except OSError:
     writes = False
 with open(importlib.util.cache_from_source(kfp_mindspore.__file__), "rb") as file:
     flags = struct.unpack("<I", file.read(8)[4:])[0]
-print(json.dumps({"uid": os.getuid(), "writes": writes, "flags": flags, "version": kfp_mindspore.__version__}))
+print(json.dumps({"uid": os.getuid(), "writes": writes, "flags": flags, "version": kfp_mindspore.__version__,
+                  "paths": [os.environ["PATH"], os.environ["LD_LIBRARY_PATH"]]}))
 """
 
 
@@ -52,7 +53,7 @@ def python_base(environment, tmp_path_factory) -> str:
         for _ in client.load_image(file):
             pass
     folder = tmp_path_factory.mktemp("base")
-    lines = [f"FROM {name}"]
+    lines = [f"FROM {name}", "ENV PATH=/cann/bin:/usr/bin:/bin LD_LIBRARY_PATH=/cann/lib"]
     if AUTHORITIES.is_file():
         shutil.copy(AUTHORITIES, folder / "authorities.crt")
         (folder / "pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
@@ -99,6 +100,7 @@ def test_runtime_image_runs_unprivileged_with_read_only_root(environment, buildx
     seen = json.loads(printed.splitlines()[-1])
     # Flag 1 alone: byte code by hash, whose source is never checked.
     assert (seen["uid"], seen["writes"], seen["flags"]) == (1000, False, 1)
+    assert seen["paths"] == ["/opt/venv/bin:/cann/bin:/usr/bin:/bin", "/cann/lib:/opt/venv/lib"]
 
     again = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr[-4000:]

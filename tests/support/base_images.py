@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,12 @@ _CONFIG_TYPES = {
 _LAYER_TYPES = {
     OCI_MANIFEST: "application/vnd.oci.image.layer.v1.tar+gzip",
     DOCKER_MANIFEST: "application/vnd.docker.image.rootfs.diff.tar.gzip",
+}
+# What a base image with CANN sets.
+CANN_PATHS = {
+    "PATH": "/usr/local/Ascend/bin:/usr/bin:/bin",
+    "LD_LIBRARY_PATH": "/usr/local/Ascend/lib64",
+    "PYTHONPATH": "/usr/local/Ascend/python",
 }
 LAYERS: tuple[Mapping[str, bytes], ...] = ({"etc/os-release": b"ID=test\n"}, {"opt/tool/data": bytes(range(256)) * 64})
 
@@ -121,3 +128,13 @@ def _pack(files: Mapping[str, bytes]) -> bytes:
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return file.getvalue()
+
+
+def evaluate_env(containerfile: str, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a Containerfile's last stage over a base image's: ENV expands as a shell does."""
+    stage = containerfile.replace("\\\n", " ").rpartition("\nFROM ")[2]
+    assignments = " ".join(line.removeprefix("ENV ") for line in stage.splitlines() if line.startswith("ENV "))
+    shown = 'exec /usr/bin/env -i PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PYTHONPATH="$PYTHONPATH" /usr/bin/env'
+    words = ["/bin/sh", "-c", f"{assignments}; {shown}"]
+    printed = subprocess.run(words, env=dict(base), capture_output=True, text=True, check=True).stdout
+    return dict(line.split("=", 1) for line in printed.splitlines())

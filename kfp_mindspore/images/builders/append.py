@@ -7,6 +7,7 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.builders.base import Builder
+from kfp_mindspore.images.containerfile import SEARCH_PATHS
 from kfp_mindspore.images.layer import Layer
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.progress import BuildProgress, OnProgress
@@ -33,6 +34,8 @@ from kfp_mindspore.images.registry.session import Session
 from kfp_mindspore.images.result import BuildResult
 
 _CREATED_BY = "kfp-mindspore: append sources"
+# That of container runtimes and builders for an image without one.
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class AppendBuilder(Builder):
@@ -187,5 +190,11 @@ def _describe(blob: Blob) -> dict[str, Any]:
 
 
 def _merge_env(base: list[str], env: dict[str, str]) -> list[str]:
+    """Return the environment; like a Containerfile, search paths precede the base image's."""
+    before = {"PATH": _DEFAULT_PATH, **{name: value for name, _, value in (pair.partition("=") for pair in base)}}
     kept = [pair for pair in base if pair.partition("=")[0] not in env]
-    return [*kept, *(f"{name}={value}" for name, value in sorted(env.items()))]
+    added = []
+    for name, value in sorted(env.items()):
+        rest = before.get(name, "") if name in SEARCH_PATHS else ""
+        added.append(f"{name}={value}:{rest}" if rest else f"{name}={value}")
+    return [*kept, *added]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, inspect_image
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, inspect_image, make_plan
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.progress import BuildProgress
@@ -76,6 +76,49 @@ def test_skopeo_and_umoci_read_image(
     assert (ran["Cmd"], ran["Env"]) == (["python3", "train.py"], ["PATH=/bin", "A=1"])
     assert {"base": "yes", "team": "y", "org.opencontainers.image.base.name": base}.items() <= ran["Labels"].items()
     assert ran["Labels"]["org.kfp-mindspore.image.sources"] == context.layer("/app").digest
+
+
+@pytest.mark.parametrize(
+    ("base_env", "expected"),
+    [
+        (
+            base_images.CANN_PATHS,
+            {
+                "PATH": "/app/bin:/usr/local/Ascend/bin:/usr/bin:/bin",
+                "LD_LIBRARY_PATH": "/app/lib:/usr/local/Ascend/lib64",
+                "PYTHONPATH": "/usr/local/Ascend/python",
+                "A": "1",
+            },
+        ),
+        (
+            {},
+            {
+                "PATH": "/app/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "LD_LIBRARY_PATH": "/app/lib",
+                "A": "1",
+            },
+        ),
+    ],
+    ids=["cann", "none"],
+)
+def test_search_paths_precede_those_of_base(
+    registry: registries.Registry,
+    config: RegistryConfig,
+    context: BuildContext,
+    base_env: dict[str, str],
+    expected: dict[str, str],
+) -> None:
+    settings = {"Env": [f"{name}={value}" for name, value in base_env.items()]}
+    base = base_images.push_base(registry.host, f"paths{len(base_env)}/base", config=config, settings=settings)
+    env = {"PATH": "/app/bin", "LD_LIBRARY_PATH": "/app/lib", "A": "1"}
+    result = _build(context, f"{registry.host}/paths{len(base_env)}/train", base, config, env=env)
+    found = inspect_image(result.reference, config).env
+    assert dict(pair.split("=", 1) for pair in found) == expected
+    # The Containerfile of the other builders gives the same image.
+    plan = make_plan(context, ImageOptions(base, env=env), AppendBuilder(config))
+    if base_env:
+        built = base_images.evaluate_env(f"\n{plan.containerfile}", base_env)
+        assert built == {name: expected[name] for name in base_images.CANN_PATHS}
 
 
 def test_only_source_layer_is_sent(

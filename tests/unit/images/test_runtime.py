@@ -11,6 +11,7 @@ from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.images import runtime_wheel
 from kfp_mindspore.images.runtime import make_runtime_context, make_runtime_options, write_runtime_containerfile
 from kfp_mindspore.images.runtime_wheel import normalise_wheel, read_constraints, read_wheel
+from tests.support import base_images
 
 ROOT = Path(__file__).parents[3]
 BASE = "registry.test/python@sha256:" + "d" * 64
@@ -121,6 +122,17 @@ def test_options_are_validated(options, message, tmp_path) -> None:
     context = make_runtime_context(tmp_path / NAME)
     with pytest.raises(UserError, match=message):
         make_runtime_options(context, "sha256:" + "d" * 64, **options)
+
+
+def test_base_keeps_its_search_paths() -> None:
+    text = write_runtime_containerfile(BASE, NAME, device="all")
+    assert base_images.evaluate_env(text, base_images.CANN_PATHS) == {
+        "PATH": "/opt/venv/bin:/usr/local/Ascend/bin:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": "/usr/local/Ascend/lib64:/opt/venv/lib",
+        "PYTHONPATH": "/usr/local/Ascend/python",
+    }
+    bare = base_images.evaluate_env(text, {"PATH": "/usr/bin"})
+    assert (bare["PATH"], bare["LD_LIBRARY_PATH"]) == ("/opt/venv/bin:/usr/bin", "/opt/venv/lib")
 
 
 @pytest.mark.parametrize("extras", [(), ("train",), ("kubernetes", "pipelines")])

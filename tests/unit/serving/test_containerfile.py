@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import base_images
+
 ROOT = Path(__file__).parents[3]
 CONTAINERFILE = ROOT / "serving" / "Containerfile"
 IGNORE = ROOT / ".containerignore"
@@ -55,6 +57,18 @@ def test_stage_of_steps_has_environment_and_no_entrypoint() -> None:
     # KFP and MSJobs set the command; PYTHONSAFEPATH would hide `python -m train` in the working directory.
     assert "ENTRYPOINT" not in stage
     assert "PYTHONSAFEPATH" not in stage["ENV"]
+
+
+@pytest.mark.parametrize("stage", ["steps", "server"])
+def test_base_keeps_its_search_paths(stage: str) -> None:
+    text = CONTAINERFILE.read_text()
+    if stage == "steps":
+        text = text.rpartition("\nFROM ")[0]
+    assert base_images.evaluate_env(text, base_images.CANN_PATHS) == {
+        "PATH": "/opt/venv/bin:/usr/local/Ascend/bin:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": "/usr/local/Ascend/lib64:/opt/venv/lib",
+        "PYTHONPATH": "/usr/local/Ascend/python",
+    }
 
 
 def test_last_stage_runs_no_command() -> None:
