@@ -45,7 +45,12 @@ Examples:
 @click.option("--requirements-file", type=_FILE, help="pip requirements, one a line.")
 @click.option("--containerfile", type=_FILE, help="Containerfile that replaces the generated one.")
 @click.option("--command", default="", help="The image's command. [default: that of the sources]")
-@click.option("--env", type=PairType(), multiple=True, help="Variable of the image; PATH, LD_LIBRARY_PATH, PYTHONPATH precede the base's; repeatable.")
+@click.option(
+    "--env",
+    type=PairType(),
+    multiple=True,
+    help="Variable of the image; search paths precede the base's; repeatable.",
+)
 @click.option("--label", "labels", type=PairType(), multiple=True, help="Label of the image; repeatable.")
 @click.option("--workdir", default="/app", show_default=True, help="Folder of the sources in the image.")
 @click.option("--user", default="1000:1000", show_default=True, help="uid:gid of the command.")

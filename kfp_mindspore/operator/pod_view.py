@@ -133,8 +133,10 @@ def _read_termination(ended: ContainerTermination, where: str = "") -> _End:
 def _get_waiting(state: PodState) -> Waiting | None:
     for item in state.all_containers:
         if reason := _RETRIED_WAITS.get(item.waiting_reason):
-            # The message changes with every retry; the image does not.
-            return Waiting(reason, f"{reason}: {item.image}")
+            # A configuration's message is constant and names the missing Secret or key; those of pulls and of the
+            # runtime change with every retry.
+            details = item.waiting_message if reason == CONTAINER_CONFIG else ""
+            return Waiting(reason, f"{reason}: {details or item.image}")
     return None if state.unschedulable is None else _read_unschedulable(state.unschedulable)
 
 

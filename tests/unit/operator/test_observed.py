@@ -136,6 +136,27 @@ def test_unschedulable_pod_waits(message: str, reason: str, expected: str) -> No
     assert view.is_unschedulable
 
 
+@pytest.mark.parametrize(
+    ("reason", "message", "expected"),
+    [
+        (
+            "CreateContainerConfigError",
+            'secret "store" not found',
+            'CreateContainerConfigError: secret "store" not found',
+        ),
+        ("CreateContainerConfigError", "", "CreateContainerConfigError: reg.io/a"),
+        ("ErrImagePull", "failed to pull and unpack: 12:01:02", "ImagePullBackOff: reg.io/a"),
+        ("CreateContainerError", "name is reserved for 3f2a", "CreateContainerError: reg.io/a"),
+    ],
+)
+def test_container_that_cannot_start_waits(reason: str, message: str, expected: str) -> None:
+    waiting = {"reason": reason, "message": message}
+    status = {"name": "mindspore", "image": "reg.io/a", "state": {"waiting": waiting}}
+    view = view_pod(make_pod({"phase": "Pending", "containerStatuses": [status]}, deleting=False))
+    assert view.waiting is not None
+    assert view.waiting.message == expected
+
+
 @pytest.mark.parametrize(("status", "deleting", "code", "reason", "message"), ENDS)
 def test_terminations(status: dict[str, Any], deleting: bool, code: int | None, reason: str, message: str) -> None:
     view = view_pod(make_pod(status, deleting=deleting))
