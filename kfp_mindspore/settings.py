@@ -27,6 +27,9 @@ PLACEHOLDER_IMAGE = f"{PLACEHOLDER_PREFIX}python:placeholder"
 PLACEHOLDER_OPERATOR_IMAGE = f"{PLACEHOLDER_PREFIX}operator:placeholder"
 PLACEHOLDER_SERVER_IMAGE = f"{PLACEHOLDER_PREFIX}server:placeholder"
 
+# User of job pods: the first one in most distributions and Jupyter images; HwHiAiUser in Ascend's drivers, as a rule.
+POD_USER = 1000
+
 # The training contract: a training process's directories.
 DATASET_VARIABLE = "KFP_MINDSPORE_DATASET_DIR"
 CHECKPOINT_VARIABLE = "KFP_MINDSPORE_CHECKPOINT_DIR"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# The first user in most distributions and Jupyter images; HwHiAiUser in Ascend's drivers, as a rule.
-USER = 1000
+from kfp_mindspore.settings import POD_USER
 
 
 def restrict_pod(spec: dict[str, Any]) -> None:
@@ -27,8 +26,8 @@ def restrict_pod(spec: dict[str, Any]) -> None:
     spec["securityContext"] = {
         "runAsNonRoot": True,
         # Without a user, the image's, which is root for most images, would be refused by the kubelet.
-        "runAsUser": USER,
-        "fsGroup": pod.get("runAsUser", USER),
+        "runAsUser": POD_USER,
+        "fsGroup": pod.get("runAsUser", POD_USER),
         # Otherwise the kubelet changes each file's group in a claim before each start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},

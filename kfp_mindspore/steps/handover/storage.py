@@ -12,7 +12,7 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailed
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from kfp_mindspore.msjob.build import PodPatch
-from kfp_mindspore.settings import get_namespace
+from kfp_mindspore.settings import POD_USER, get_namespace
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.step_pod import read_step_pod
 from kfp_mindspore.steps.handover.storage_spec import (
@@ -37,6 +37,8 @@ _DATA_DIR = "/kfp-mindspore"
 _CLAIM_DIR = "/kfp-mindspore-claim"
 # KFP's own name for the workspace's volume.
 _WORKSPACE_VOLUME = "kfp-workspace"
+# A new volume belongs to root. Each Pod Security level allows a group; a volume that has it already is not changed.
+_CLAIM_ACCESS = {"fsGroup": POD_USER, "fsGroupChangePolicy": "OnRootMismatch"}
 _NO_WORKSPACE = "storage: workspace: the run has no workspace"
 _WORKSPACE_HINT = "Set dsl.PipelineConfig(workspace=…) on the pipeline."
 # kfp.dsl's local paths for URIs.
@@ -88,6 +90,7 @@ def plan_storage(
     namespace: str,
     inputs: Mapping[str, str],
     outputs: Mapping[str, str],
+    job_namespace: str = "",
     checkpoint_dir: str = "",
     workflow: str = "",
     patch: PodPatch | None = None,
@@ -99,9 +102,10 @@ def plan_storage(
         root: The step's output root URI.
         folder: Job directory in a workspace or claim, the same for each step retry.
         cluster: The cluster.
-        namespace: Step namespace, with its ConfigMap, Secrets and claims.
+        namespace: Step namespace, with its ConfigMap and Secrets.
         inputs: The input artifacts' paths in this process, by URI.
         outputs: The outputs' URIs by name; a name that ends with `/` is a directory that the command expects.
+        job_namespace: Job namespace, with its claims; empty for the step's.
         checkpoint_dir: URI or mounted directory with checkpoints from several runs; empty for this step's own.
         workflow: The run's Workflow name; empty if it is unknown.
         patch: Volumes and mounts that the pods have besides.
@@ -112,7 +116,14 @@ def plan_storage(
     """
     spec = parse_storage(storage)
     patch = patch or PodPatch()
-    volumes = _build_volumes(spec, cluster, namespace, workflow, patch)
+    job_namespace = job_namespace or namespace
+    if spec.kind == WORKSPACE and job_namespace != namespace:
+        raise UserError(
+            f"storage: workspace: the run's claim is in namespace {namespace}, the job in {job_namespace}: pods mount "
+            "claims of their own namespace only",
+            hint="Use storage=artifacts or a claim of the job's namespace, or run the job in the run's namespace.",
+        )
+    volumes = _build_volumes(spec, cluster, job_namespace, workflow, patch)
     base = _DATA_DIR
     if spec.kind != ARTIFACTS:
         base = "/".join(part for part in (volumes.volume_mounts[0]["mountPath"], spec.path, folder) if part)
@@ -156,6 +167,7 @@ def open_storage(
     root: str,
     inputs: Mapping[str, str],
     outputs: Mapping[str, str],
+    job_namespace: str = "",
     checkpoint_dir: str = "",
     patch: PodPatch | None = None,
 ) -> JobStorage:
@@ -177,6 +189,7 @@ def open_storage(
         namespace=get_namespace() or cluster.namespace,
         inputs=inputs,
         outputs=outputs,
+        job_namespace=job_namespace,
         checkpoint_dir=checkpoint_dir,
         workflow=str(pod.workflow["name"]) if pod is not None and pod.workflow is not None else "",
         patch=patch,
@@ -225,7 +238,11 @@ def _build_volumes(spec: StorageSpec, cluster: Cluster, namespace: str, workflow
         _check_claim(cluster, claim, namespace, _NO_WORKSPACE, _WORKSPACE_HINT)
         name, mount = _WORKSPACE_VOLUME, WORKSPACE_DIR
         source = {"persistentVolumeClaim": {"claimName": claim}}
-    return PodPatch(volumes=[{"name": name, **source}], volume_mounts=[{"name": name, "mountPath": mount}])
+    return PodPatch(
+        volumes=[{"name": name, **source}],
+        volume_mounts=[{"name": name, "mountPath": mount}],
+        security_context={} if spec.kind == ARTIFACTS else _CLAIM_ACCESS,
+    )
 
 
 def _get_workspace_claim(patch: PodPatch, workflow: str) -> str:

@@ -98,6 +98,7 @@ def train_on_ray(
         checkpoint_dir=checkpoint_dir,
         command=parts,
         patch=pod,
+        namespace=namespace,
     )
     name = job_name or make_job_name(root)
     namespace = namespace or get_namespace() or "default"

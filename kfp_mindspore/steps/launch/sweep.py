@@ -153,6 +153,7 @@ def sweep_models(
             checkpoint_dir=f"{output}/{CHECKPOINTS_FOLDER}",
             command=parts,
             patch=pod,
+            namespace=namespace,
         )
 
     with Interrupts() as interrupts, _open_place(model, given.storage, identity) as place:

@@ -318,6 +318,7 @@ def run_training(
         checkpoint_dir=checkpoint_dir,
         command=parts,
         patch=pod,
+        namespace=namespace,
     )
     namespace = namespace or get_namespace() or "default"
     with files.explain_failures():
@@ -376,6 +377,7 @@ def open_files(
     checkpoint_dir: str,
     command: Sequence[str],
     patch: PodPatch | None,
+    namespace: str,
 ) -> LocalTrainingFiles | ArtifactTrainingFiles:
     """Return a training job's files on this machine or in its pods; the arguments are `run_training`'s."""
     parse_storage(storage)
@@ -386,6 +388,7 @@ def open_files(
         root=root,
         inputs={dataset_uri: dataset_dir} if dataset_uri else {},
         outputs={_OUTPUT: output_uri},
+        job_namespace=namespace,
         checkpoint_dir=checkpoint_dir,
         patch=patch,
     )

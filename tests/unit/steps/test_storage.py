@@ -103,10 +103,22 @@ def test_claims_hold_data_and_checkpoints(
     planned = plan(cluster, storage)
     assert planned.patch.volumes[0]["persistentVolumeClaim"] == {"claimName": claim}
     assert planned.patch.volume_mounts[0]["mountPath"] == mount
+    # A new volume belongs to root.
+    assert planned.patch.security_context["fsGroup"] == 1000
     assert planned.inputs == {DATASET: f"{base}/inputs/0/dataset"}
     assert planned.checkpoint_dir == f"{base}/checkpoints"
     assert "--shared" in planned.wrapper
     assert "--checkpoints" not in planned.wrapper
+
+
+def test_claim_is_that_of_job_namespace(api: FakeApiServer, cluster: Cluster) -> None:
+    put_claim(api, "data")
+    put_claim(api, "digits-x7k-kfp-workspace")
+    with pytest.raises(UserError, match="claim jobs/data does not exist"):
+        plan(cluster, "claim:data", job_namespace="jobs")
+    with pytest.raises(UserError, match="the run's claim is in namespace team, the job in jobs"):
+        plan(cluster, "workspace", job_namespace="jobs")
+    assert plan(cluster, "artifacts", job_namespace="jobs").patch.security_context == {}
 
 
 def test_workspace_of_task_config_takes_precedence(api: FakeApiServer, cluster: Cluster) -> None:
