@@ -51,6 +51,7 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
     """Compile a pipeline to YAML for the upload page of Kubeflow Pipelines."""
     from kfp_mindspore import files
     from kfp_mindspore.runs.image import list_placeholders
+    from kfp_mindspore.runs.package import WORKSPACE_HINT, get_workspace_error
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import get_pipeline_name, list_steps, parse_spec
     from kfp_mindspore.steps.handover.storage_spec import check_pipeline
@@ -75,6 +76,8 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
         )
     else:
         click.echo(f"{output}: {get_pipeline_name(spec)}, {len(list_steps(spec))} steps")
+    if problem := get_workspace_error(text):
+        click.echo(f"{problem}. {WORKSPACE_HINT}", err=True)
     if placeholders:
         click.echo(
             f"The steps have the placeholder image {placeholders[0]}: set --image before a run on a cluster.",

@@ -227,14 +227,21 @@ def check(
 
 
 def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
-    """Check how a pipeline's jobs hand over their data; nothing for a pipeline without jobs."""
+    """Check a pipeline's workspace and how its jobs hand over their data."""
+    from kfp_mindspore.runs.package import WORKSPACE_HINT, get_workspace_error
     from kfp_mindspore.runs.preflight import CheckResult, list_capabilities
     from kfp_mindspore.steps.handover.storage_spec import list_storage_errors
 
-    if spec is None or "training" not in list_capabilities(spec):
+    if spec is None:
         return []
-    if errors := list_storage_errors(text):
-        return [
-            CheckResult("storage", "failed", error, "See the parameter storage of train_msjob.") for error in errors
-        ]
+    failed = [
+        CheckResult("storage", "failed", error, "See the parameter storage of train_msjob.")
+        for error in list_storage_errors(text)
+    ]
+    if problem := get_workspace_error(text):
+        failed.append(CheckResult("workspace", "failed", problem, WORKSPACE_HINT))
+    if failed:
+        return failed
+    if "training" not in list_capabilities(spec):
+        return []
     return [CheckResult("storage", "passed", "jobs have access to their data")]

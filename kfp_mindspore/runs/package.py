@@ -11,6 +11,11 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.image import list_placeholders
 from kfp_mindspore.runs.spec import PipelineSpec, dump_spec, get_pipeline_name, parse_documents, parse_spec
 
+WORKSPACE_HINT = (
+    'Set dsl.WorkspaceConfig(size=…, kubernetes=dsl.KubernetesWorkspaceConfig({"accessModes": ["ReadWriteMany"]})), '
+    "unless the server's configuration has a default, Workspace.VolumeClaimTemplateSpec."
+)
+
 
 def check_package(text: str) -> PipelineSpec:
     """Parse a compiled pipeline and check that its steps have images.
@@ -26,6 +31,23 @@ def check_package(text: str) -> PipelineSpec:
             hint="Set an image with kfp-mindspore installed: --image, or KFP_MINDSPORE_IMAGE.",
         )
     return spec
+
+
+def get_workspace_error(text: str) -> str:
+    """Return why Kubeflow Pipelines refuses a compiled pipeline's workspace; empty without a reason.
+
+    Its administrator can set access modes for all workspaces, which no client can read.
+
+    Args:
+        text: A compiled pipeline: the pipeline spec and, after it, the platform spec.
+    """
+    for document in parse_documents(text)[1:]:
+        configuration = document.get("platforms", {}).get("kubernetes", {}).get("pipelineConfig", {})
+        workspace = configuration.get("workspace")
+        if workspace and not workspace.get("kubernetes", {}).get("pvcSpecPatch", {}).get("accessModes"):
+            # KFP 2.17's API server answers 500 without modes in either.
+            return "workspace: pvcSpecPatch: accessModes: is missing, without which the server makes no claim"
+    return ""
 
 
 def disable_caching(text: str) -> str:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.runs.package import check_package, disable_caching, write_package
+from kfp_mindspore.runs.package import (
+    WORKSPACE_HINT,
+    check_package,
+    disable_caching,
+    get_workspace_error,
+    write_package,
+)
 from kfp_mindspore.runs.records import (
     RecurringRun,
     RemoteRun,
@@ -172,7 +178,7 @@ class RemoteClient:
         if not cache:
             text = disable_caching(text)
         name = name or f"{get_pipeline_name(spec)} {time.strftime('%Y-%m-%d %H-%M-%S')}"
-        with write_package(text) as package, explain_errors(self.host, "run"):
+        with write_package(text) as package, explain_errors(self.host, "run", hint=_explain_workspace(text)):
             started = self._client.create_run_from_pipeline_package(
                 package,
                 arguments=values,
@@ -233,7 +239,7 @@ class RemoteClient:
             raise UserError("schedule: exactly one of cron and an interval must be given")
         expression = format_cron(cron) if cron else None
         text = text if cache else disable_caching(text)
-        with write_package(text) as package, explain_errors(self.host, "schedule"):
+        with write_package(text) as package, explain_errors(self.host, "schedule", hint=_explain_workspace(text)):
             group = self._client.create_experiment(experiment, namespace=self.namespace or None)
             created = self._client.create_recurring_run(
                 group.experiment_id,
@@ -403,3 +409,9 @@ class RemoteClient:
             filter=json.dumps({"predicates": [predicate]}), namespace=self.namespace or None
         )
         return next((pipeline.pipeline_id for pipeline in found.pipelines or ()), None)
+
+
+def _explain_workspace(text: str) -> str:
+    """Return the hint for a server that refuses a compiled pipeline's workspace; empty without a reason."""
+    problem = get_workspace_error(text)
+    return f"{problem}. {WORKSPACE_HINT}" if problem else ""

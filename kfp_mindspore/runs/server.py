@@ -176,7 +176,7 @@ def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPRe
 
 
 @contextlib.contextmanager
-def explain_errors(host: str, action: str, *, version: str = "", run: str = "") -> Iterator[None]:
+def explain_errors(host: str, action: str, *, version: str = "", run: str = "", hint: str = "") -> Iterator[None]:
     """Convert kfp.Client's errors in the block to this package's errors, and suppress its output.
 
     Args:
@@ -184,6 +184,7 @@ def explain_errors(host: str, action: str, *, version: str = "", run: str = "") 
         action: Operation name, for messages.
         version: The uploaded pipeline version's name.
         run: The requested run's ID.
+        hint: The next step after an internal error (500).
 
     Raises:
         AlreadyExistsError: The server has a version with this name.
@@ -205,7 +206,10 @@ def explain_errors(host: str, action: str, *, version: str = "", run: str = "") 
             ) from error
         if run and error.status == 404 and _read_message(error.body):
             raise NotFoundError(f"run {run}: does not exist on {host}, or was deleted") from error
-        raise _make_error(host, action, error.status or 0, error.reason or "", error.body) from error
+        explained = _make_error(host, action, error.status or 0, error.reason or "", error.body)
+        if error.status == 500:
+            explained.hint = explained.hint or hint
+        raise explained from error
     except (HTTPError, ValueError) as error:
         # After its retries, urllib3's message starts with the whole URL.
         reason = getattr(error, "reason", None) or error

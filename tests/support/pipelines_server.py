@@ -43,7 +43,7 @@ from kfp_server_api import (
 from kfp_mindspore.runs.spec import parse_spec
 
 # Status and gRPC code of a refusal by the API's gateway.
-_CODES = {400: 3, 401: 16, 404: 5, 409: 6}
+_CODES = {400: 3, 401: 16, 404: 5, 409: 6, 500: 13}
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 _NO_TIME = datetime.datetime(1, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -95,6 +95,13 @@ class PipelinesServer(ThreadingHTTPServer):
         """Return a time, one second later for each stored object."""
         count = len(self.pipelines) + len(self.versions) + len(self.runs) + len(self.schedules)
         return _START + datetime.timedelta(seconds=count)
+
+
+def _lacks_access_modes(spec: dict[str, Any]) -> bool:
+    """Return whether a run has a workspace without access modes, which KFP 2.17 refuses."""
+    platforms = spec.get("platform_spec", {}).get("platforms", {})
+    workspace = platforms.get("kubernetes", {}).get("pipelineConfig", {}).get("workspace")
+    return bool(workspace) and not workspace.get("kubernetes", {}).get("pvcSpecPatch", {}).get("accessModes")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -184,6 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
                 run = self._parse(body, "V2beta1Run")
                 if run.experiment_id not in [item.experiment_id for item in server.experiments.values()]:
                     self._refuse(404, f"Experiment {run.experiment_id} not found")
+                    return
+                if _lacks_access_modes(run.pipeline_spec or {}):
+                    self._refuse(500, "Failed to create a new run: InternalServerError: a workspace has no accessModes")
                     return
                 run.run_id, run.created_at = f"r{len(server.runs)}", server.now()
                 server.runs[run.run_id] = run

@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 from kfp import compiler, dsl
 
+from kfp_mindspore.cli.main import run
 from kfp_mindspore.components import train_msjob
 from kfp_mindspore.dsl import msjob_component, set_storage
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.errors import KfpMindSporeError, ValidationError
+from kfp_mindspore.runs import RemoteClient
+from kfp_mindspore.runs.package import get_workspace_error
 from kfp_mindspore.steps.handover.storage_spec import check_pipeline, list_storage_errors
 
-WORKSPACE = dsl.PipelineConfig(workspace=dsl.WorkspaceConfig(size="1Gi"))
+WORKSPACE = dsl.PipelineConfig(
+    workspace=dsl.WorkspaceConfig(
+        size="1Gi", kubernetes=dsl.KubernetesWorkspaceConfig(pvcSpecPatch={"accessModes": ["ReadWriteMany"]})
+    )
+)
 COMMAND = ["python", "train.py"]
 
 
@@ -63,6 +70,29 @@ def test_storage_of_compiled_pipeline(tmp_path: Path, build: Callable[[str], Any
             check_pipeline(text)
     # With a workspace only the form of the text can be wrong.
     assert bool(list_storage_errors(compile_tasks(tmp_path, build, WORKSPACE))) == ("must be" in error)
+
+
+@dsl.component(base_image="reg.io/python")
+def use(path: str) -> None:
+    print(path)
+
+
+def test_workspace_needs_access_modes(
+    tmp_path: Path, pipelines_server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dsl.PipelineConfig(workspace=dsl.WorkspaceConfig(size="1Gi"))
+    text = compile_tasks(tmp_path, lambda _: use(path=dsl.WORKSPACE_PATH_PLACEHOLDER), config)
+    assert get_workspace_error(text).startswith("workspace: pvcSpecPatch: accessModes: is missing")
+    monkeypatch.chdir(tmp_path)
+    assert run(["pipeline", "compile", "pipeline.yaml", "-o", "same.yaml"]) == 0
+    assert "accessModes: is missing" in capsys.readouterr().err
+    client = RemoteClient(pipelines_server.url)
+    with pytest.raises(KfpMindSporeError, match="HTTP 500") as caught:
+        client.run(text)
+    assert "Set dsl.WorkspaceConfig(size=" in caught.value.hint
+    text = compile_tasks(tmp_path, lambda _: use(path=dsl.WORKSPACE_PATH_PLACEHOLDER), WORKSPACE)
+    assert get_workspace_error(text) == ""
+    assert client.run(text).run_id
 
 
 def test_malformed_storage_is_refused_by_setter_and_decorator() -> None:
