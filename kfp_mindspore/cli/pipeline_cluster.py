@@ -118,7 +118,8 @@ def setup(
     """Print or apply the Roles and RoleBindings that the steps of runs need.
 
     With --model-account also the service account with which KServe reads models, and with --apply its Secret, a copy of
-    the artifact store's credentials in KServe's form. Credentials are never printed.
+    the artifact store's credentials in KServe's form. With a --job-namespace other than -n, --apply copies the store's
+    Secrets there for the jobs' pods. Credentials are never printed.
     """
     from kfp_mindspore.inference.store_account import build_account
     from kfp_mindspore.runs.access import build_access, list_default_capabilities
@@ -131,9 +132,16 @@ def setup(
     documents = build_access(account, chosen, access.secrets)
     places = (access.deployment or (access.namespace,)) if model_account else ()
     documents += [build_account(model_account, place) for place in places]
+    jobs = [place for place in chosen.get("training", ()) if place != access.namespace]
     if not apply:
         if model_account:
             click.echo(f"The Secret {model_account} holds credentials and is not printed: --apply makes it.", err=True)
+        for place in jobs:
+            click.echo(
+                f"The artifact store's Secrets hold credentials and are not printed: --apply copies them to namespace "
+                f"{place}.",
+                err=True,
+            )
         if as_json:
             print_json_list(documents)
         else:
@@ -141,6 +149,7 @@ def setup(
         return
     cluster = access.open_cluster()
     documents += _build_secrets(cluster, access.namespace, model_account, places, store_endpoint)
+    documents += _copy_secrets(cluster, access.namespace, jobs)
     applied = []
     for document in documents:
         metadata = cluster.apply(document)["metadata"]
@@ -149,6 +158,23 @@ def setup(
             click.echo(f"{applied[-1]} applied")
     if as_json:
         print_json({"applied": applied})
+
+
+def _copy_secrets(cluster: Cluster, namespace: str, places: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the copies of the store's Secrets for jobs in other namespaces; foreign ones of the same name stay."""
+    from kfp_mindspore.runs.store_secrets import list_copies
+
+    documents = []
+    for copied in list_copies(cluster, namespace, places):
+        if not copied.is_foreign:
+            documents.append(copied.build())
+        elif not copied.is_current:
+            click.echo(
+                f"secret/{copied.name} in namespace {copied.namespace} is no copy of that in namespace {namespace} "
+                "and differs from it: left unchanged, jobs there use its credentials",
+                err=True,
+            )
+    return documents
 
 
 def _build_secrets(

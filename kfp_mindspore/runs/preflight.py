@@ -26,6 +26,7 @@ from kfp_mindspore.runs.access import (
 from kfp_mindspore.runs.data_sources import list_sources
 from kfp_mindspore.runs.image import list_placeholders
 from kfp_mindspore.runs.spec import PipelineSpec, list_parameters
+from kfp_mindspore.runs.store_secrets import list_copies
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -151,6 +152,7 @@ def run_checks(
             yield _check("access", _check_access, cluster, destination, capability, namespace)
     if "training" in capabilities:
         yield _check("operator", _check_operator, cluster, destination.list_namespaces("training"))
+        yield from _check_store_secrets(cluster, destination, spec)
     if "deployment" in capabilities:
         for namespace in destination.list_namespaces("deployment"):
             yield _check("runtime", _check_runtime, cluster, namespace, _get_model_format(spec))
@@ -233,6 +235,41 @@ def _check_access(cluster: Cluster, destination: Destination, capability: Capabi
         "Grant them: kfp-mindspore pipeline setup "
         f"-n {account.namespace} --service-account {account.name}{flag} --apply",
     )
+
+
+def _check_store_secrets(
+    cluster: Cluster, destination: Destination, spec: PipelineSpec | None
+) -> Iterator[CheckResult]:
+    """Yield the state of the artifact store's Secrets in other namespaces of jobs."""
+    place, name = destination.account.namespace, "store secret"
+    root = destination.pipeline_root or str((spec or {}).get("defaultPipelineRoot") or "")
+    for namespace in destination.list_namespaces("training"):
+        apply = (
+            f"kfp-mindspore pipeline setup -n {place} --service-account {destination.account.name} "
+            f"{NAMESPACE_FLAGS['training']} {namespace} --for training --apply"
+        )
+        try:
+            for copied in list_copies(cluster, place, [namespace], root):
+                found = f"Secret {copied.name} in namespace {namespace}"
+                if copied.is_current:
+                    yield CheckResult(name, "passed", f"{found} is that of namespace {place}")
+                elif copied.present is None:
+                    yield CheckResult(
+                        name, "failed", f"{found} does not exist: its jobs' pods refer to it", f"Copy it: {apply}"
+                    )
+                elif copied.is_foreign:
+                    yield CheckResult(
+                        name,
+                        "unknown",
+                        f"{found} is not a copy and differs from that of namespace {place}",
+                        "Its credentials must give access to the run's pipeline root.",
+                    )
+                else:
+                    yield CheckResult(name, "failed", f"{found} is out of date", f"Update it: {apply}")
+        except ForbiddenError as error:
+            yield CheckResult(name, "unknown", error.message, error.hint)
+        except UserError as error:
+            yield CheckResult(name, "failed", error.message, error.hint)
 
 
 def _check_operator(cluster: Cluster, namespaces: Sequence[str]) -> CheckResult:

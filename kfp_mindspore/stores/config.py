@@ -121,6 +121,41 @@ def resolve_stores(uris: Iterable[str], providers: Mapping[str, Any]) -> list[St
     return list(stores.values())
 
 
+def read_default_root(cluster: Cluster, namespace: str) -> str:
+    """Return a namespace's default pipeline root: the ConfigMap's, else KFP's.
+
+    Raises:
+        ForbiddenError: The caller may not get the ConfigMap.
+    """
+    with contextlib.suppress(NotFoundError):
+        data = cluster.get(CONFIG_MAPS, CONFIG_MAP, namespace).get("data") or {}
+        return str(data.get("defaultPipelineRoot") or _DEFAULT_ROOT)
+    return _DEFAULT_ROOT
+
+
+def list_secrets(root: str, providers: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return the Secrets that pods of jobs may refer to, by name with their keys.
+
+    Args:
+        root: Pipeline root.
+        providers: `read_providers` result.
+
+    Raises:
+        UserError: See `resolve_stores`.
+    """
+    uris = [root.partition("?")[0]]
+    for scheme, provider in providers.items():
+        if scheme in PROTOCOLS and provider:
+            uris += [f"{scheme}://"] if provider.get("default") else []
+            for override in provider.get("Overrides") or provider.get("overrides") or []:
+                uris.append(f"{scheme}://{override.get('bucketName')}/{override.get('keyPrefix') or ''}")
+    found: dict[str, set[str]] = {}
+    for store in resolve_stores(uris, providers):
+        if store.secret:
+            found.setdefault(store.secret, set()).update(store.keys.values())
+    return found
+
+
 def build_env(stores: Sequence[StoreConfig]) -> list[dict[str, Any]]:
     """Return the EnvVars with which pods access the stores; credentials are references to Secrets."""
     env: list[dict[str, Any]] = []
@@ -236,9 +271,7 @@ def read_model_store(cluster: Cluster, namespace: str, endpoint: str = "") -> St
         UserError: The pipeline root is in no S3 store, or its credentials are not in a Secret.
         ForbiddenError: The caller may not get the ConfigMap or the Secret.
     """
-    root, providers = _DEFAULT_ROOT, read_providers(cluster, namespace)
-    with contextlib.suppress(NotFoundError):
-        root = (cluster.get(CONFIG_MAPS, CONFIG_MAP, namespace).get("data") or {}).get("defaultPipelineRoot") or root
+    root, providers = read_default_root(cluster, namespace), read_providers(cluster, namespace)
     scheme = root.partition("://")[0]
     if endpoint and not providers.get(scheme):
         providers = {scheme: {"default": _MINIO_DEFAULT}}
