@@ -95,7 +95,7 @@ class BuilderOptions:
     deadline_seconds: int = option(3600, minimum=1)
 
 
-_add_registry = dataclass_options(
+add_registries = dataclass_options(
     RegistryOptions,
     into="registry",
     names={"mirrors": "--mirror"},
@@ -135,7 +135,7 @@ def add_registry_options(command: Command) -> Command:
             config = registry.make_config()
         return command(**values, registry=config)
 
-    return _add_registry(wrapper)  # type: ignore[return-value]
+    return add_registries(wrapper)  # type: ignore[return-value]
 
 
 def add_builder_options(default: str) -> Callable[[Command], Command]:
@@ -162,7 +162,7 @@ def add_builder_options(default: str) -> Callable[[Command], Command]:
                 made = _make_builder(builder, options, registry)
             return command(**values, builder=made)
 
-        return choice(_add_builder(_add_registry(wrapper)))  # type: ignore[return-value]
+        return choice(_add_builder(add_registries(wrapper)))  # type: ignore[return-value]
 
     return add
 

@@ -13,6 +13,7 @@ import click
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.completion import complete_pipelines
 from kfp_mindspore.cli.dataclass_options import dataclass_options
+from kfp_mindspore.cli.image_options import RegistryOptions, add_registries
 from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_options import add_parameters
 from kfp_mindspore.errors import UserError
@@ -34,7 +35,7 @@ class AccountOptions:
     Args:
         namespace: Namespace of the runs.
         service_account: Service account of the steps; default-editor in a profile of Kubeflow.
-        training: Namespace of the MSJobs. [default: -n]
+        training: Namespace of the MSJobs and RayJobs. [default: -n]
         deployment: Namespace of services. [default: -n]
         images: Namespace of image builds, which it enables.
         secrets: Secret of the artifact store, besides KFP's own.
@@ -56,7 +57,7 @@ class AccountOptions:
     @property
     def namespaces(self) -> dict[Capability, Sequence[str]]:
         """The namespaces by capability."""
-        return {"training": self.training, "deployment": self.deployment, "images": self.images}
+        return {"training": self.training, "ray": self.training, "deployment": self.deployment, "images": self.images}
 
     def make_account(self) -> ServiceAccount:
         """Return the steps' service account.
@@ -107,7 +108,7 @@ Examples:
     "capabilities",
     type=click.Choice(CAPABILITIES),
     multiple=True,
-    help="Only what these steps need; repeatable. [default: all but images, which --build-namespace adds]",
+    help="Only what these steps need; repeatable. [default: all but ray and images; --build-namespace adds images]",
 )
 @click.option("--store-endpoint", default="", help="URL of the model's store. [default: that of kfp-launcher]")
 @click.option("--apply", is_flag=True, help="Apply the objects to the cluster instead of printing them.")
@@ -132,11 +133,11 @@ def setup(
     documents = build_access(account, chosen, access.secrets)
     places = (access.deployment or (access.namespace,)) if model_account else ()
     documents += [build_account(model_account, place) for place in places]
-    jobs = [place for place in chosen.get("training", ()) if place != access.namespace]
+    jobs = [place for name in ("training", "ray") for place in chosen.get(name, ()) if place != access.namespace]
     if not apply:
         if model_account:
             click.echo(f"The Secret {model_account} holds credentials and is not printed: --apply makes it.", err=True)
-        for place in jobs:
+        for place in dict.fromkeys(jobs):
             click.echo(
                 f"The artifact store's Secrets hold credentials and are not printed: --apply copies them to namespace "
                 f"{place}.",
@@ -211,6 +212,7 @@ Examples:
 @click.option("--image", envvar=IMAGE_VARIABLE, default="", help="Image of the steps. [env: KFP_MINDSPORE_IMAGE]")
 @add_parameters
 @click.option("--pipeline-root", default="", help="URI of the run's artifacts. [default: the namespace's]")
+@add_registries
 @add_json_option
 def check(
     source: str,
@@ -218,9 +220,10 @@ def check(
     access: AccountOptions,
     image: str,
     pipeline_root: str,
+    registry: RegistryOptions,
     as_json: bool,
 ) -> int:
-    """Check before a run that a cluster has what its steps need, and that URIs of data can be read.
+    """Check before a run that a cluster and its image have what its steps need, and that URIs of data can be read.
 
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
@@ -241,7 +244,8 @@ def check(
         model_account=access.model_account,
         pipeline_root=pipeline_root,
     )
-    results = [*_check_storage(spec, text), *run_checks(access.open_cluster(), destination, spec, arguments)]
+    found = run_checks(access.open_cluster(), destination, spec, arguments, open_registries=registry.make_config)
+    results = [*_check_storage(spec, text), *found]
     passed = all(result.status != "failed" for result in results)
     if as_json:
         print_json({"passed": passed, "checks": [dataclasses.asdict(result) for result in results]})
@@ -255,7 +259,8 @@ def check(
 def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
     """Check a pipeline's workspace and how its jobs hand over their data."""
     from kfp_mindspore.runs.package import WORKSPACE_HINT, get_workspace_error
-    from kfp_mindspore.runs.preflight import CheckResult, list_capabilities
+    from kfp_mindspore.runs.preflight import CheckResult
+    from kfp_mindspore.runs.step_needs import list_capabilities
     from kfp_mindspore.steps.handover.storage_spec import list_storage_errors
 
     if spec is None:
@@ -268,6 +273,6 @@ def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
         failed.append(CheckResult("workspace", "failed", problem, WORKSPACE_HINT))
     if failed:
         return failed
-    if "training" not in list_capabilities(spec):
+    if not {"training", "ray"} & set(list_capabilities(spec)):
         return []
     return [CheckResult("storage", "passed", "jobs have access to their data")]

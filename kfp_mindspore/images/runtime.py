@@ -10,26 +10,14 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.containerfile import SOURCES_FOLDER
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
+from kfp_mindspore.images.extras import DISTRIBUTION, EXTRAS_LABEL, has_package, list_extras
 from kfp_mindspore.images.plan import ImageOptions
-from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
+from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, read_constraints, read_wheel
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
 DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "sweeps", "train")
-KNOWN_EXTRAS = (
-    *DEFAULT_EXTRAS,
-    "gcs",
-    "notebook",
-    "operator",
-    "registry",
-    "serving",
-    "storage",
-    "tokenizers",
-    "tracing",
-    "workloads",
-)
 DEVICES = ("cpu", "all")
 PIP_SECRET = "pip"
-_WITH_MINDSPORE = {"train", "serving"}
 _VENV = "/opt/venv"
 _BUILD = "/opt/build"
 _SOURCE = "/source"
@@ -77,9 +65,10 @@ def make_runtime_options(
     Raises:
         UserError: An extra or the device is unknown.
     """
+    known = list_extras()
     for extra in extras:
-        if extra not in KNOWN_EXTRAS:
-            raise UserError(f"extras: must be among {', '.join(sorted(KNOWN_EXTRAS))}, got {extra!r}")
+        if extra not in known:
+            raise UserError(f"extras: must be among {', '.join(known)}, got {extra!r}")
     if device not in DEVICES:
         raise UserError(f"device: must be cpu or all, got {device!r}")
     (wheel,) = (entry.path for entry in context.entries if entry.path.endswith(".whl"))
@@ -93,6 +82,7 @@ def make_runtime_options(
             "org.opencontainers.image.title": f"{DISTRIBUTION}-runtime",
             "org.opencontainers.image.version": __version__,
             "org.opencontainers.image.licenses": "Apache-2.0",
+            EXTRAS_LABEL: ",".join(sorted(extras)),
         },
     )
 
@@ -111,7 +101,7 @@ def write_runtime_containerfile(
     """
     chosen = f"[{','.join(sorted(extras))}]" if extras else ""
     mount = f"--mount=type=secret,id={PIP_SECRET},target=/etc/pip.conf " if pip_secret else ""
-    has_mindspore = bool(_WITH_MINDSPORE & set(extras))
+    has_mindspore = has_package(extras, "mindspore")
     lines = [
         f"FROM {base} AS build",
         # pip reads them; an earlier stage's ARGs are not in the image's history.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import kfp_mindspore
 from kfp_mindspore.errors import MissingExtraError, ProcessFailedError, UserError
+from kfp_mindspore.images.extras import DISTRIBUTION
 
-DISTRIBUTION = "kfp-mindspore"
 CONSTRAINTS_FILE = "constraints.txt"
 # The earliest time that a zip can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)

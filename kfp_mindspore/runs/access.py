@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
 Document = dict[str, Any]
-Capability = Literal["run", "training", "deployment", "images"]
+Capability = Literal["run", "training", "ray", "deployment", "images"]
 
 _RBAC = "rbac.authorization.k8s.io"
 _READ = ("get", "list", "watch")
@@ -80,6 +80,11 @@ PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
         # For `storage`: a claim or the run's workspace.
         Permission("", "persistentvolumeclaims", ("get",)),
     ),
+    "ray": (
+        Permission("ray.io", "rayjobs", (*_READ, "create", "delete")),
+        *_PODS,
+        Permission("", "persistentvolumeclaims", ("get",)),
+    ),
     "deployment": (
         Permission("serving.kserve.io", "inferenceservices", ("get", "list", *_WRITE)),
         Permission("serving.kserve.io", "inferencegraphs", ("get", "list", *_WRITE)),
@@ -89,11 +94,13 @@ PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
     "images": (Permission("batch", "jobs", ("get", "create", "delete")), *_PODS),
 }
 CAPABILITIES: tuple[Capability, ...] = tuple(PERMISSIONS)
+# Granted on request only: few pipelines need them, and not each cluster has KubeRay.
+ON_REQUEST: tuple[Capability, ...] = ("ray", "images")
 
 
 def list_default_capabilities(*, has_builds: bool) -> list[Capability]:
-    """Return the capabilities for any pipeline; image build capabilities are granted on request only."""
-    return [name for name in CAPABILITIES if has_builds or name != "images"]
+    """Return the capabilities for any pipeline, and with builds those for images."""
+    return [name for name in CAPABILITIES if name not in ON_REQUEST or (has_builds and name == "images")]
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def list_permissions(capability: Capability, secrets: Sequence[str] = ()) -> lis
     """Return a capability's permissions, one per resource and names.
 
     Args:
-        capability: `run`, `training`, `deployment` or `images`.
+        capability: `run`, `training`, `ray`, `deployment` or `images`.
         secrets: Secrets with artifact store credentials, besides KFP's default.
     """
     merged: dict[tuple[str, str], Permission] = {}

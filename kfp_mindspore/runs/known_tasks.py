@@ -25,12 +25,14 @@ class KnownTask:
         parameters: The component's parameter names.
         arguments: Known arguments by parameter, defaults included; arguments from the task that writes an input
             artifact are `ARTIFACT_PARAMETER`, such as `dataset_task`.
+        image: Its container's image.
     """
 
     name: str
     functions: tuple[str, ...]
     parameters: frozenset[str]
     arguments: Mapping[str, Any]
+    image: str = ""
 
 
 def list_known_tasks(spec: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> Iterator[KnownTask]:
@@ -67,9 +69,10 @@ def _walk(spec: Mapping[str, Any], component: Mapping[str, Any], values: Mapping
                 of_producer = _resolve_all({}, producer, values)
                 known.update({f"{artifact}_{key}": value for key, value in of_producer.items()})
         executor = spec["deploymentSpec"].get("executors", {}).get(inner.get("executorLabel"), {})
-        functions = _STEP_FUNCTION.findall("\n".join(map(str, executor.get("container", {}).get("command", ()))))
+        container = executor.get("container", {})
+        functions = _STEP_FUNCTION.findall("\n".join(map(str, container.get("command", ()))))
         parameters = frozenset(inner.get("inputDefinitions", {}).get("parameters", {}))
-        yield KnownTask(name, tuple(functions), parameters, known)
+        yield KnownTask(name, tuple(functions), parameters, known, container.get("image", ""))
 
 
 def _resolve_all(component: Mapping[str, Any], task: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

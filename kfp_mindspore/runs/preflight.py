@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import re
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.images.extras import EXTRAS_LABEL, list_missing_extras
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.inference.store_account import ACCOUNTS, get_secret_name
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import CONFIG_MAPS, Resource
+from kfp_mindspore.msjob.kinds import rayjob
 from kfp_mindspore.msjob.names import API_VERSION, KIND
 from kfp_mindspore.runs.access import (
-    CAPABILITIES,
     LAUNCHER_CONFIG,
+    ON_REQUEST,
     Capability,
     ServiceAccount,
     list_default_capabilities,
@@ -26,9 +27,12 @@ from kfp_mindspore.runs.access import (
 from kfp_mindspore.runs.data_sources import list_sources
 from kfp_mindspore.runs.image import list_placeholders
 from kfp_mindspore.runs.spec import PipelineSpec, list_parameters
+from kfp_mindspore.runs.step_needs import deploys_language_model, list_capabilities, list_needed_extras
 from kfp_mindspore.runs.store_secrets import list_copies
+from kfp_mindspore.settings import PLACEHOLDER_PREFIX
 
 if TYPE_CHECKING:
+    from kfp_mindspore.images import RegistryConfig
     from kfp_mindspore.kube.cluster import Cluster
 
 Status = Literal["passed", "failed", "unknown"]
@@ -37,26 +41,21 @@ Status = Literal["passed", "failed", "unknown"]
 _DEFAULT_ROOT = "minio://mlpipeline/v2/artifacts"
 # Schemes that both KFP and KServe's storage initializer read.
 _SERVABLE_SCHEMES = ("s3", "gs")
-# Compiled pipelines of earlier versions have modules without a folder.
-_STEP_MODULE = re.compile(r"kfp_mindspore\.steps(?:\.\w+)*\.(\w+)")
-_MODULE_CAPABILITIES: Mapping[str, Capability] = {
-    "train": "training",
-    "function": "training",
-    "stop": "training",
-    "deploy": "deployment",
-    "build": "images",
-}
 _DEFINITIONS: Mapping[Capability, tuple[tuple[str, str], ...]] = {
     "training": ((API_VERSION, KIND),),
+    "ray": ((rayjob.KIND.api_version, rayjob.KIND.kind),),
     "deployment": (("serving.kserve.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1alpha1", "InferenceGraph")),
 }
 _INSTALL = {
     "training": "Install it: kfp-mindspore operator install --image REGISTRY/NAME@sha256:…",
     "deployment": "Install KServe: https://kserve.github.io/website",
+    "ray": "Install KubeRay: https://docs.ray.io/en/latest/cluster/kubernetes/. "
+    'Or keep Ray in the step: task.set_env_variable("KFP_MINDSPORE_BACKEND", "local").',
 }
 # Flags for `pipeline setup` and `pipeline check`.
 NAMESPACE_FLAGS: Mapping[Capability, str] = {
     "training": "--job-namespace",
+    "ray": "--job-namespace",
     "deployment": "--service-namespace",
     "images": "--build-namespace",
 }
@@ -109,20 +108,13 @@ class Destination:
         return self.namespaces.get(capability) or (self.account.namespace,)
 
 
-def list_capabilities(spec: PipelineSpec) -> list[Capability]:
-    """Return the capabilities that a compiled pipeline's steps need."""
-    found: set[Capability] = {"run"}
-    for module in _STEP_MODULE.findall(json.dumps(spec.get("deploymentSpec", {}))):
-        if module in _MODULE_CAPABILITIES:
-            found.add(_MODULE_CAPABILITIES[module])
-    return [capability for capability in CAPABILITIES if capability in found]
-
-
 def run_checks(
     cluster: Cluster,
     destination: Destination,
     spec: PipelineSpec | None = None,
     arguments: Mapping[str, Any] | None = None,
+    *,
+    open_registries: Callable[[], RegistryConfig] | None = None,
 ) -> Iterator[CheckResult]:
     """Yield each check result that the pipeline requires.
 
@@ -132,6 +124,7 @@ def run_checks(
         spec: The compiled pipeline; None for the checks for any pipeline in this package, with image build checks where
             the destination has a namespace for them.
         arguments: Run arguments by name; defaults are added.
+        open_registries: Returns how the images' registries are reached; None for Docker's own configuration.
 
     Raises:
         UnreachableError: The API server does not respond.
@@ -142,6 +135,7 @@ def run_checks(
     else:
         capabilities = list_capabilities(spec)
         yield _check_images(spec)
+        yield from _check_extras(spec, arguments or {}, open_registries)
     yield _check("account", _check_account, cluster, destination.account)
     for uri in list_sources(spec, arguments or {}) if spec is not None else ():
         yield _check("data", _check_data, cluster, destination.account.namespace, uri)
@@ -152,6 +146,7 @@ def run_checks(
             yield _check("access", _check_access, cluster, destination, capability, namespace)
     if "training" in capabilities:
         yield _check("operator", _check_operator, cluster, destination.list_namespaces("training"))
+    if "training" in capabilities or "ray" in capabilities:
         yield from _check_store_secrets(cluster, destination, spec)
     if "deployment" in capabilities:
         for namespace in destination.list_namespaces("deployment"):
@@ -186,6 +181,44 @@ def _check_images(spec: PipelineSpec) -> CheckResult:
             "images", "passed", f"set, by tag: {', '.join(floating)}; KFP caches by tag, prefer a digest"
         )
     return CheckResult("images", "passed", "set by digest")
+
+
+def _check_extras(
+    spec: PipelineSpec, arguments: Mapping[str, Any], open_registries: Callable[[], RegistryConfig] | None
+) -> Iterator[CheckResult]:
+    """Yield for each image whether it has the extras that its steps need, by the label of `image runtime`."""
+    for image, steps in list_needed_extras(spec, arguments).items():
+        if not image.startswith(PLACEHOLDER_PREFIX):
+            yield _check_image_extras(image, steps, open_registries)
+
+
+def _check_image_extras(
+    image: str, steps: Mapping[str, Sequence[str]], open_registries: Callable[[], RegistryConfig] | None
+) -> CheckResult:
+    needed = ", ".join(sorted(steps))
+    try:
+        from kfp_mindspore.images import RegistryConfig, inspect_image
+
+        config = open_registries() if open_registries is not None else RegistryConfig()
+        labels = inspect_image(image, dataclasses.replace(config, attempts=1, timeout_seconds=10.0)).labels
+    except NotFoundError as error:
+        return CheckResult("extras", "failed", error.message, "Build it: kfp-mindspore image runtime --to HOST/NAME")
+    except KfpMindSporeError as error:
+        return CheckResult("extras", "unknown", f"steps need {needed}; {error.message}", error.hint)
+    if EXTRAS_LABEL not in labels:
+        return CheckResult("extras", "unknown", f"steps need {needed}; {image} has no label {EXTRAS_LABEL}")
+    present = [extra for extra in labels[EXTRAS_LABEL].split(",") if extra]
+    missing = list_missing_extras(steps, present)
+    if not missing:
+        return CheckResult("extras", "passed", f"{image} has {needed}")
+    lacks = "; ".join(f"{extra} (of {', '.join(steps[extra])})" for extra in missing)
+    flags = " ".join(f"--extra {extra}" for extra in sorted({*present, *missing}))
+    return CheckResult(
+        "extras",
+        "failed",
+        f"{image} lacks the extras {lacks}",
+        f"Build it with them: kfp-mindspore image runtime --to {image.partition('@')[0]} {flags}",
+    )
 
 
 def _check_account(cluster: Cluster, account: ServiceAccount) -> CheckResult:
@@ -228,6 +261,7 @@ def _check_access(cluster: Cluster, destination: Destination, capability: Capabi
         f"{', '.join(item.verbs)} {item.full_name}{''.join(f' {name}' for name in item.names)}" for item in missing
     )
     flag = "" if namespace == account.namespace else f" {NAMESPACE_FLAGS[capability]} {namespace}"
+    flag += f" --for {capability}" if capability in ON_REQUEST else ""
     return CheckResult(
         "access",
         "failed",
@@ -309,8 +343,7 @@ def _list_watched(deployment: Mapping[str, Any]) -> list[str]:
 
 def _get_model_format(spec: PipelineSpec | None) -> str:
     """Return the model format that a pipeline deploys: `mindspore-lm` if it has steps of language models."""
-    steps = _STEP_MODULE.findall(json.dumps((spec or {}).get("deploymentSpec", {})))
-    return LANGUAGE_FORMAT if "language_model" in steps else MODEL_FORMAT
+    return LANGUAGE_FORMAT if spec is not None and deploys_language_model(spec) else MODEL_FORMAT
 
 
 def _check_runtime(cluster: Cluster, namespace: str, model_format: str) -> CheckResult:

@@ -19,11 +19,16 @@ from kfp_mindspore.cli.main import INTERRUPTED_EXIT_CODE, cli
 from kfp_mindspore.data.sources.named import READERS
 from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, UserError
 from kfp_mindspore.evaluation import METRICS, compare_predictions, get_metric
+from kfp_mindspore.images.extras import list_missing_extras
+from kfp_mindspore.images.runtime import DEFAULT_EXTRAS
 from kfp_mindspore.inference import KServeBackend
 from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.names import MAXIMUM_NAME
 from kfp_mindspore.msjob.waiting import NO_OPERATOR, get_start_limit
 from kfp_mindspore.operator.spares import SPARE_DELAY_SECONDS
+from kfp_mindspore.runs.sources import list_pipelines as list_packaged
+from kfp_mindspore.runs.sources import load_spec
+from kfp_mindspore.runs.step_needs import list_needed_extras
 from mindsporeserver.options import build_parser
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load
 
@@ -283,3 +288,14 @@ def test_figures_of_comparison() -> None:
     for server, rate, latency in list_rows("docs/comparison.md", "server"):
         name = server.strip("`").partition(",")[0]
         assert (rate, latency) == (f"{measured[name][0]:,.0f}", f"{measured[name][1]:.3g}"), server
+
+
+def test_extras_of_pipelines() -> None:
+    documented = {}
+    for names, _, extras in list_rows("docs/pipelines.md", "pipeline"):
+        documented |= {key: set(re.findall(r"`(\w+)`", extras)) for key in re.findall(r"`(\w+)`", names)}
+    needed = {}
+    for name in list_packaged():
+        images = list_needed_extras(load_spec(name), {})
+        needed[name] = {extra for extras in images.values() for extra in list_missing_extras(extras, DEFAULT_EXTRAS)}
+    assert documented == needed

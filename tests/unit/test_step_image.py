@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from kfp_mindspore.images.extras import has_package, list_extras, list_missing_extras
 from kfp_mindspore.images.runtime import DEFAULT_EXTRAS
+from kfp_mindspore.runs.step_needs import STEP_NEEDS
 from kfp_mindspore.stores.artifact_store import LIBRARIES
 
 if sys.version_info >= (3, 11):
@@ -24,15 +26,12 @@ else:
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPONENTS = sorted(path.parent for path in (ROOT / "components").glob("*/*/component.py"))
-# What the documentation names for single components, by step module, and modules that run on this machine only.
+# What single arguments of components need, by step module.
 OPTIONAL = {
     "export": {"mlflow", "tensorboard"},
     "compress": {"mlflow", "tensorboard"},
-    "build": {"images"},
-    "register": {"registry"},
     "deploy": {"registry"},
-    "ray_job": {"ray"},
-    "language_model": {"lm", "mlflow", "tensorboard"},
+    "language_model": {"mlflow", "tensorboard"},
 }
 # The other ones name their extra when the library is missing.
 EXEMPT = {
@@ -149,17 +148,36 @@ def read_documented() -> set[str]:
     return set(extras.split(","))
 
 
+def get_step_function(component: Path) -> str:
+    """Return the function of this package that a component calls."""
+    tree = ast.parse((component / "component.py").read_text())
+    (function,) = {name for name in _list_imports(tree) if name.startswith("kfp_mindspore.")}
+    return function
+
+
+def test_needs_of_each_component_are_declared_once() -> None:
+    called = {get_step_function(component).rpartition(".")[2] for component in COMPONENTS}
+    assert STEP_NEEDS.keys() == called | {"launch_function"}
+    extras = PROJECT["optional-dependencies"].keys()
+    assert all(extras >= set(needs.extras) for needs in STEP_NEEDS.values())
+
+
+def test_extras_are_those_of_project() -> None:
+    assert set(list_extras()) == PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
+    assert list_missing_extras(["lm", "tokenizers", "train"], ["train"]) == ["lm", "tokenizers"]
+    assert list_missing_extras(["tokenizers", "kubernetes", "pipelines"], ["lm", "operator", "all"]) == []
+    assert has_package(["all"], "mindspore")
+    assert not has_package(["pipelines"], "mindspore")
+
+
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
 def test_documented_image_has_what_component_imports(component: Path) -> None:
-    (module,) = {
-        name
-        for name in _list_imports(ast.parse((component / "component.py").read_text()))
-        if name.startswith("kfp_mindspore.")
-    }
+    module = get_step_function(component)
     optional = set().union(*(list_distributions(extra) for extra in PROJECT["optional-dependencies"])) - {
         "kfp-mindspore"
     }
     found = resolve(module)
-    extras = read_documented() | OPTIONAL.get(found.rpartition(".")[2], set())
+    declared = STEP_NEEDS[module.rpartition(".")[2]].extras
+    extras = read_documented() | set(declared) | OPTIONAL.get(found.rpartition(".")[2], set())
     present = list_distributions(*extras)
     assert not {top: names for top, names in list_external(found).items() if names & optional and not names & present}

@@ -113,6 +113,15 @@ def test_plan_has_wheel_extras_and_version(tmp_path) -> None:
     assert options.labels["org.opencontainers.image.title"] == "kfp-mindspore-runtime"
 
 
+@pytest.mark.parametrize("extra", ["lm", "ray", "mindcv", "mlflow", "all"])
+def test_each_extra_can_be_in_image(extra: str, tmp_path) -> None:
+    (tmp_path / NAME).write_bytes(_make_wheel())
+    context = make_runtime_context(tmp_path / NAME)
+    options = make_runtime_options(context, "sha256:" + "d" * 64, extras=("train", extra))
+    assert f"kfp-mindspore[{','.join(sorted(('train', extra)))}]" in options.containerfile
+    assert options.labels["org.kfp-mindspore.image.extras"] == ",".join(sorted(("train", extra)))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"extras": ("gpu",)}, "extras: must be among .* got 'gpu'"), ({"device": "tpu"}, "device: must be cpu or all")],

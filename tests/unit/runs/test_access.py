@@ -9,8 +9,8 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.runs.access import CAPABILITIES, ServiceAccount, build_access, list_permissions
-from kfp_mindspore.runs.preflight import list_capabilities
 from kfp_mindspore.runs.sources import load_spec
+from kfp_mindspore.runs.step_needs import list_capabilities
 
 PROFILE = ["-n", "team-a", "--service-account", "default-editor"]
 

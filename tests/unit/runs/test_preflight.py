@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import pytest
 import yaml
 
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.runs.sources import compile_text
+from tests.support import base_images, registries
 from tests.support.fake_api_server import FakeApiServer, send_json
 
 SECRET = "mlpipeline-minio-artifact"
@@ -114,3 +117,81 @@ def test_own_secret_of_jobs_namespace_stays(
     assert f"secret/{SECRET}" not in printed.out
     assert get_key(cluster, "jobs") == "own"
     assert [item["status"] for item in check("store secret", "--job-namespace", "jobs")] == ["unknown"]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[registries.Registry]:
+    registries.require_binary()
+    with registries.start_registry(tmp_path_factory.mktemp("registry")) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "message"),
+    [
+        ("artifacts,data,kubernetes,lm,pipelines,train", "passed", "has kubernetes, lm, pipelines, train"),
+        (
+            "artifacts,data,kubernetes,pipelines,train",
+            "failed",
+            "lacks the extras lm (of evaluate-language-model, finetune-language-model, import-language-model)",
+        ),
+        (None, "unknown", "has no label org.kfp-mindspore.image.extras"),
+    ],
+)
+def test_image_without_extras_of_steps_is_found(
+    registry: registries.Registry,
+    check: Check,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    labels: str | None,
+    status: str,
+    message: str,
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    config = RegistryConfig(insecure=(registry.host,))
+    settings = {"Labels": {"org.kfp-mindspore.image.extras": labels}} if labels else {}
+    image = base_images.push_base(registry.host, f"extras/{status}", config=config, settings=settings)
+    compiled = tmp_path / "pipeline.yaml"
+    compiled.write_text(compile_text("chat_lora", image))
+    (found,) = check("extras", str(compiled), "--insecure", registry.host)
+    assert found["status"] == status
+    assert message in found["message"]
+    if status == "failed":
+        assert f"image runtime --to {image} --extra artifacts" in found["hint"]
+        assert "--extra lm" in found["hint"]
+
+
+def test_unreachable_registry_is_unknown(check: Check, tmp_path: Path) -> None:
+    compiled = tmp_path / "pipeline.yaml"
+    compiled.write_text(compile_text("chat_lora", "127.0.0.1:1/none@sha256:" + "0" * 64))
+    (found,) = check("extras", str(compiled))
+    assert found["status"] == "unknown"
+    assert found["message"].startswith("steps need kubernetes, lm, pipelines, train; ")
+
+
+def test_ray_needs_its_definition_and_rights(
+    cluster: FakeApiServer, kubeconfig: str, check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = tmp_path / "pipeline.yaml"
+    compiled.write_text(compile_text("ray_lifecycle", "127.0.0.1:1/none@sha256:" + "0" * 64))
+    ray = check("definition", str(compiled))[0]
+    assert (ray["status"], ray["message"]) == ("failed", "the cluster does not know RayJob of ray.io/v1")
+    assert "KFP_MINDSPORE_BACKEND" in ray["hint"]
+    cluster.kinds["/apis/ray.io/v1"] = [{"name": "rayjobs", "kind": "RayJob", "namespaced": True}]
+    assert check("definition", str(compiled))[0]["status"] == "passed"
+    cluster.faults.insert(0, _refuse_rayjobs)
+    (missing,) = (item for item in check("access", str(compiled)) if item["status"] == "failed")
+    assert "lacks in namespace runs: get, list, watch, create, delete rayjobs.ray.io" in missing["message"]
+    assert missing["hint"].endswith("pipeline setup -n runs --service-account pipeline-runner --for ray --apply")
+    assert run(["pipeline", "setup", "-n", "runs", "--for", "ray", "--json"]) == 0
+    role = json.loads(capsys.readouterr().out)["items"][0]
+    rule = {"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["get", "list", "watch", "create", "delete"]}
+    assert rule in role["rules"]
+
+
+def _refuse_rayjobs(request: Any, handler: Any) -> bool:
+    spec = (request.body or {}).get("spec") or {}
+    if spec.get("resourceAttributes", {}).get("group") != "ray.io":
+        return False
+    send_json(handler, 201, {"kind": "LocalSubjectAccessReview", "status": {"allowed": False}})
+    return True
