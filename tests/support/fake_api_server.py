@@ -278,6 +278,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server_state: FakeApiServer
 
     def log_message(self, format: str, *arguments: Any) -> None:
