@@ -1,4 +1,5 @@
 from .component import msjob_component as msjob_component
+from .image import set_image as set_image
 from .metadata import add_job_annotation as add_job_annotation
 from .metadata import add_job_label as add_job_label
 from .policy import set_restart_policy as set_restart_policy

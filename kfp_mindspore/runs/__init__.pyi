@@ -1,4 +1,3 @@
-from .image import set_image as set_image
 from .local import run_local as run_local
 from .progress import ProgressDisplay as ProgressDisplay
 from .remote import RemoteClient as RemoteClient

@@ -162,6 +162,14 @@ def test_needs_of_each_component_are_declared_once() -> None:
     assert all(extras >= set(needs.extras) for needs in STEP_NEEDS.values())
 
 
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
+def test_description_names_image_and_extras(component: Path) -> None:
+    needs = STEP_NEEDS[get_step_function(component).rpartition(".")[2]]
+    extras = ",".join(sorted({"pipelines", *needs.extras}))
+    text = f"Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[{extras}]."
+    assert text in (component / "component.py").read_text()
+
+
 def test_extras_are_those_of_project() -> None:
     assert set(list_extras()) == PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
     assert list_missing_extras(["lm", "tokenizers", "train"], ["train"]) == ["lm", "tokenizers"]

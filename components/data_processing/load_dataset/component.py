@@ -39,6 +39,8 @@ def load_dataset(
     preprocessing is fitted on the training split and is in the dataset; `export_mindir` puts it into the bundle, the
     server runs it.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[data,pipelines].
+
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
         name: Set name, path or URI.

@@ -21,6 +21,8 @@ def select_samples(
     first ones to label. The pool's targets are never read: in a simulation they are the true labels, otherwise the
     samples at `indexes` are labelled before the next training.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         dataset: The dataset directory.
         selected: The dataset directory with `count` samples more in `train` and less in `pool`.

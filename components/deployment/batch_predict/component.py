@@ -20,6 +20,8 @@ def batch_predict(
     Shard "k/n" has every n-th sample from the k-th on. In a pipeline, `dsl.ParallelFor(shards)` over a parameter of
     type `List[str]` runs one step per shard; over an untyped `list`, KFP's driver fails.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.

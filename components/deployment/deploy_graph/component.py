@@ -20,6 +20,8 @@ def deploy_graph(
     one of them. Requests have a V1 or V2 body; the router ignores their path. Local services have no router: a local
     run checks the arguments and returns an empty address.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[kubernetes,pipelines].
+
     Args:
         graph_name: Graph name, a DNS label that differs from the services'.
         services: At least two service names.

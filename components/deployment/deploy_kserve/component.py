@@ -57,6 +57,8 @@ def deploy_kserve(
     Disable caching for this step in a pipeline (`task.set_caching_options(False)`): cached outputs may name a deleted
     service.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[kubernetes,pipelines].
+
     Args:
         bundle: The model bundle to serve.
         service_name: Name for the service and for the model in its URLs, a DNS label.

@@ -25,6 +25,8 @@ def notify(
     KFP_MINDSPORE_SMTP_PASSWORD, which `kfp.kubernetes.use_secret_as_env` sets from a Secret; they are never printed. A
     notice that cannot be sent fails this task.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines].
+
     Args:
         status: Filled in by KFP: the final state of the tasks under the ExitHandler.
         webhook: Form of the webhook's body: `slack`, `json`, or empty for no webhook.

@@ -22,6 +22,8 @@ def register_model(
     Registering the same bundle again changes nothing. A local run without a registry registers nothing and has empty
     outputs. The step's image needs this package's extra `registry`.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,registry].
+
     Args:
         bundle: The model bundle; its URI is registered, its files stay where they are.
         model_name: The registered model's name, created if it does not exist.

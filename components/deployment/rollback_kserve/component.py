@@ -17,6 +17,8 @@ def rollback_kserve(
     Disable caching for this step in a pipeline (`task.set_caching_options(False)`). With `version` a retried step does
     nothing once another version serves.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[kubernetes,pipelines].
+
     Args:
         service_name: Service name.
         namespace: Service namespace; default the step's.

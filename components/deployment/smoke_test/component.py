@@ -19,6 +19,8 @@ def smoke_test(
     The step fails if a prediction differs by more than the tolerance. Disable caching for this step in a pipeline
     (`task.set_caching_options(False)`), so that each run tests the live service.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[kubernetes,pipelines].
+
     Args:
         bundle: The model bundle that is served; its verified.npz contains samples and the network's outputs.
         url: The service's HTTP URL.

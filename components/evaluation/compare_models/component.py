@@ -40,6 +40,8 @@ def compare_models(
     pipeline's first run deploys. Disable caching for this step in a pipeline that compares with a service
     (`task.set_caching_options(False)`), so that each run tests the live service.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         candidate: The candidate's model bundle.
         dataset: The dataset directory.

@@ -22,6 +22,8 @@ def evaluate_function(
     name. The step succeeds whether or not the threshold is reached. A pipeline gives `passed` to `deploy_kserve` as its
     gate.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         bundle: The model bundle.
         metrics: All the function's metrics, and the threshold.

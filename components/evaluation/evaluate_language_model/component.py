@@ -32,6 +32,8 @@ def evaluate_language_model(
     reciprocal rank. The default metric is the perplexity, of an encoder-decoder exact_match, of an embedding model
     recall_at_5. The step succeeds whether or not the gate is met: give `passed` to `deploy_kserve` as its gate.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[lm,pipelines,train].
+
     Args:
         model: The bundle, such as finetune_language_model's output `tuned`.
         metrics: The metrics, the base's as `base.<metric>`, and the improvement.

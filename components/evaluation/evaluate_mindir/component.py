@@ -35,6 +35,8 @@ def evaluate_mindir(
     class frequencies and logistic regression. The step succeeds whether or not the threshold is reached. A
     pipeline gives `passed` to `deploy_kserve` as its gate, or branches on it with `dsl.If`, which costs one more pod.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.

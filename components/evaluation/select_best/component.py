@@ -21,6 +21,8 @@ def select_best(
     its URI, `selected_index`, and the metric in the metadata. Among equal models the first is the best; a model with
     NaN is never selected.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines].
+
     Args:
         models: The models or model bundles.
         best: Copy of the best model.

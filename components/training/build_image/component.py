@@ -45,6 +45,8 @@ def build_image(
     network. Options for the registry client: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
     timeout_seconds, attempts.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[images,pipelines].
+
     Args:
         destination: Repository to push to, `host/name`; the tag is derived from the image's content.
         sources: Source folder or file; files in its .dockerignore and likely secrets are left out.

@@ -38,6 +38,8 @@ def compress_model(
     The output is exported by export_mindir as any training's. The step succeeds whether or not the metric holds; the
     best round is the output. Give `passed` to `deploy_kserve` as its gate.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         model: train_msjob's output; its `checkpoint/` records how to build the network.
         dataset: The dataset directory that it was trained on.

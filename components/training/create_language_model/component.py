@@ -22,6 +22,8 @@ def create_language_model(
     The tokenizer, a byte-level BPE, is trained on the examples that are not held out. The step's image needs
     kfp-mindspore[lm].
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[lm,pipelines,train].
+
     Args:
         model: The bundle, of the kind causal-lm.
         data: Path or URI to JSON lines or to a text per line (*.txt), or `new_testament`; empty for `dataset`.

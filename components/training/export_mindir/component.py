@@ -26,6 +26,8 @@ def export_mindir(
     copied to the bundle; a name refers to a transform in an installed package. A training without a dataset, such as
     self-play, writes one with samples to `dataset/` in its output.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
+
     Args:
         model: train_msjob's output; its `checkpoint/` records how to build the network, or is any script's.
         bundle: The model bundle, with its signature and digests in its metadata.

@@ -36,6 +36,8 @@ def finetune_language_model(
     Each line of the examples is a JSON object with `prompt` and `completion`, with `messages`, or with `text`. The loss
     counts the answers only. The step's image needs kfp-mindspore[lm].
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[lm,pipelines,train].
+
     Args:
         model: The base bundle, import_language_model's output.
         tuned: The tuned bundle, the adapter merged.

@@ -15,6 +15,8 @@ def import_language_model(
     Hugging Face directories and GGUF files are read without torch; what is not supported is refused by name. The step's
     image needs kfp-mindspore[lm].
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[lm,pipelines,train].
+
     Args:
         model: The bundle, of the kind causal-lm or embedding, which deploy_kserve serves by the OpenAI protocol.
         source: Path or URI of a Hugging Face directory or a GGUF file; `smollm2` or `minilm` by pip; empty for `given`.

@@ -46,6 +46,8 @@ def ray_job(
     driver and whose worker pods have the task's resources; the image needs kfp-mindspore[ray]. A step retry adopts the
     RayJob, a terminated run deletes it, and it belongs to the run.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[artifacts,kubernetes,pipelines,ray,train].
+
     Args:
         model: The job's output: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
         metrics: Each metric's last value in metrics.jsonl, such as loss and accuracy.

@@ -12,6 +12,8 @@ def stop_msjobs(namespace: str = ""):
     default `retryStrategy`), and ends what is left, in seconds; without it, a job's lease does so after three minutes.
     Finished jobs are kept until the run is deleted.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[kubernetes,pipelines].
+
     Args:
         namespace: Job namespace; default the step's.
     """

@@ -62,6 +62,8 @@ def sweep_msjob(
     true}`; two integers are a range of integers, `step` is the distance between values, and `when: {optimizer: SGD}`
     makes a parameter conditional. It is text because a dict's integers become floats in KFP.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[artifacts,kubernetes,pipelines,sweeps,train].
+
     Args:
         model: The best trial's output, as train_msjob's; its metadata name the trial, its job and its parameters.
         metrics: Each of its metrics' last value in metrics.jsonl.

@@ -49,6 +49,8 @@ def train_msjob(
     output and deleted at the end. The model's metadata contain the job's name and workers, the network and the
     hyperparameters.
 
+    Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[artifacts,kubernetes,pipelines,train].
+
     Args:
         model: The job's output: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
         metrics: Each metric's last value in metrics.jsonl, such as loss and accuracy.

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.runs import set_image
-from kfp_mindspore.runs.image import list_placeholders
+from kfp_mindspore.runs.image import list_placeholders, set_image
 from kfp_mindspore.runs.spec import (
     convert_arguments,
     dump_spec,
