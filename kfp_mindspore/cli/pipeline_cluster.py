@@ -225,11 +225,14 @@ def check(
 ) -> int:
     """Check before a run that a cluster and its image have what its steps need, and that URIs of data can be read.
 
+    Namespaces of jobs and services are those that the pipeline's steps name, unless flags name others.
+
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
     from kfp_mindspore.runs.preflight import Destination, run_checks
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import convert_arguments, parse_spec
+    from kfp_mindspore.runs.step_needs import list_namespaces
 
     if parameters and not source:
         raise UserError("--param: needs a pipeline: kfp-mindspore pipeline check NAME … --param NAME=VALUE")
@@ -237,9 +240,11 @@ def check(
     text = compile_text(source, image) if source else ""
     spec = parse_spec(text, subject=source) if source else None
     arguments = convert_arguments(spec, dict(parameters)) if spec is not None and parameters else {}
+    named = list_namespaces(spec, arguments, account.namespace) if spec is not None else {}
     destination = Destination(
         account,
-        access.namespaces,
+        # Flags take precedence: they also name namespaces that are known in the run only.
+        {**named, **{name: places for name, places in access.namespaces.items() if places}},
         secrets=access.secrets,
         model_account=access.model_account,
         pipeline_root=pipeline_root,

@@ -82,6 +82,22 @@ def list_capabilities(spec: PipelineSpec) -> list[Capability]:
     return [capability for capability in CAPABILITIES if capability in found]
 
 
+def list_namespaces(spec: PipelineSpec, arguments: Mapping[str, Any], default: str) -> dict[Capability, list[str]]:
+    """Return the namespaces that a compiled pipeline's steps name by their parameter `namespace`, by capability.
+
+    Args:
+        spec: A compiled pipeline.
+        arguments: Run arguments by name; defaults are added.
+        default: Namespace of steps that name none, the run's.
+    """
+    found: dict[Capability, list[str]] = {}
+    for task in list_known_tasks(spec, arguments):
+        for function in task.functions:
+            if capability := STEP_NEEDS.get(function, StepNeeds()).capability:
+                found.setdefault(capability, []).append(str(task.arguments.get("namespace") or default))
+    return {capability: list(dict.fromkeys(names)) for capability, names in found.items()}
+
+
 def deploys_language_model(spec: PipelineSpec) -> bool:
     """Return whether a compiled pipeline has steps of language models."""
     functions = _FUNCTION.findall(json.dumps(spec.get("deploymentSpec", {})))

@@ -105,6 +105,17 @@ def test_store_secret_follows_jobs_to_their_namespace(
     assert check("store secret") == []
 
 
+def test_jobs_namespace_is_read_from_run_arguments(cluster: FakeApiServer, check: Check, tmp_path: Path) -> None:
+    put_secret(cluster, "runs", "first")
+    compiled = tmp_path / "pipeline.yaml"
+    compiled.write_text(compile_text("digits_lifecycle", "127.0.0.1:1/none@sha256:" + "0" * 64))
+    (missing,) = check("store secret", str(compiled), "-p", "namespace=jobs")
+    assert missing["message"].startswith(f"Secret {SECRET} in namespace jobs does not exist")
+    places = {item["message"].rpartition(" ")[2] for item in check("access", str(compiled), "-p", "namespace=jobs")}
+    assert places == {"runs", "jobs"}
+    assert check("store secret", str(compiled)) == []
+
+
 def test_own_secret_of_jobs_namespace_stays(
     cluster: FakeApiServer, kubeconfig: str, check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
