@@ -19,9 +19,9 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import CONFIG_MAPS, DEFINITIONS, NAMESPACES, PODS, SECRETS, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.runs.access import (
-    CAPABILITIES,
     Permission,
     ServiceAccount,
+    list_default_capabilities,
     list_missing_permissions,
     list_permissions,
 )
@@ -30,6 +30,7 @@ from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_obj
 from tests.support.operators import wait_for
 
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
+GRANTED = list_default_capabilities(has_builds=True)
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
@@ -87,22 +88,20 @@ def _get_messages(results: list[dict[str, str]], name: str, status: str) -> list
 def _wait_granted(cluster: Cluster, account: ServiceAccount, namespace: str = "") -> None:
     place = namespace or account.namespace
     wait_until(
-        lambda: (
-            not any(list_missing_permissions(cluster, account, list_permissions(name), place) for name in CAPABILITIES)
-        )
+        lambda: not any(list_missing_permissions(cluster, account, list_permissions(name), place) for name in GRANTED)
     )
 
 
 def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Cluster, account: ServiceAccount) -> None:
     builds = ("--build-namespace", account.namespace)
     missing = _get_messages(check(*builds)[1], "access", "failed")
-    assert len(missing) == len(CAPABILITIES)
+    assert len(missing) == len(GRANTED)
     assert any("create" in text and "msjobs.mindspore.gitee.com" in text for text in missing)
     setup(*builds)
     _wait_granted(cluster, account)
     granted = _get_messages(check(*builds)[1], "access", "passed")
-    assert len(granted) == len(CAPABILITIES)
-    assert len(_get_messages(check()[1], "access", "passed")) == len(CAPABILITIES) - 1
+    assert len(granted) == len(GRANTED)
+    assert len(_get_messages(check()[1], "access", "passed")) == len(GRANTED) - 1
     setup(*builds)
 
 
@@ -142,6 +141,7 @@ def test_check_names_removed_right(
 def test_rights_in_other_namespaces(
     api_server: ControlPlane, setup: Any, check: Check, cluster: Cluster, account: ServiceAccount
 ) -> None:
+    _add_store(cluster, account.namespace)
     with api_server.make_namespace("jobs") as jobs:
         setup("--build-namespace", account.namespace)
         _wait_granted(cluster, account)
@@ -149,6 +149,7 @@ def test_rights_in_other_namespaces(
         assert message.startswith(f"training: runner of {account.namespace} lacks in namespace {jobs}: ")
         setup("--job-namespace", jobs, "--for", "training")
         wait_until(lambda: not list_missing_permissions(cluster, account, list_permissions("training"), jobs))
+        assert cluster.get(SECRETS, "mlpipeline-minio-artifact", jobs)["data"]
         assert not _get_messages(check("--job-namespace", jobs)[1], "access", "failed")
         assert list_missing_permissions(cluster, account, list_permissions("deployment"), jobs)
 
@@ -211,7 +212,7 @@ def test_account_reviews_its_own_rights(
     own = tmp_path / "kubeconfig"
     own.write_text(yaml.safe_dump(config))
     _, results = check(kubeconfig=own)
-    assert len(_get_messages(results, "access", "failed")) == len(CAPABILITIES) - 2
+    assert len(_get_messages(results, "access", "failed")) == len(GRANTED) - 2
     assert _get_messages(results, "access", "passed") == [
         f"training: runner has all rights in namespace {account.namespace}"
     ]
@@ -289,11 +290,13 @@ def test_check_of_lifecycle(
     assert message == f"the Deployment msjob-controller in namespace {place} has no available pod"
     _make_pods_ready(cluster, place)
     code, results = check(*source)
-    assert (code, [result for result in results if result["status"] != "passed"]) == (0, [])
+    # No registry has the image.
+    assert (code, [result["name"] for result in results if result["status"] != "passed"]) == (0, ["extras"])
     names = [result["name"] for result in results]
     assert set(names) == {
         *(
             "images",
+            "extras",
             "storage",
             "account",
             "definition",
