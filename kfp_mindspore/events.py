@@ -2,7 +2,7 @@
 
 A run sets `KFP_MINDSPORE_EVENTS` (the file) and, for each step, `KFP_MINDSPORE_STEP` (its name). Without the first, as
 in a pod, nothing is written. Kinds: `begin` and `end` (a work span; `end` has `seconds`), `progress` (such as epoch,
-epochs, step, steps, loss) and `gate` (metric, value, threshold, passed).
+epochs, step, steps, loss), `gate` (metric, value, threshold, passed) and `note` (a text for the run's notes).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def emit(kind: str, name: str, **fields: Any) -> None:
     """Append one event; a no-op outside a run.
 
     Args:
-        kind: `begin`, `end`, `progress` or `gate`.
+        kind: `begin`, `end`, `progress`, `gate` or `note`.
         name: The operation, such as `training.fit`.
         **fields: Further values, JSON types only.
     """

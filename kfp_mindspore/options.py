@@ -22,6 +22,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kfp_mindspore.canonical import to_canonical_json
 from kfp_mindspore.errors import UserError, ValidationError
 
 _MISSING: Any = dataclasses.MISSING
@@ -255,10 +256,12 @@ def from_literals(declaration: type[Options], **arguments: Any) -> Options:
 def to_text(value: Any) -> str:
     """Return a value as text, as command lines and environment variables have it.
 
-    KFP turns the integer 5 into 5.0; this returns `5`. A boolean is `true` or `false`, a list or dict JSON.
+    KFP turns the integer 5 into 5.0; this returns `5`. A boolean is `true` or `false`, a list or dict canonical JSON.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
+    if isinstance(value, (Mapping, list, tuple)):
+        return to_canonical_json(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 

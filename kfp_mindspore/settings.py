@@ -45,6 +45,8 @@ LEASE_VARIABLE = "KFP_MINDSPORE_LEASE"
 
 # A local run's checkpoints, kept until the run succeeds: a resumed run trains on from them.
 RUN_CHECKPOINTS_VARIABLE = "KFP_MINDSPORE_RUN_CHECKPOINTS"
+# "1" in the steps of a resumed run.
+RESUMED_VARIABLE = "KFP_MINDSPORE_RESUMED"
 # A run's progress events.
 EVENTS_VARIABLE = "KFP_MINDSPORE_EVENTS"
 STEP_VARIABLE = "KFP_MINDSPORE_STEP"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kfp_mindspore.canonical import canonicalize
+
 Execute = Callable[[], tuple[dict[str, Any], Any]]
 
 
@@ -49,7 +51,8 @@ def install_cache(
     custom: set[str] = set()
 
     def compute(self: Any, **arguments: Any) -> str:
-        key = str(compute_key(self, **arguments))
+        # 3 and 3.0 would have two entries.
+        key = str(compute_key(self, **{**arguments, "arguments": canonicalize(arguments["arguments"])}))
         if arguments.get("custom_cache_key"):
             custom.add(key)
         on_key((arguments["full_command"], arguments["arguments"]))

@@ -11,7 +11,6 @@ version 1 directory (`features` and `labels` in each file) is opened as a versio
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
+from kfp_mindspore.canonical import digest_json, to_canonical_json
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats import mindrecord, npz
 from kfp_mindspore.formats.column import Column as Column
@@ -238,7 +238,7 @@ def write_dataset(
         rows = compute_block_rows(measure_row(splits["train"] if "train" in splits else next(iter(splits.values()))))
         return write_shards(Path(output), description, splits.keys(), columns, splits.items(), block_rows=rows)
     described = {key: description[key] for key in _CONTENT}
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    digest = hashlib.sha256(to_canonical_json(described).encode())
     output = Path(output)
     with files.replace_directory(output, DESCRIPTION) as directory:
         for split, arrays in splits.items():
@@ -316,7 +316,7 @@ def write_shards(
                 "shards": shards,
                 "block_rows": block_rows,
                 "digests": digests,
-                "digest": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+                "digest": digest_json(content),
             },
         )
     return Dataset.open(output)
@@ -468,7 +468,6 @@ def _check_shards(file: Path, dataset: Dataset) -> None:
 def _convert_first(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version 1 description in version 2's form; its content digest is computed from the file digests."""
     features = raw["features"]
-    digests = json.dumps(raw["digests"], sort_keys=True)
     return {
         **{key: raw[key] for key in ("name", "labels", "splits", "seed", "digests")},
         "task": "classification",
@@ -480,5 +479,5 @@ def _convert_first(raw: Mapping[str, Any]) -> dict[str, Any]:
         "statistics": {},
         "report": {},
         "storage": "npz",
-        "digest": hashlib.sha256(digests.encode()).hexdigest(),
+        "digest": digest_json(raw["digests"]),
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -12,6 +10,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, BinaryIO
 
+from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.images.containerfile import (
     CONTAINERFILE_FILE,
@@ -169,7 +168,7 @@ class ImagePlan:
             "user": options.user,
             "workdir": options.workdir,
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_json(parts)
 
     @property
     def tag(self) -> str:

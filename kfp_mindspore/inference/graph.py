@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.manifest import (
     GRAPH_API_VERSION,
@@ -59,7 +58,7 @@ def build_graph(
         raise ValidationError(errors, subject=f"graph {name}")
     targets = [(service.name, service.url, service.name) for service in services]
     nodes = build_graph_nodes(router, targets, shares if router == SPLITTER else ())
-    digest = hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
+    digest = digest_json(nodes)
     return {
         "apiVersion": GRAPH_API_VERSION,
         "kind": "InferenceGraph",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.data.sources import new_testament
 from kfp_mindspore.data.sources.base import Source, SourceRequest
@@ -193,8 +193,7 @@ def _hash(record: Record) -> float:
         key = messages[:-1]
     else:
         key = record.get("prompt", record.get("text"))
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+    return int(digest_json(key)[:16], 16) / 2**64
 
 
 def _get_render(template: ChatTemplate) -> Render:

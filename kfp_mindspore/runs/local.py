@@ -45,6 +45,7 @@ from kfp_mindspore.settings import (
     HOME_VARIABLE,
     LOCAL,
     READS_VARIABLE,
+    RESUMED_VARIABLE,
     RUN_CHECKPOINTS_VARIABLE,
     STEP_VARIABLE,
 )
@@ -166,6 +167,8 @@ def execute_request(
         if lease is not None:
             stack.callback(_terminate_services_and_jobs, state_home)
         environment = _make_environment(directory, state_home, lease, project)
+        if prepare is not None:
+            environment[RESUMED_VARIABLE] = "1"
         try:
             _execute(result, environment, on_progress, on_log)
         except KeyboardInterrupt:
@@ -306,7 +309,8 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         READS_VARIABLE: str(directory / "reads"),
         RUN_CHECKPOINTS_VARIABLE: str(directory / CHECKPOINTS_FOLDER),
     }
-    environment.pop(STEP_VARIABLE, None)
+    for name in (STEP_VARIABLE, RESUMED_VARIABLE):
+        environment.pop(name, None)
     if project is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
     environment = add_recorder(environment)

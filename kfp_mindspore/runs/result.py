@@ -33,7 +33,8 @@ class StepResult:
         arguments: Its input parameters.
         outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
         log: Its log.
-        note: What the cache could not compare, or why the step was not cached; empty for nothing.
+        note: What the cache could not compare, why the step was not cached, or that a resumed training found no
+            checkpoint; empty for nothing.
     """
 
     name: str

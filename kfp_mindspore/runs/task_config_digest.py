@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.settings import TASK_CONFIG_DIGEST_VARIABLE
 
 
@@ -33,7 +32,7 @@ def add_task_config_digests(documents: Sequence[dict[str, Any]]) -> list[dict[st
             settings = [platform.get("deploymentSpec", {}).get("executors", {}).get(label) for platform in platforms]
             config = [entry for entry in (container.get("resources"), *settings) if entry]
             if config:
-                digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
+                digest = digest_json(config)[:12]
                 others = [entry for entry in container.get("env", []) if entry["name"] != TASK_CONFIG_DIGEST_VARIABLE]
                 container["env"] = [*others, {"name": TASK_CONFIG_DIGEST_VARIABLE, "value": digest}]
     return changed

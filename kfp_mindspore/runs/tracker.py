@@ -65,6 +65,8 @@ class RunTracker:
             self.result.outputs = event["outputs"]
         elif kind == "failure":
             self.failure = event
+        elif kind == "note":
+            self.result.steps.setdefault(step, StepResult(step)).note = event["text"]
         elif kind == "begin":
             self._open.setdefault((step, int(event["pid"])), []).append(float(event["time"]))
         elif kind == "end":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 
 from kfp_mindspore import files
+from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.graph_export import UnfitSamplesError, check_exportable
 from kfp_mindspore.training import distributed, watchdog
@@ -111,7 +112,7 @@ def _compute_digest(network: Any, inputs: Mapping[str, NDArray[Any]], batch: str
         "parameters": [[item.name, str(item.dtype), item.shape] for item in network.get_parameters()],
         "code": code,
     }
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+    return digest_json(description)
 
 
 def _list_own_files() -> Iterator[tuple[str, Path]]:

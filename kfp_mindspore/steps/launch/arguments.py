@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore.canonical import to_canonical_json
+
 
 def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return named values, numeric texts converted to numbers.
@@ -17,10 +19,11 @@ def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         values: Values by name, JSON types.
     """
-    return {name: _parse_number(value) for name, value in values.items()}
+    return {name: parse_number(value) for name, value in values.items()}
 
 
-def _parse_number(value: Any) -> Any:
+def parse_number(value: Any) -> Any:
+    """Return a numeric text as a number, and any other value as it is; see `parse_numbers`."""
     if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", value):
         value = json.loads(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -30,4 +33,4 @@ def _parse_number(value: Any) -> Any:
 
 def to_metadata(value: Any) -> str:
     """Convert structured artifact metadata to JSON: KFP stores only text and numbers."""
-    return json.dumps(value, sort_keys=True, default=dict)
+    return to_canonical_json(value, dict)

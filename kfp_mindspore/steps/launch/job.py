@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_image
@@ -25,6 +24,7 @@ STEP_ANNOTATION = "training.kubeflow.org/step"
 SPEC_ANNOTATION = "training.kubeflow.org/spec-digest"
 # More than the lines in a failed job's error.
 _KEPT_LINES = 100
+_DIGEST_LENGTH = 12
 
 
 class StepJobs:
@@ -68,8 +68,7 @@ class StepJobs:
         if step is not None and step.namespace == self._namespace:
             pod = PodPatch(env=step.secrets).merge(pod or PodPatch())
         job = build_msjob(name, command=command, namespace=self._namespace, options=options, pod=pod, image=image)
-        spec = json.dumps(job.to_dict()["spec"], sort_keys=True)
-        annotations = {STEP_ANNOTATION: _digest(self._root), SPEC_ANNOTATION: _digest(spec)}
+        annotations = {STEP_ANNOTATION: _digest(self._root), SPEC_ANNOTATION: _digest(job.to_dict()["spec"])}
         job.metadata["annotations"] = {**job.metadata.get("annotations", {}), **annotations}
         if step is not None and step.run_id:
             job.metadata["labels"] = {**job.metadata.get("labels", {}), RUN_LABEL: step.run_id}
@@ -261,5 +260,5 @@ def _get_annotation(job: MSJob, name: str) -> str:
     return str((job.metadata.get("annotations") or {}).get(name) or "")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _digest(value: Any) -> str:
+    return digest_json(value)[:_DIGEST_LENGTH]

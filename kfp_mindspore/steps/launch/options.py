@@ -5,6 +5,7 @@ The compiled task contains the variable, and so does the cache key.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,7 +20,9 @@ from kfp_mindspore.steps.handover.executor_input import read_executor_input
 
 
 def merge_task_options(options: JobOptions) -> JobOptions:
-    """Return options with those of the present task's setters, which take precedence.
+    """Return options with those of the present task's setters, which take precedence, mappings sorted by key.
+
+    KFP's struct has no order, and each attempt at a step has to submit the same job.
 
     Args:
         options: The component's arguments.
@@ -28,7 +31,11 @@ def merge_task_options(options: JobOptions) -> JobOptions:
         UserError: The variable is invalid, or an option refers to an input without a value.
     """
     values = read_executor_input().get("inputs", {}).get("parameterValues", {})
-    return options.merge(resolve_task_options(os.environ.get(JOB_OPTIONS_VARIABLE, ""), values))
+    merged = options.merge(resolve_task_options(os.environ.get(JOB_OPTIONS_VARIABLE, ""), values))
+    sorted_mappings = {
+        name: dict(sorted(value.items())) for name, value in vars(merged).items() if isinstance(value, Mapping)
+    }
+    return dataclasses.replace(merged, **sorted_mappings)
 
 
 def resolve_task_options(text: str, values: Mapping[str, Any]) -> dict[str, Any]:

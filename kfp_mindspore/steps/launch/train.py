@@ -30,7 +30,7 @@ from kfp_mindspore.steps.handover.checkpoints import StepCheckpoints
 from kfp_mindspore.steps.handover.storage import JobStorage, open_storage
 from kfp_mindspore.steps.handover.storage_spec import parse_storage
 from kfp_mindspore.steps.handover.task_config import read_task_config
-from kfp_mindspore.steps.launch.arguments import parse_numbers, to_metadata
+from kfp_mindspore.steps.launch.arguments import parse_number, parse_numbers, to_metadata
 from kfp_mindspore.steps.launch.job import launch_job
 from kfp_mindspore.steps.launch.options import merge_task_options
 from kfp_mindspore.stores.artifact_store import StoreError, join_uri
@@ -89,7 +89,7 @@ class LocalTrainingFiles:
                 Path(checkpoints).mkdir(parents=True, exist_ok=True)
         else:
             beside = self._output.parent / f"{self._output.name}.checkpoints"
-            self._own = StepCheckpoints(beside, [list(command), dataset_dir])
+            self._own = StepCheckpoints(beside, [[parse_number(word) for word in command], dataset_dir])
             checkpoints = str(self._own.path)
         self.patch = PodPatch()
         self.wrapper: tuple[str, ...] = ()
@@ -399,13 +399,14 @@ def to_arguments(values: Mapping[str, Any]) -> list[str]:
     """Convert named values to command-line options.
 
     {"epochs": 5, "learning_rate": 0.01, "nesterov": True} becomes `--epochs 5 --learning-rate 0.01 --nesterov`. False
-    and None omit the option. A pipeline parameter inside a dict arrives as text: `5.0` becomes `5`.
+    and None omit the option. A pipeline parameter inside a dict arrives as text: `5.0` becomes `5`. Options are sorted
+    by name: KFP's struct has no order, and each attempt at a step has to have the same command.
 
     Args:
         values: Values by name, JSON types.
     """
     parts: list[str] = []
-    for name, value in values.items():
+    for name, value in sorted(values.items()):
         if value is None or value is False:
             continue
         parts.append("--" + name.replace("_", "-"))

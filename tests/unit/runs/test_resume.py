@@ -28,11 +28,19 @@ def first(count: int) -> str:
 
 
 @lightweight
-def second(text: str, gate: str) -> str:
+def second(text: str, gate: str, options: dict) -> str:
     import os
+    from pathlib import Path
 
     import helper
+    from kfp_mindspore.steps.handover.checkpoints import StepCheckpoints
+    from kfp_mindspore.steps.launch.train import to_arguments
 
+    # As train_msjob does.
+    checkpoints = StepCheckpoints(Path("unused"), to_arguments(options)).path
+    print("checkpoints:", sorted(file.name for file in checkpoints.iterdir()), flush=True)
+    if helper.SAVES:
+        (checkpoints / "0001-00000004").mkdir(exist_ok=True)
     if not os.path.exists(gate):
         raise SystemExit("no gate")
     return text + helper.VERSION
@@ -40,7 +48,8 @@ def second(text: str, gate: str) -> str:
 
 @dsl.pipeline(name="two-steps")
 def two_steps(gate: str, count: int = 3):
-    second(text=first(count=count).output, gate=gate)
+    options = {name: count for name in ("seed", "epochs", "learning_rate", "width", "depth", "batch_size")}
+    second(text=first(count=count).output, gate=gate, options=options)
 """
 
 
@@ -49,7 +58,7 @@ def source(tmp_path: Path) -> Path:
     file = tmp_path / "project" / "pipeline.py"
     file.parent.mkdir()
     file.write_text(PIPELINE)
-    file.with_name("helper.py").write_text('VERSION = "1"\n')
+    file.with_name("helper.py").write_text('VERSION, SAVES = "1", True\n')
     return file
 
 
@@ -63,17 +72,22 @@ def test_failed_run_resumes_with_its_parameters(source: Path, home: Path, tmp_pa
     assert {step.name: step.state for step in resumed.steps.values()} == {"first": "cached", "second": "succeeded"}
     assert resumed.steps["second"].outputs == {"Output": "51"}
     assert resumed.arguments == {"gate": str(gate), "count": 5}
+    assert resumed.notes == []
     assert "no gate" in (failed.directory / "attempts" / "1" / "logs" / "second.log").read_text()
-    assert "no gate" not in (failed.directory / "logs" / "second.log").read_text()
+    log = (failed.directory / "logs" / "second.log").read_text()
+    assert "no gate" not in log
+    # KFP's struct has another order in each process.
+    assert "checkpoints: ['0001-00000004']" in log
     with pytest.raises(UserError, match=rf"^run {failed.id}: nothing to resume, it has succeeded"):
         resume_local(failed.id)
 
 
 def test_changed_code_is_refused_until_accepted(source: Path, home: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
+    source.with_name("helper.py").write_text('VERSION, SAVES = "1", False\n')
     failed = run_local(str(source), {"gate": str(gate)}, raise_on_error=False, report=False)
     gate.touch()
-    source.with_name("helper.py").write_text('VERSION = "2"\n')
+    source.with_name("helper.py").write_text('VERSION, SAVES = "2", False\n')
     with pytest.raises(UserError, match=rf"since its start Python code in {source.parent} or of kfp-mindspore changed"):
         resume_local()
     source.write_text(PIPELINE.replace("no gate", "closed"))
@@ -83,7 +97,8 @@ def test_changed_code_is_refused_until_accepted(source: Path, home: Path, tmp_pa
     resumed = resume_local(accept_changes=True, report=False)
     assert {step.name: step.state for step in resumed.steps.values()} == {"first": "cached", "second": "succeeded"}
     assert resumed.steps["second"].outputs == {"Output": "32"}
-    assert resumed.notes == [f"resumed, although {source} changed since its start"]
+    assert resumed.notes[0] == f"resumed, although {source} changed since its start"
+    assert resumed.notes[1].startswith(f"second: no checkpoint of an earlier attempt in {failed.directory}")
 
 
 def test_last_run_is_found_by_pipeline(source: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
