@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.outputs import OutputKind, check_replaceable
 from kfp_mindspore.settings import HOME_VARIABLE
 
 _CHUNK_BYTES = 1 << 20
@@ -128,38 +129,20 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from error
 
 
-def check_replaceable(path: Path, marker: str | None) -> None:
-    """Check that a directory may be replaced by an output.
-
-    Args:
-        path: The directory; it may be missing.
-        marker: A file that every former output has; None if former outputs are kept, too.
-
-    Raises:
-        UserError: It has other content.
-    """
-    if path.is_dir() and any(path.iterdir()) and not (marker and (path / marker).is_file()):
-        raise UserError(
-            f"{path}: is a directory with other content, expected a new or an empty one"
-            + (f", or one with {marker} to replace" if marker else ""),
-            hint="Choose another directory, or remove this one.",
-        )
-
-
 @contextlib.contextmanager
-def replace_directory(path: Path, marker: str | None) -> Iterator[Path]:
+def replace_directory(path: Path, kind: OutputKind | None) -> Iterator[Path]:
     """Yield a temporary sibling directory that replaces `path` when the block succeeds.
 
     When the block raises, the temporary directory is removed and `path` is unchanged.
 
     Args:
         path: The directory.
-        marker: As for `check_replaceable`.
+        kind: What it is, see `outputs.check_replaceable`.
 
     Raises:
-        UserError: `path` has other content.
+        UserError: `path` is a file, or has other content.
     """
-    check_replaceable(Path(path), marker)
+    check_replaceable(Path(path), kind)
     with _make_sibling(Path(path)) as temporary:
         temporary.chmod(0o755)
         yield temporary

@@ -12,7 +12,7 @@ import click
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json
+from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, print_json
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
@@ -47,7 +47,7 @@ class _Size(click.ParamType[Any]):
     "kfp-mindspore dataset load s3://bucket/sales.csv data --target price --split time:day --missing mean"
 )
 @click.argument("source")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=OutputPath())
 @click.option(
     "--input",
     "inputs",

@@ -11,7 +11,7 @@ import click
 
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, UserError
 
 # The slug is the service name: a DNS label with room for its Kubernetes objects' suffixes.
@@ -147,7 +147,7 @@ TEMPLATES = {
 @click.command(
     cls=StrictCommand, epilog="Example: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py"
 )
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=OutputPath())
 @click.option(
     "--template", type=click.Choice(list(TEMPLATES)), default="classification", show_default=True, help="Kind of model."
 )

@@ -32,7 +32,7 @@ from kfp_mindspore.cli.job_report import (
     print_warning,
     warn_of_missing_operator,
 )
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_json_list
+from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, print_json, print_json_list
 from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.build import JobOptions
@@ -66,8 +66,8 @@ def job() -> None:
     help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
 )
 @click.option("--dataset", type=click.Path(), help="Dataset directory, passed in KFP_MINDSPORE_DATASET_DIR.")
-@click.option("--output", type=click.Path(), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
-@click.option("--checkpoints", type=click.Path(), help="Checkpoint directory. [default: in --output]")
+@click.option("--output", type=OutputPath(), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
+@click.option("--checkpoints", type=OutputPath(), help="Checkpoint directory. [default: in --output]")
 @click.option(
     "--image",
     envvar=IMAGE_VARIABLE,

@@ -9,14 +9,16 @@ import click
 
 from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.job_document import read_text
-from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_json_list
+from kfp_mindspore.outputs import check_output_file, has_mark
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
 
 # From kfp_mindspore.msjob.kinds, whose import would delay every command.
 KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation")
+# Texts of which each job's manifest has one.
+_MARKS = ("kind: MSJob", "kind: MPIJob", "kind: TrainJob", "kind: AscendJob", "kind: RayJob", "batch.volcano.sh/")
 
 
 @click.command(
@@ -26,7 +28,7 @@ KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "firs
 )
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--to", type=click.Choice([*KINDS], case_sensitive=False), help="Kind of the result. [default: MSJob]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there. [default: standard output]")
+@click.option("-o", "--output", type=OutputPath(), help="Write it there. [default: standard output]")
 @add_json_option
 def convert(file: Path, to: str | None, output: Path | None, as_json: bool) -> None:
     """Convert the jobs in FILE, or - for standard input, to MSJobs, or MSJobs to another kind.
@@ -40,8 +42,8 @@ def convert(file: Path, to: str | None, output: Path | None, as_json: bool) -> N
     from kfp_mindspore.msjob.convert import convert_file
 
     name = "standard input" if str(file) == "-" else str(file)
-    if output is not None and output.is_dir():
-        raise UserError(f"--output: {output} is a directory, expected a file", hint=f"Name one: {output / 'job.yaml'}")
+    if output is not None:
+        check_output_file(output, "a job's manifest", lambda found: has_mark(found, *_MARKS), [file])
     text = read_text(file)
     conversion = convert_file(text, source=name, to=to)
     is_unchanged = to is None and not conversion.changes

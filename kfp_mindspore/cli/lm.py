@@ -8,10 +8,11 @@ import click
 
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import add_json_option, print_json
-from kfp_mindspore.errors import GateNotMetError, MissingExtraError, UserError
+from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json
+from kfp_mindspore.errors import GateNotMetError, MissingExtraError
 from kfp_mindspore.files import write_text
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions
+from kfp_mindspore.outputs import check_apart, check_directory, check_page
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
@@ -25,7 +26,7 @@ def lm() -> None:
     "-o",
     "--output",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputPath(),
     help="Bundle directory; replaced when it exists.",
 )
 @add_json_option
@@ -53,7 +54,7 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     "-o",
     "--output",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputPath(),
     help="Bundle directory; replaced when it exists.",
 )
 @dataclass_options(NetworkOptions)
@@ -79,7 +80,7 @@ def create(data: str, output: Path, options: NetworkOptions, as_json: bool) -> N
     "-o",
     "--output",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputPath(),
     help="Directory for model/, adapter/, held_out.jsonl and curves.html.",
 )
 @dataclass_options(FinetuneOptions)
@@ -94,6 +95,8 @@ def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as
     from kfp_mindspore.evaluation.curves import render_curves
     from kfp_mindspore.lm import tuning
 
+    check_directory(output, [bundle, data])
+    check_page(output / "curves.html", [data])
     result = tuning.finetune(
         bundle,
         data,
@@ -117,7 +120,7 @@ def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("data")
 @click.option("--base", type=click.Path(path_type=Path), help="Bundle that BUNDLE was tuned from, for the gate.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="HTML page to write.")
+@click.option("--report", type=OutputPath(), help="HTML page to write.")
 @dataclass_options(EvaluationOptions)
 @add_json_option
 def evaluate(
@@ -129,6 +132,8 @@ def evaluate(
     """
     from kfp_mindspore.lm import evaluation
 
+    if report is not None:
+        check_page(report, [bundle, data, base])
     result = evaluation.evaluate(bundle, data, options, base=base, verbose=not as_json)
     if report is not None:
         write_text(report, result.render())
@@ -151,7 +156,7 @@ def evaluate(
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     help="New Hugging Face directory, or GGUF file, which is replaced when it exists.",
 )
 @click.option("--format", "form", type=click.Choice(["huggingface", "gguf"]), help="[default: gguf for *.gguf]")
@@ -159,9 +164,7 @@ def evaluate(
 def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> None:
     """Write the language model BUNDLE as transformers or llama.cpp load it."""
     is_gguf = form == "gguf" or (form is None and output.suffix == ".gguf")
-    if output.exists() and output.is_dir() == is_gguf:
-        expected, found = ("file", "directory") if is_gguf else ("directory", "file")
-        raise UserError(f"--output: must be a {expected} for this format, got the {found} {output}")
+    check_apart(output, [bundle])
     if is_gguf:
         from kfp_mindspore.lm.bundle import read_model
         from kfp_mindspore.lm.export_gguf import write_gguf
@@ -181,7 +184,7 @@ def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> 
     "-o",
     "--output",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputPath(),
     help="Directory for the bundles first and second; both are replaced when they exist.",
 )
 def split(bundle: Path, layer: int, output: Path) -> None:

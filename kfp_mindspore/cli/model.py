@@ -16,7 +16,7 @@ import click
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_table
 from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, NETWORK_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
@@ -67,7 +67,7 @@ class _Batch(click.ParamType[Any]):
     epilog="Example: kfp-mindspore model export out/checkpoint --dataset data/digits -o out/model",
 )
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
+@click.option("-o", "--output", required=True, type=OutputPath(), help="Bundle directory to write.")
 @click.option(
     "--dataset",
     type=click.Path(path_type=Path),
@@ -129,7 +129,7 @@ def export(
     epilog="Example: kfp-mindspore model compress out/checkpoint --dataset data/digits -o out/small --pruned 0.5",
 )
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.option("-o", "--output", required=True, type=OutputPath(), help="Directory to write.")
 @click.option("--dataset", required=True, type=click.Path(path_type=Path), help="Dataset directory of the training.")
 @click.option("--augment", help="module:function of the training's augmentation, for fine-tuning.")
 @dataclass_options(CompressionOptions)
@@ -174,7 +174,7 @@ def compress(
 
 @model.command(name="import", epilog="Example: kfp-mindspore model import net.mindir --example rows.json -o out/model")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
+@click.option("-o", "--output", required=True, type=OutputPath(), help="Bundle directory to write.")
 @click.option(
     "--dataset",
     type=click.Path(path_type=Path),
@@ -297,9 +297,7 @@ Examples:
 )
 @click.argument("path", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--write", "written", metavar="FILE", type=click.Path(path_type=Path), help="CSV or Parquet to write."
-)
+@click.option("-o", "--write", "written", metavar="FILE", type=OutputPath(), help="CSV or Parquet to write.")
 @click.option("--output", "names", metavar="NAME", multiple=True, help="Output to print; repeatable, default all.")
 @click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @_add_key_option("File with the key of an encrypted model")
@@ -325,7 +323,7 @@ def predict(
     from kfp_mindspore.mindir.runner import ModelRunner
 
     if written is not None:
-        check_written(written)
+        check_written(written, [path, file, key_file])
     bundle = ModelBundle.open(path)
     key = require_key(bundle, _read_key(key_file))
     signature: Signature = bundle.signature

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -31,6 +32,13 @@ class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         if not equals or not key.strip():
             self.fail(f"must be KEY=VALUE, got {value!r}", param, ctx)
         return key.strip(), text
+
+
+class OutputPath(click.Path):  # type: ignore[type-arg,unused-ignore]
+    """The type of each parameter that names an output; the functions check what it may replace."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
 
 
 def add_json_option(command: Command) -> Command:

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
+from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
 from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, add_server_options, add_source
 from kfp_mindspore.cli.pipeline_runs import get, retry, run, schedule, terminate
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.outputs import check_output_file, has_mark
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
@@ -45,21 +46,20 @@ Examples:
   kfp-mindspore pipeline compile my-project/pipeline.py -o mine.yaml --image registry/mine@sha256:…""",
 )
 @add_source
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file, .yaml or .yml.")
+@click.option("-o", "--output", required=True, type=OutputPath(), help="Output file, .yaml or .yml.")
 @add_json_option
 def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
     """Compile a pipeline to YAML for the upload page of Kubeflow Pipelines."""
     from kfp_mindspore import files
     from kfp_mindspore.runs.image import list_placeholders
     from kfp_mindspore.runs.package import WORKSPACE_HINT, get_workspace_error
-    from kfp_mindspore.runs.sources import compile_text
+    from kfp_mindspore.runs.sources import compile_text, get_file
     from kfp_mindspore.runs.spec import get_pipeline_name, list_steps, parse_spec
     from kfp_mindspore.steps.handover.storage_spec import check_pipeline
 
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"output: must end in .yaml or .yml, as Kubeflow Pipelines requires, got {output}")
-    if output.is_dir():
-        raise UserError(f"output: {output} is a directory, expected a file")
+    check_output_file(output, "a compiled pipeline", lambda file: has_mark(file, "pipelineInfo:"), [get_file(source)])
     if not output.absolute().parent.is_dir():
         raise UserError(f"output: {output.parent}: no such directory", hint=f"Create it: mkdir -p {output.parent}")
     text = compile_text(source, image)

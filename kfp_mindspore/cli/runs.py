@@ -10,10 +10,11 @@ import click
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.completion import complete_runs
-from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
+from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.run import add_accept_changes, resume_and_show
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.curves import read_records, render_curves
+from kfp_mindspore.outputs import check_page
 from kfp_mindspore.runs.history import find_metrics, get_run, list_runs, remove_run, select_runs
 
 
@@ -65,7 +66,7 @@ def open_(run_id: str, only_print: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     default=Path("curves.html"),
     show_default=True,
     help="Page to write.",
@@ -73,6 +74,7 @@ def open_(run_id: str, only_print: bool) -> None:
 @click.option("--print", "only_print", is_flag=True, help="Print the page's path instead of opening it.")
 def compare(run_ids: tuple[str, ...], output: Path, only_print: bool) -> None:
     """Show the learning curves of several runs in one plot."""
+    check_page(output)
     histories = {name: read_records(find_metrics(get_run(name))) for name in run_ids}
     files.write_text(output, render_curves("Learning curves", histories))
     click.echo(output)

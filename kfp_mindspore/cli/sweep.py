@@ -12,10 +12,11 @@ import click
 from kfp_mindspore import files
 from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import PairType, add_json_option, dump_manifest, print_json, print_table
+from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.network import import_callable
+from kfp_mindspore.outputs import check_output_file, check_page, has_mark
 from kfp_mindspore.settings import IMAGE_VARIABLE
 from kfp_mindspore.sweeps.options import ENGINES, MSJOB, SweepOptions
 from kfp_mindspore.sweeps.space import read_declaration
@@ -72,7 +73,7 @@ def add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     epilog="Example: kfp-mindspore sweep run sweeps/lenet --script train.py --dataset data --space space.yaml "
     "--objective accuracy --trials 16 --parallel 2"
 )
-@add_directory
+@click.argument("directory", type=OutputPath())
 @add_training_options
 @click.option(
     "--engine",
@@ -129,7 +130,7 @@ def run(
     help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
 )
 @add_training_options
-@click.option("-o", "--to", type=click.Path(path_type=Path, dir_okay=False), help="File to write. [default: print it]")
+@click.option("-o", "--to", type=OutputPath(), help="File to write. [default: print it]")
 def export(
     katib: bool,
     name: str,
@@ -149,6 +150,10 @@ def export(
     """Write the sweep as a manifest for another engine, whose trials are MSJobs."""
     from kfp_mindspore import sweeps
 
+    if to is not None:
+        check_output_file(
+            to, "an Experiment of Katib", lambda file: has_mark(file, "kind: Experiment"), [script, dataset]
+        )
     experiment = sweeps.build_katib_experiment(
         name,
         build_template(network, script, dataset, fixed, workers),
@@ -231,7 +236,7 @@ def best(directory: Path, as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     default=Path("sweep.html"),
     show_default=True,
     help="Page to write.",
@@ -240,6 +245,7 @@ def report(directory: Path, output: Path) -> None:
     """Write a page with the trials, their parameters and learning curves."""
     from kfp_mindspore import sweeps
 
+    check_page(output, [directory])
     files.write_text(output, sweeps.render_report(sweeps.read_sweep(directory)))
     click.echo(output)
 

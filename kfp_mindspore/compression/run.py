@@ -22,6 +22,7 @@ from kfp_mindspore.evaluation import get_metric
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, Checkpoint, NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.packed import PACKED_FILE, SEARCHED_BITS, count_bytes, pack, widen, write_packed
+from kfp_mindspore.outputs import OutputKind, check_replaceable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 REPORT = "compression.html"
 DESCRIPTION = "compression.json"
+OUTPUT = OutputKind(DESCRIPTION, names=(CHECKPOINT, REPORT))
 # Batches that scores with gradients are computed on.
 _SCORED_BATCHES = 16
 
@@ -76,7 +78,7 @@ def compress(
         MissingExtraError: MindSpore is not installed.
     """
     options = dataclasses.replace(options or CompressionOptions(), **changes)
-    files.check_replaceable(Path(output_dir), DESCRIPTION)
+    check_replaceable(Path(output_dir), OUTPUT, [checkpoint, dataset])
     data = Dataset.open(dataset)
     metric = get_metric(options.metric, data.task)
     from kfp_mindspore.mindir.environment import import_mindspore
@@ -230,7 +232,7 @@ class _Work:
 
         former, spec = self.checkpoint, self.checkpoint.network
         cut = {name: found for name, found in self.cutter.describe(best.kept).items() if found}
-        with files.replace_directory(result.directory, DESCRIPTION) as directory:
+        with files.replace_directory(result.directory, OUTPUT) as directory:
             with write_checkpoint(
                 directory / CHECKPOINT,
                 epoch=former.epoch,

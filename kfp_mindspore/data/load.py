@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore import events, files
+from kfp_mindspore import events
 from kfp_mindspore.data.columns import (
     build_features,
     check_missing,
@@ -39,6 +39,7 @@ from kfp_mindspore.data.targets import Target, check_target, encode_target
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import (
     DESCRIPTION,
+    OUTPUT,
     SPLITS,
     Column,
     Dataset,
@@ -46,6 +47,7 @@ from kfp_mindspore.formats.dataset import (
     write_dataset,
 )
 from kfp_mindspore.formats.tensors import BYTES
+from kfp_mindspore.outputs import check_replaceable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,12 +89,12 @@ def load_dataset(
     from kfp_mindspore.data.preprocessing import get_max_pixels, list_limits
 
     options.check()
-    files.check_replaceable(Path(output_dir), DESCRIPTION)
     if options.engine != "memory":
         raise UserError(
             f"engine: must be memory here, got {options.engine}", hint="Use kfp_mindspore.ray.load_dataset."
         )
     source = join_sources(source, options)
+    check_output(source, output_dir)
     kind, field = parse_mode(options.split) if options.split else ("", "")
     exact = list_exact_fields(list(options.target), options.weight, options.ids, field, options.inputs)
     size = options.image_size
@@ -124,6 +126,20 @@ def load_dataset(
             inputs=options.inputs,
         )
         return _write(Path(output_dir), read, roles, options, name=_get_name(source), kind=kind)
+
+
+def check_output(source: str | Mapping[str, str], output_dir: Path | str) -> None:
+    """Check that a dataset directory may be written: it replaces only another one, and is not the source.
+
+    Args:
+        source: As for `load_dataset`.
+        output_dir: The directory.
+
+    Raises:
+        UserError: It is a file, has other content, or is, is in or contains the source.
+    """
+    sources = [source] if isinstance(source, str) else source.values()
+    check_replaceable(Path(output_dir), OUTPUT, [given for given in sources if given not in NAMED])
 
 
 def check_source(source: str) -> None:

@@ -7,7 +7,7 @@ import binascii
 import contextlib
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from kfp_mindspore.data.sources.formats import read_path, recognise_format
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.rows import RowInput, RowLayout
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.outputs import check_apart, check_output_file
 from kfp_mindspore.transform.base import TransformInputError
 from kfp_mindspore.transform.pipeline import stack_rows
 from kfp_mindspore.transform.rows import RowPacker, to_row
@@ -115,13 +116,15 @@ def read_rows(path: Path | str, specs: Sequence[TensorSpec], layout: RowLayout |
 def write_predictions(path: Path | str, columns: Mapping[str, Sequence[Any]], labels: Sequence[str] = ()) -> None:
     """Write predictions as CSV or Parquet; an output with several values becomes a column for each.
 
+    Earlier predictions, a table of the same columns, are replaced.
+
     Args:
         path: The file; its name ends with .csv or .parquet.
         columns: A value for each row, by name; None for none.
         labels: Class names, for the columns of an output with as many values.
 
     Raises:
-        UserError: The name has another end.
+        UserError: The name has another end, or the file has other content.
         MissingExtraError: pyarrow is not installed.
     """
     import io
@@ -144,6 +147,7 @@ def write_predictions(path: Path | str, columns: Mapping[str, Sequence[Any]], la
         rows = [[None] * size if value is None else np.ravel(value).tolist() for value in values]
         for part, column in zip(parts, zip(*rows, strict=True), strict=True):
             flat[f"{name}_{part}"] = [_to_cell(value) for value in column]
+    check_output_file(path, "predictions with the same columns", lambda file: _list_columns(file) == list(flat))
     table, content = pyarrow.table(flat), io.BytesIO()
     if path.suffix == ".csv":
         csv.write_csv(table, content)
@@ -152,12 +156,31 @@ def write_predictions(path: Path | str, columns: Mapping[str, Sequence[Any]], la
     files.write_bytes(path, content.getvalue())
 
 
-def check_written(path: Path) -> None:
+def _list_columns(path: Path) -> list[str]:
+    """Return an existing table's columns; none if it is damaged."""
+    pyarrow = import_pyarrow()
+    from pyarrow import csv, parquet
+
+    try:
+        if path.suffix == ".csv":
+            with csv.open_csv(path) as reader:
+                return list(reader.schema.names)
+        return list(parquet.read_schema(path).names)
+    except pyarrow.ArrowInvalid:
+        return []
+
+
+def check_written(path: Path, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse a file of predictions by its name, before they are computed.
 
+    Args:
+        path: The file.
+        inputs: What is read.
+
     Raises:
-        UserError: It ends neither with .csv nor with .parquet.
+        UserError: It ends neither with .csv nor with .parquet, or is an input.
     """
+    check_apart(path, inputs)
     if path.suffix not in WRITTEN:
         raise UserError(f"{path}: must end in {' or '.join(WRITTEN)}, got {path.suffix or 'no suffix'!r}")
 

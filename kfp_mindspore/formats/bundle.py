@@ -30,6 +30,7 @@ from kfp_mindspore.formats.manifest import check_files, describe_files, naming_f
 from kfp_mindspore.formats.model_options import Dimension
 from kfp_mindspore.formats.signature import FIRST_STAGE_KIND, FORMAT_VERSION, SECOND_STAGE_KIND, Signature
 from kfp_mindspore.formats.tensors import TensorSpec
+from kfp_mindspore.outputs import OutputKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +60,8 @@ __all__ = [
 
 MODEL_FILE = "model.mindir"
 SIGNATURE_FILE = "signature.json"
+# A bundle as an output.
+OUTPUT = OutputKind(SIGNATURE_FILE, listing="files")
 VERIFIED_FILE = "verified.npz"
 PREPROCESSING_FILE = "preprocessing.json"
 TRANSFORM_FILE = "transform.py"
@@ -248,7 +251,7 @@ def write_bundle(path: Path | str) -> Iterator[BundleWriter]:
     """
     path = Path(path)
     try:
-        with files.replace_directory(path, SIGNATURE_FILE) as directory:
+        with files.replace_directory(path, OUTPUT) as directory:
             writer = BundleWriter(directory)
             yield writer
             if not (directory / SIGNATURE_FILE).is_file():

@@ -25,8 +25,11 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields, parse_entries
 from kfp_mindspore.formats.packed import PACKED_FILE
+from kfp_mindspore.outputs import OutputKind
 
 DESCRIPTION = "checkpoint.json"
+# A checkpoint directory as an output.
+OUTPUT = OutputKind(DESCRIPTION, listing="files")
 NETWORK_FILE = "network.ckpt"
 OPTIMIZER_FILE = "optimizer.ckpt"
 
@@ -172,7 +175,7 @@ def write_checkpoint(
     """
     path = Path(path)
     try:
-        with files.replace_directory(path, DESCRIPTION) as directory:
+        with files.replace_directory(path, OUTPUT) as directory:
             yield directory
             described = describe_files(directory)
             for name in described:

@@ -26,6 +26,7 @@ from kfp_mindspore.formats.column import Column as Column
 from kfp_mindspore.formats.manifest import check_digest, naming_fields
 from kfp_mindspore.formats.shards import ShardReader, SplitWriter, compute_block_rows, measure_row
 from kfp_mindspore.formats.tensors import BYTES, get_dtype, get_row_type, is_ragged
+from kfp_mindspore.outputs import OutputKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     Columns = Mapping[str, NDArray[Any]]
 
 DESCRIPTION = "dataset.json"
+# A dataset directory as an output.
+OUTPUT = OutputKind(DESCRIPTION, listing="digests")
 VERSION = 3
 _UNSHARDED = 2
 SPLITS = ("train", "validation", "test")
@@ -240,7 +243,7 @@ def write_dataset(
     described = {key: description[key] for key in _CONTENT}
     digest = hashlib.sha256(to_canonical_json(described).encode())
     output = Path(output)
-    with files.replace_directory(output, DESCRIPTION) as directory:
+    with files.replace_directory(output, OUTPUT) as directory:
         for split, arrays in splits.items():
             ordered = {column.name: arrays[column.name] for column in columns}
             packed = npz.pack_columns(ordered)
@@ -293,7 +296,7 @@ def write_shards(
     open_sizes = [column.name for column in columns if -1 in column.shape[1:]]
     if open_sizes:
         raise ValidationError([f"column {open_sizes[0]}: storage parquet has lists with one free size only"])
-    with files.replace_directory(output, DESCRIPTION) as directory:
+    with files.replace_directory(output, OUTPUT) as directory:
         with ExitStack() as stack:
             writers = {
                 split: stack.enter_context(SplitWriter(directory, split, columns, block_rows)) for split in splits
@@ -327,7 +330,7 @@ def copy_dataset(source: Dataset, output: Path | str) -> Dataset:
     for file, digest in source.digests.items():
         check_digest(source.path / file, digest, hint="Load the dataset again.")
     output = Path(output)
-    with files.replace_directory(output, DESCRIPTION) as directory:
+    with files.replace_directory(output, OUTPUT) as directory:
         for file in (DESCRIPTION, *source.digests):
             shutil.copyfile(source.path / file, directory / file)
     return Dataset.open(output)

@@ -17,10 +17,9 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from kfp_mindspore import files
 from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.errors import NotFoundError, UserError, suggest
-from kfp_mindspore.formats.bundle import SIGNATURE_FILE
+from kfp_mindspore.formats.bundle import OUTPUT
 from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, REWRITER, fetch_demo_weights
 from kfp_mindspore.lm.embedding import write_embedding_model
 from kfp_mindspore.lm.greedy import compute_steps
@@ -34,6 +33,7 @@ from kfp_mindspore.lm.sources.huggingface import read_huggingface
 from kfp_mindspore.lm.sources.model import SourceModel
 from kfp_mindspore.lm.sources.t5 import is_t5, read_t5
 from kfp_mindspore.lm.template import TEMPLATE_FILE
+from kfp_mindspore.outputs import check_replaceable
 
 KIND = "causal-lm"
 GENERATION_FILE = "generation.json"
@@ -76,7 +76,7 @@ def import_model(source: Path, bundle: Path) -> float:
         UserError: The source is not supported or damaged; the message names the field.
         KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
     """
-    files.check_replaceable(bundle, SIGNATURE_FILE)
+    check_replaceable(bundle, OUTPUT, [source])
     if is_bert(source):
         return write_embedding_model(read_bert(source), bundle, subject=str(source))
     if is_t5(source):

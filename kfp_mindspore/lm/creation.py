@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore import files
-from kfp_mindspore.formats.bundle import SIGNATURE_FILE
+from kfp_mindspore.formats.bundle import OUTPUT
 from kfp_mindspore.lm.bundle import write_model
 from kfp_mindspore.lm.examples import hold_out, open_examples, read_examples
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.options import NetworkOptions
 from kfp_mindspore.lm.sources.model import SourceModel
 from kfp_mindspore.lm.untrained import train_tokenizer
+from kfp_mindspore.outputs import check_replaceable
 
 _FIELDS = ("text", "prompt", "completion")
 # The embedding is the head too, whose logits are small at first.
@@ -37,7 +37,7 @@ def create_bundle(data: str, bundle: Path, options: NetworkOptions) -> dict[str,
         UserError: The examples are missing or too few.
         ValidationError: An example is invalid; the message has its number.
     """
-    files.check_replaceable(bundle, SIGNATURE_FILE)
+    check_replaceable(bundle, OUTPUT, [data])
     with open_examples(data) as file:
         model = build_decoder(read_examples(file), options)
     write_model(model, bundle, subject=data)

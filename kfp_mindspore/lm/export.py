@@ -16,6 +16,7 @@ from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.runner import read_network
 from kfp_mindspore.lm.sources.huggingface import list_parts
 from kfp_mindspore.lm.sources.model import split_rows
+from kfp_mindspore.outputs import check_replaceable
 
 _CLASSES = {
     "gpt2": "GPT2LMHeadModel",
@@ -41,6 +42,7 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
     """
     from safetensors.numpy import save_file
 
+    check_replaceable(directory, None, [bundle])
     opened = ModelBundle.open(bundle)
     kind = opened.signature.metadata.get("architecture", "")
     if kind not in _CLASSES:

@@ -14,12 +14,15 @@ from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.sources.gguf import CONTROL, SPLITS, USER_DEFINED, list_parts
 from kfp_mindspore.lm.sources.model import SourceModel, refuse_fields, split_rows
+from kfp_mindspore.outputs import check_output_file, has_mark
 
 # llama.cpp's architecture by model_type.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _TYPES = {"float32": np.float32, "float16": np.float16}
 _FILE_TYPES = {"float32": 0, "float16": 1}
 _NORMAL, _UNUSED = 1, 5
+# In the header, by which an earlier export is recognised.
+_DESCRIPTION = "Exported by kfp-mindspore"
 
 
 def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subject: str) -> None:
@@ -27,7 +30,7 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
 
     Args:
         model: The model.
-        file: The output; replaced when it exists.
+        file: The output; an earlier export is replaced.
         dtype: Matrices' type, float32 or float16; vectors are always float32, as llama.cpp requires.
         subject: The model's origin, for messages.
 
@@ -52,8 +55,10 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
     refuse_fields(subject, {"activation": activation})
     architecture = _ARCHITECTURES[model.architecture]
     tokenizer = build_metadata(model, subject)
+    check_output_file(file, "an earlier export", lambda found: has_mark(found, _DESCRIPTION))
     with files.replace_path(file) as temporary:
         writer = gguf.GGUFWriter(temporary, architecture)
+        writer.add_description(_DESCRIPTION)
         writer.add_name(file.stem)
         writer.add_file_type(_FILE_TYPES[dtype])
         _add_config(writer, config)

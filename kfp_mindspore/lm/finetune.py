@@ -18,11 +18,15 @@ from kfp_mindspore.errors import CorruptBundleError, ValidationError
 from kfp_mindspore.lm.data import LanguageModelData
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
+from kfp_mindspore.outputs import OutputKind
 
 # A projection's weight in the network, and its number among the weight's stacked parts.
 MODULES = {"q_proj": ("qkv", 0), "k_proj": ("qkv", 1), "v_proj": ("qkv", 2), "output_proj": ("out", 0)}
 # peft's names, which are Hugging Face's.
 ADAPTER_FILE = "adapter_config.json"
+_TENSORS_FILE = "adapter_model.safetensors"
+# An adapter in peft's format as an output.
+OUTPUT = OutputKind(ADAPTER_FILE, names=(_TENSORS_FILE,))
 _PEFT = {**{name: name for name in MODULES}, "output_proj": "o_proj"}
 # What peft can write and this network does not have; absent and empty values are allowed.
 _REQUIRED: dict[str, Any] = {
@@ -237,10 +241,10 @@ def write_adapter(directory: Path, adapter: Mapping[str, NDArray[np.float32]], l
         "base_model_name_or_path": "",
         "inference_mode": True,
     }
-    with files.replace_directory(directory, ADAPTER_FILE) as temporary:
+    with files.replace_directory(directory, OUTPUT) as temporary:
         files.write_json(temporary / ADAPTER_FILE, settings)
         tensors = {_to_peft(name): np.ascontiguousarray(array) for name, array in adapter.items()}
-        save_file(tensors, temporary / "adapter_model.safetensors")
+        save_file(tensors, temporary / _TENSORS_FILE)
 
 
 def read_adapter(directory: Path, config: DecoderConfig) -> tuple[dict[str, NDArray[np.float32]], LoraConfig]:
@@ -255,7 +259,7 @@ def read_adapter(directory: Path, config: DecoderConfig) -> tuple[dict[str, NDAr
         UserError: The tensors' header claims what its file does not hold.
         ValidationError: The adapter uses what is not supported; the message names the field.
     """
-    file, tensors_file = (directory / name for name in (ADAPTER_FILE, "adapter_model.safetensors"))
+    file, tensors_file = (directory / name for name in (ADAPTER_FILE, _TENSORS_FILE))
     try:
         settings = json.loads(file.read_text())
         reader = SafetensorsReader([tensors_file])

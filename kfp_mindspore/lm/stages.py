@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import (
     FIRST_STAGE_KIND,
+    OUTPUT,
     PROMPTS_FILE,
     SECOND_STAGE_KIND,
-    SIGNATURE_FILE,
     WEIGHTS_FILE,
     ModelBundle,
 )
@@ -30,6 +29,7 @@ from kfp_mindspore.lm.network_files import Array, write_network
 from kfp_mindspore.lm.runner import CausalRunner
 from kfp_mindspore.lm.sources.model import SourceModel
 from kfp_mindspore.lm.template import TEMPLATE_FILE
+from kfp_mindspore.outputs import check_directory, check_replaceable
 
 FIRST, SECOND = "first", "second"
 
@@ -49,8 +49,9 @@ def split_model(bundle: Path, layer: int, output: Path) -> float:
         UserError: It is no bundle of this kind, or a stage would have no layer.
         KfpMindSporeError: The stages' logits differ from the verified ones by more than 1e-5 of the largest.
     """
+    check_directory(output, [bundle])
     for name in (FIRST, SECOND):
-        files.check_replaceable(output / name, SIGNATURE_FILE)
+        check_replaceable(output / name, OUTPUT, [bundle])
     model = read_model(bundle)
     if not 1 <= layer < model.config.layers:
         most = model.config.layers - 1

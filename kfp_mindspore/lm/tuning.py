@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import OUTPUT, ModelBundle
 from kfp_mindspore.lm.bundle import read_model, write_model
 from kfp_mindspore.lm.data import LanguageModelData
 from kfp_mindspore.lm.examples import Encoder, hold_out, open_examples, read_examples
-from kfp_mindspore.lm.finetune import ADAPTER_FILE, LoraConfig, TrainedDecoder, build_arrays, write_adapter
+from kfp_mindspore.lm.finetune import OUTPUT as ADAPTER
+from kfp_mindspore.lm.finetune import LoraConfig, TrainedDecoder, build_arrays, write_adapter
 from kfp_mindspore.lm.options import BEST, FinetuneOptions
 from kfp_mindspore.lm.seq2seq import TrainedSeq2Seq
 from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
 from kfp_mindspore.lm.seq2seq_bundle import read_seq2seq_model, write_seq2seq_model
 from kfp_mindspore.lm.seq2seq_tuning import encode_parts, read_pairs
+from kfp_mindspore.outputs import check_output_file, check_replaceable
 from kfp_mindspore.training import TrainingConfig, fit
 
 Records = Sequence[Mapping[str, Any]]
@@ -117,11 +119,9 @@ def finetune(
     """
     begun = time.perf_counter()
     options = options or FinetuneOptions()
-    if tuned.absolute().is_relative_to(bundle.absolute()):
-        raise UserError(f"{tuned}: is in the base model's bundle {bundle}, expected a directory beside it")
-    files.check_replaceable(tuned, SIGNATURE_FILE)
+    check_replaceable(tuned, OUTPUT, [bundle, data])
     if adapter is not None:
-        files.check_replaceable(adapter, ADAPTER_FILE)
+        check_replaceable(adapter, ADAPTER, [bundle, data])
     prepare = _prepare_pairs if ModelBundle.open(bundle).signature.kind == SEQ2SEQ else _prepare_windows
     if prepare is _prepare_pairs and options.lora_rank:
         raise UserError(
@@ -129,13 +129,19 @@ def finetune(
         )
     with open_examples(data) as file:
         records = read_examples(file)
+    if held_out is not None:
+        lines = {json.dumps(record) for record in records}
+
+        def is_earlier(file: Path) -> bool:
+            return lines.issuperset(file.read_text(errors="replace").splitlines())
+
+        check_output_file(held_out, "held-out examples of the same data", is_earlier, [data])
     training, held = hold_out(records, options.held_out)
     if options.max_examples and options.max_examples < len(training):
         chosen = np.random.default_rng(options.seed).choice(len(training), options.max_examples, replace=False)
         training = [training[index] for index in sorted(chosen)]
     task = prepare(bundle, data, training, held, options)
     if held_out is not None:
-        held_out.parent.mkdir(parents=True, exist_ok=True)
         files.write_text(held_out, "".join(json.dumps(record) + "\n" for record in held))
     counts = task.arrays["counts"]
     batch_size, counted = min(options.batch_size, len(counts)), float(counts.sum())

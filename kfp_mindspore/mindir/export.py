@@ -16,6 +16,7 @@ from kfp_mindspore.data.samples import arrange_columns
 from kfp_mindspore.errors import KfpMindSporeError, UserError, join_names
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
+    OUTPUT,
     PREPROCESSING_FILE,
     TRANSFORM_FILE,
     BundleWriter,
@@ -58,6 +59,7 @@ from kfp_mindspore.mindir.parameters import (
 )
 from kfp_mindspore.mindir.shards import is_sharded
 from kfp_mindspore.mindir.verify import compare_raw, run_and_compare
+from kfp_mindspore.outputs import check_replaceable
 from kfp_mindspore.transform.declaration import build_pipeline
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform, read_transform_source
@@ -113,6 +115,8 @@ def export_mindir(
     """
     options = dataclasses.replace(options or ExportOptions(), **changes)
     options.check()
+    rows = samples if isinstance(samples, (Path, str)) else None
+    check_replaceable(Path(output_dir), OUTPUT, [checkpoint_dir, dataset_dir, options.strategy, rows])
     if key is not None:
         check_key(key)
     transform, dimensions = options.transform, options.dimensions

@@ -16,7 +16,15 @@ from kfp_mindspore.compat.graph_executor import CompiledGraph
 from kfp_mindspore.data.rows import read_rows
 from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError, join_names
-from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.bundle import (
+    MODEL_FILE,
+    OUTPUT,
+    ModelBundle,
+    Signature,
+    TensorSpec,
+    VerifiedSamples,
+    write_bundle,
+)
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.tensors import list_mismatches
@@ -28,6 +36,7 @@ from kfp_mindspore.mindir.metadata import count_operators, inspect_mindir, is_en
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.mindir.padding import shorten_error
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
+from kfp_mindspore.outputs import check_replaceable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,6 +86,8 @@ def import_mindir(
     options = dataclasses.replace(options or ExportOptions(), **changes)
     options.check()
     file = Path(file)
+    rows = samples if isinstance(samples, (Path, str)) else None
+    check_replaceable(Path(output_dir), OUTPUT, [file, dataset_dir, rows])
     model = read_proto(file, key=key)
     read_weights(file, key=key)
     _check_operators(file, model)

@@ -13,6 +13,7 @@ from typing import Any
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.outputs import check_directory
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
 _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
@@ -167,11 +168,17 @@ def build_directory_variables(
         output_dir: The output.
         checkpoint_dir: The checkpoints.
         in_pods: Whether paths are the pods' own, which are kept as given; this machine's paths become absolute.
+
+    Raises:
+        UserError: The output or the checkpoints are in the dataset, or are a file.
     """
     if output_dir is not None and checkpoint_dir is None:
         checkpoint_dir = f"{str(output_dir).rstrip('/')}/checkpoints"
     directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
     given = {name: path for name, path in directories.items() if path is not None}
+    for path in () if in_pods else (output_dir, checkpoint_dir):
+        if path is not None and "://" not in str(path):
+            check_directory(Path(path), [dataset])
     return {name: str(path) if in_pods else files.resolve_location(path) for name, path in given.items()}
 
 

@@ -21,6 +21,7 @@ from ray.data import DataContext
 
 from kfp_mindspore import events
 from kfp_mindspore.data.columns import Features
+from kfp_mindspore.data.load import check_output
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.data.preprocessing import build_given, fit_preprocessing, get_max_pixels
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields
@@ -81,6 +82,7 @@ def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | 
     """
     options = dataclasses.replace(options or DatasetOptions(), **changes)
     options.check()
+    check_output(source, output_dir)
     _check_options(options)
     order = parse_mode(options.split)[1] if options.split else ""
     exact = list_exact_fields(list(options.target), options.weight, options.ids, order, options.inputs)

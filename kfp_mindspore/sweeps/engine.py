@@ -20,6 +20,7 @@ from kfp_mindspore.kube.errors import UnreachableError
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
+from kfp_mindspore.outputs import check_directory
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
 from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, MSJOB, RAY, SweepOptions
@@ -139,6 +140,7 @@ def _start(
     on_trial: Callable[[TrialResult], None] | None,
 ) -> SweepResult:
     template, engine = description["template"], description.get("engine", MSJOB)
+    check_directory(folder, [template.get("dataset"), template.get("script")])
     if engine == RAY:
         from kfp_mindspore.sweeps.tune import check_ray_sweep, run_on_ray
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
-from kfp_mindspore.formats.checkpoint import DESCRIPTION
+from kfp_mindspore.formats.checkpoint import OUTPUT
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
-from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
+from kfp_mindspore.outputs import check_output_file, check_replaceable, has_mark
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE
 from kfp_mindspore.tracking import Trackers, open_trackers
 from kfp_mindspore.training import distributed, parallel, watchdog
 from kfp_mindspore.training.config import DATA_PARALLEL, TrainingConfig
@@ -142,7 +143,11 @@ def fit(
         parts, config = distributed.WorkerInfo(), config.replace(checkpoint_dir=None, output_dir=None)
     description = state.describe_network(network, config.network_factory, config.network_arguments)
     if config.output_dir is not None and worker.is_writer:
-        files.check_replaceable(Path(config.output_dir, "checkpoint"), DESCRIPTION)
+        dataset = os.environ.get(DATASET_VARIABLE) if data is None else data
+        read = [given for given in (dataset, config.initial) if isinstance(given, (str, Path))]
+        check_replaceable(Path(config.output_dir, "checkpoint"), OUTPUT, read)
+        written = Path(config.output_dir, METRICS_FILE)
+        check_output_file(written, "a training's metrics", lambda file: has_mark(file, '"epoch": '))
     if config.output_dir is not None and not description.factory and worker.is_writer:
         _logger.warning("the network's class cannot be imported by name: set network_factory=… to export it later")
     has_loss = loss is not None

@@ -28,6 +28,7 @@ from kfp_mindspore.formats.bundle import (
     ModelBundle,
     write_bundle,
 )
+from kfp_mindspore.outputs import OutputKind
 from kfp_mindspore.transform import DecodeImage, Pipeline, Resize
 from kfp_mindspore.transform.declaration import declare
 from tests.support.model_servers import ModelServer
@@ -43,7 +44,9 @@ IMAGES = np.random.default_rng(5).random((16, 1, 8, 8), np.float32)
 
 def put(source: Path, place: Path) -> None:
     """Put a copy of a bundle in another's place."""
-    with files.replace_directory(place, SIGNATURE_FILE) as directory:
+    # Its signature may be damaged.
+    kind = OutputKind(SIGNATURE_FILE, names=tuple(file.name for file in place.glob("*")))
+    with files.replace_directory(place, kind) as directory:
         for file in source.iterdir():
             shutil.copyfile(file, directory / file.name)
 

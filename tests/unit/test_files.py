@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.outputs import OutputKind
 
 
 class Interrupted(BaseException):
@@ -71,22 +72,22 @@ def test_read_json_error_names_file(tmp_path: Path, content: bytes | None, messa
 def test_directory_is_replaced_atomically(tmp_path: Path) -> None:
     target = tmp_path / "model"
     for generation in ("first", "second"):
-        with files.replace_directory(target, "marker") as directory:
+        with files.replace_directory(target, OutputKind("marker", names=("first",))) as directory:
             (directory / generation).touch()
             (directory / "marker").touch()
     assert sorted(entry.name for entry in target.iterdir()) == ["marker", "second"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("marker", ["marker", None])
-def test_directory_with_other_content_is_not_replaced(tmp_path: Path, marker: str | None) -> None:
+@pytest.mark.parametrize("kind", [OutputKind("marker"), None])
+def test_directory_with_other_content_is_not_replaced(tmp_path: Path, kind: OutputKind | None) -> None:
     target = tmp_path / "data"
     target.mkdir()
-    with files.replace_directory(target, marker) as directory:
+    with files.replace_directory(target, kind) as directory:
         (directory / "precious").touch()
     with (
-        pytest.raises(UserError, match=r"data: is a directory with other content, expected a new or an empty one"),
-        files.replace_directory(target, marker),
+        pytest.raises(UserError, match="data: is a directory with other content, expected a new or an empty directory"),
+        files.replace_directory(target, kind),
     ):
         pass
     assert [entry.name for entry in target.iterdir()] == ["precious"]
@@ -94,11 +95,11 @@ def test_directory_with_other_content_is_not_replaced(tmp_path: Path, marker: st
 
 def test_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "model"
-    with files.replace_directory(target, "weights") as directory:
+    with files.replace_directory(target, OutputKind("weights")) as directory:
         (directory / "weights").write_text("old")
 
     def replace_and_fail() -> None:
-        with files.replace_directory(target, "weights") as directory:
+        with files.replace_directory(target, OutputKind("weights")) as directory:
             (directory / "weights").write_text("half")
             raise Interrupted
 
@@ -196,7 +197,7 @@ def test_failed_replacement_restores_old_directory(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.mkdir()
     (path / "old").touch()
-    with pytest.raises(FileNotFoundError), files.replace_directory(path, "old") as temporary:
+    with pytest.raises(FileNotFoundError), files.replace_directory(path, OutputKind("old")) as temporary:
         temporary.rmdir()
     assert [entry.name for entry in path.iterdir()] == ["old"]
 

@@ -256,7 +256,7 @@ def test_job_of_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
         (["convert", "missing.yaml"], "missing.yaml: no such file"),
         (["convert", "broken.yaml"], "broken.yaml: line 3"),
         (["convert", "unknown.yaml"], "Boss"),
-        (["convert", "old.yaml", "--output", "."], "--output: . is a directory, expected a file"),
+        (["convert", "old.yaml", "--output", "."], ".: is a directory, expected a file"),
         (["submit"], "expected one file"),
         (["submit", "good.yaml", "--kind", "MPIJob"], "kind: must be MSJob on this machine, got 'MPIJob'"),
         (["submit", "good.yaml", "--kind", "MPIJob", "--wait"], "--wait: is for MSJobs, got --kind MPIJob"),

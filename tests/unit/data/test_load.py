@@ -572,6 +572,6 @@ def test_number_column_that_continues_with_texts_is_text(tmp_path: Path) -> None
 
 def test_other_directory_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(UserError, match="is a directory with other content, expected a new or an empty one"):
+    with pytest.raises(UserError, match="is a directory with other content, expected a new or an empty directory"):
         load_dataset("wine", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
