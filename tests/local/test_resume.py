@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from kfp_mindspore.cli.init import TEMPLATES
+from kfp_mindspore.cli.init import write_project as write_template
 from kfp_mindspore.training.history import read_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -74,6 +79,21 @@ def kill_at_first_checkpoint(process: subprocess.Popen[str], home: Path) -> Path
     return found[0].parents[3]
 
 
+def read_resumed_log(process: subprocess.Popen[str], directory: Path) -> str:
+    """Interrupt a resumed run once its training has finished an epoch; return the training's log."""
+    deadline = time.monotonic() + 120
+    earlier, log = directory / "attempts" / "1" / "logs", directory / "logs" / "train-msjob.log"
+    while not re.search(
+        r"^ *epoch \d+/.*\n", text := log.read_text() if earlier.is_dir() and log.is_file() else "", re.MULTILINE
+    ):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    return text
+
+
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Return the epochs' metrics of the attempt that wrote the final checkpoint."""
     (final,) = directory.glob("artifacts/*/train-msjob/model/checkpoint")
@@ -115,3 +135,27 @@ def test_killed_run_resumes_at_its_checkpoint(
     assert (directory / "attempts" / "1" / "run.log").is_file()
     assert [record["epoch"] for record in read_metrics(directory)] == [*range(1, EPOCHS + 1)]
     assert read_metrics(directory) == expected
+
+
+# Of small networks on small tables an epoch takes milliseconds: enough epochs that a kill comes before the last one.
+LONG = {"classification": 500, "regression": 500, "two-inputs": 500, "sequence": 200, "text-classification": 50}
+MODULES = {"mindcv": "mindcv", "wide-deep": "movielens"}
+
+
+@pytest.mark.parametrize("template", list(TEMPLATES))
+def test_killed_training_of_template_continues_after_its_checkpoint(tmp_path: Path, home: Path, template: str) -> None:
+    if template in MODULES and importlib.util.find_spec(MODULES[template]) is None:
+        pytest.skip(f"needs {MODULES[template]}")
+    write_template(tmp_path / "project", template)
+    epochs = LONG.get(template, 5)
+    words = ("run", str(tmp_path / "project" / "pipeline.py"), "-p", f"epochs={epochs}")
+    directory = kill_at_first_checkpoint(start(home, tmp_path, *words), home)
+    (checkpoint,) = directory.glob("checkpoints/*")
+    resumed = start(home, tmp_path, "runs", "resume", directory.name)
+    log = read_resumed_log(resumed, directory)
+    found = re.search(rf"^ *resuming from {checkpoint}/(\d+)-\S+: epoch (\d+) of {epochs}", log, re.MULTILINE)
+    assert found is not None, log
+    first = re.search(rf"^ *epoch (\d+)/{epochs}", log, re.MULTILINE)
+    assert first is not None
+    assert int(first[1]) == int(found[2]) + 1 > 1
+    assert [folder.name for folder in directory.glob("checkpoints/*")] == [checkpoint.name]

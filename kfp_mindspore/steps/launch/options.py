@@ -32,10 +32,10 @@ def merge_task_options(options: JobOptions) -> JobOptions:
     """
     values = read_executor_input().get("inputs", {}).get("parameterValues", {})
     merged = options.merge(resolve_task_options(os.environ.get(JOB_OPTIONS_VARIABLE, ""), values))
-    sorted_mappings = {
+    changes: dict[str, Any] = {
         name: dict(sorted(value.items())) for name, value in vars(merged).items() if isinstance(value, Mapping)
     }
-    return dataclasses.replace(merged, **sorted_mappings)
+    return dataclasses.replace(merged, **changes)
 
 
 def resolve_task_options(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
