@@ -63,7 +63,7 @@ class StepOutput(io.TextIOBase):
     def redirect(self, path: Path) -> Iterator[None]:
         """Also append this thread's output in the block to a step's log."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", buffering=1) as file:
+        with path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as file:
             self._local.file = file
             try:
                 yield
