@@ -20,6 +20,7 @@ raise {error}
         ("UserError('no such thing')", {"_KFP_RUNTIME": "true", "KFP_MINDSPORE_DEBUG": "1"}, True, "no such thing"),
         ("UserError('no such thing')", {}, True, "no such thing"),
         ("ValueError('a bug')", {"_KFP_RUNTIME": "true"}, True, "ValueError: a bug"),
+        ("ModuleNotFoundError(name='my_module')", {"_KFP_RUNTIME": "true"}, True, "ModuleNotFoundError"),
     ],
 )
 def test_step_prints_message_without_stack_trace(
