@@ -95,7 +95,8 @@ def run_local(
         The result: state, steps with durations and outputs, report.
 
     Raises:
-        UserError: The pipeline does not exist, or an argument is unknown, missing or has the wrong type.
+        UserError: The pipeline does not exist, an argument is unknown, missing or has the wrong type, or a module of
+            the project has the name of one of Python's standard library.
         GateNotMetError: A step returned a false output `passed`.
         ProcessFailedError: A step failed; the message has its last log lines.
         KeyboardInterrupt: The run was interrupted; the message names its log and its report.
@@ -107,6 +108,7 @@ def run_local(
         project = project or sources.get_project_directory(source)
     else:
         project = project or _get_module_directory(compiled)
+    check_module_names(project)
     name = sources.get_name(source) if compiled is None else getattr(compiled, "name", "pipeline")
     directory = _make_directory(home, name)
     result = RunResult(id=directory.name, pipeline=source, directory=directory, started=time.time())
@@ -292,6 +294,26 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
+def check_module_names(project: Path | None) -> None:
+    """Refuse a project whose modules would replace the standard library's: it is on each step's import path.
+
+    Args:
+        project: The project's directory.
+
+    Raises:
+        UserError: It has such modules; the message names them.
+    """
+    modules = (
+        [] if project is None else [*project.glob("*.py"), *(file.parent for file in project.glob("*/__init__.py"))]
+    )
+    if shadowing := sorted(str(path) for path in modules if path.stem in sys.stdlib_module_names):
+        raise UserError(
+            f"{', '.join(shadowing)}: named as a module of Python's standard library, "
+            "which each process of a step would import instead",
+            hint=f"Rename it, such as my_{Path(shadowing[0]).name}.",
+        )
+
+
 def _make_environment(directory: Path, home: Path, lease: Lease | None, project: Path | None) -> dict[str, str]:
     temporary = directory / "tmp"
     # Of a killed run.
@@ -303,6 +325,9 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         **os.environ,
         "PATH": path,
         "PYTHONUNBUFFERED": "1",
+        # Logs are UTF-8, also under another locale: kfp.local could not decode what a step prints.
+        "PYTHONUTF8": "1",
+        "PYTHONIOENCODING": "utf-8:backslashreplace",
         EVENTS_VARIABLE: str(directory / "events.jsonl"),
         HOME_VARIABLE: str(home),
         BACKEND_VARIABLE: LOCAL,

@@ -22,7 +22,7 @@ from kfp_mindspore.runs.history import (
     get_run,
     list_runs,
 )
-from kfp_mindspore.runs.local import OnProgress, execute_request
+from kfp_mindspore.runs.local import OnProgress, check_module_names, execute_request
 from kfp_mindspore.runs.result import RESUMABLE_STATES, RunResult
 from kfp_mindspore.settings import CODE_DIGEST_VARIABLE
 
@@ -78,6 +78,7 @@ def resume_local(
             hint="Continue it with the changed code: --accept-changes. Or start a new run, whose unchanged steps come "
             "from the cache.",
         )
+    check_module_names(Path(request["project"]) if request["project"] else None)
     result = RunResult(id=run.id, pipeline=request["source"], directory=run.directory, started=time.time())
     if changes:
         result.note = f"resumed, although {' and '.join(changes)} changed since its start"

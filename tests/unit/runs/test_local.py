@@ -252,3 +252,50 @@ def test_project_with_too_many_files_is_reported(project: Path, home: Path, monk
     monkeypatch.setattr("kfp_mindspore.runs.local.MAXIMUM_FILES", 1)
     result = run_local(f"{project}/steps.py:looping", report=False)
     assert result.notes == [f"nothing is cached: {project} has more than 1 Python files"]
+
+
+PRINTING = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def show():
+    import subprocess
+    import sys
+
+    print("a… → b", flush=True)
+    subprocess.run([sys.executable, "-c", "print('c… → d')"], check=True)
+
+
+@dsl.pipeline(name="two-prints")
+def pipeline():
+    show()
+    show()
+"""
+
+
+def test_step_prints_any_text_under_ascii_locale(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "LANG": "C"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    source = tmp_path / "project" / "pipeline.py"
+    source.parent.mkdir()
+    source.write_text(PRINTING)
+    result = run_local(str(source), report=False)
+    log = (result.directory / "logs" / "show.log").read_text(encoding="utf-8")
+    assert "a… → b" in log
+    assert "c… → d" in log
+
+
+@pytest.mark.parametrize("name", ["types.py", "random.py", "json/__init__.py"])
+def test_module_named_as_one_of_the_standard_library_is_refused_before_the_run(
+    project: Path, home: Path, name: str
+) -> None:
+    file = project / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    shadowing = file.parent if file.name == "__init__.py" else file
+    with pytest.raises(UserError, match=f"^{shadowing}: named as a module of Python's standard library") as caught:
+        run_local(f"{project}/steps.py:toy_lifecycle")
+    assert caught.value.hint == f"Rename it, such as my_{shadowing.name}."
+    assert not home.exists()
