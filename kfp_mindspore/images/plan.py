@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,8 +11,9 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, BinaryIO
 
-from kfp_mindspore.canonical import digest_json
+from kfp_mindspore.canonical import canonicalize
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.files import digest_bytes
 from kfp_mindspore.images.containerfile import (
     CONTAINERFILE_FILE,
     REQUIREMENTS_FILE,
@@ -168,7 +170,8 @@ class ImagePlan:
             "user": options.user,
             "workdir": options.workdir,
         }
-        return digest_json(parts)
+        # Compact, as the tags of images that are in registries.
+        return digest_bytes(json.dumps(canonicalize(parts), separators=(",", ":")).encode())
 
     @property
     def tag(self) -> str:
