@@ -99,9 +99,9 @@ def check_output_file(
     Raises:
         UserError: It is a directory, has other content, or is, or is in, an input.
     """
-    check_apart(path, inputs)
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected a file")
+    check_apart(path, inputs)
     if not os.path.lexists(path):
         return
     if path.is_file() and (not path.stat().st_size or (is_own is not None and is_own(path))):

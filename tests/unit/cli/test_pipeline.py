@@ -82,8 +82,8 @@ def test_compile_of_compiled_pipeline_sets_image(project: Path) -> None:
     assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "a.yaml"]) == 0
     assert run(["pipeline", "compile", "a.yaml", "-o", "b.yaml"]) == 0
     assert Path("a.yaml").read_text() == Path("b.yaml").read_text()
-    assert run(["pipeline", "compile", "a.yaml", "-o", "a.yaml", "--image", IMAGE]) == 0
-    executors = parse(Path("a.yaml").read_text()).deployment_spec["executors"]
+    assert run(["pipeline", "compile", "a.yaml", "-o", "b.yaml", "--image", IMAGE]) == 0
+    executors = parse(Path("b.yaml").read_text()).deployment_spec["executors"]
     assert {executors[name]["container"]["image"] for name in executors} == {IMAGE}
 
 
@@ -127,12 +127,12 @@ def test_invalid_source_writes_nothing(
 ) -> None:
     if content is not None:
         Path(source).write_text(content)
-    Path("out.yaml").write_text("before")
+    Path("out.yaml").write_text("pipelineInfo: {}")
     assert run(["pipeline", "compile", source, "-o", "out.yaml"]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
-    assert Path("out.yaml").read_text() == "before"
+    assert Path("out.yaml").read_text() == "pipelineInfo: {}"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_invalid_source_writes_nothing(
     [
         ("out.json", "output: must end in .yaml or .yml"),
         ("out", "output: must end in .yaml or .yml"),
-        ("folder.yaml", "output: folder.yaml is a directory"),
+        ("folder.yaml", "folder.yaml: is a directory, expected a file"),
         ("missing/out.yaml", "output: missing: no such directory\nCreate it: mkdir -p missing"),
         ("file/out.yaml", "output: file: no such directory"),
     ],

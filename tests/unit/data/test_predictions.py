@@ -18,9 +18,7 @@ def test_predictions_replace_earlier_ones_only(tmp_path: Path, suffix: str) -> N
     write_predictions(path, COLUMNS)
     write_predictions(path, {name: values[:1] for name, values in COLUMNS.items()})
     before = path.read_bytes()
-    with pytest.raises(
-        UserError, match="expected a new one, or predictions with the same columns"
-    ):
+    with pytest.raises(UserError, match="expected a new one, or predictions with the same columns"):
         write_predictions(path, {**COLUMNS, "further": [1, 2]})
     assert path.read_bytes() == before
 
