@@ -10,6 +10,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.dataset import Column, Dataset
+from kfp_mindspore.formats.names import normalize_names
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 
 EXTRA = ("ignore", "refuse")
@@ -38,6 +39,9 @@ class RowInput:
     fill: tuple[float, ...] = ()
     longest: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", normalize_names(self.columns))
+
     @property
     def is_list(self) -> bool:
         """Whether a row is a list, whose length may differ from other rows'."""
@@ -61,6 +65,10 @@ class RowLayout:
     extra: str = "ignore"
     target: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("target", "others"):
+            object.__setattr__(self, name, normalize_names(getattr(self, name)))
 
     @property
     def columns(self) -> tuple[str, ...]:

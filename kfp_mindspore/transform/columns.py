@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.names import normalize_names
 from kfp_mindspore.formats.tensors import TensorSpec
 from kfp_mindspore.transform.base import Arrays, TransformInputError
 from kfp_mindspore.transform.pipeline import Step
@@ -31,7 +32,7 @@ class Concatenate(Step):
             raise UserError(f"Concatenate: columns: must be different, got {', '.join(map(repr, columns))}")
         if not name or not isinstance(name, str):
             raise UserError(f"Concatenate: name: must be a text, got {name!r}")
-        self.columns = tuple(columns)
+        self.columns = normalize_names(tuple(columns))
         self.name = name
 
     def apply(self, arrays: Arrays) -> Arrays:

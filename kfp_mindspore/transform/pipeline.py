@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.names import normalize_names
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec, is_ragged
 from kfp_mindspore.transform.base import (
@@ -35,7 +36,7 @@ class Step:
     """Most rows per call, whatever they hold; None without a limit."""
 
     def __init__(self, column: str = "") -> None:
-        self.column = column
+        self.column: str = normalize_names(column)
 
     def fit(self, arrays: Arrays) -> Step:
         """Return the step with what it learns from the training split, by default the step itself.

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import suggest
+from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.formats.rows import RowInput, RowLayout
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.transform.base import Arrays, TransformInputError, fill_objects
@@ -47,6 +48,7 @@ class RowPacker:
         self.layout = layout
         self._finite = finite
         self._known = frozenset((*layout.columns, *layout.target, *layout.others))
+        self._is_ascii = all(map(str.isascii, self._known))
         self._own = frozenset(one.name for one in layout.inputs).difference(layout.columns)
         self._getters = [
             operator.itemgetter(*one.columns) if len(one.columns) > 1 else _wrap(one.columns[0])
@@ -55,7 +57,7 @@ class RowPacker:
 
     def accepts(self, names: Iterable[str]) -> bool:
         """Return whether names are columns, rather than the model's own inputs."""
-        return self._own.isdisjoint(names)
+        return self._own.isdisjoint(map(normalize_name, names))
 
     def pack_rows(self, rows: Sequence[Any], name: Callable[[int], str] = name_row) -> Arrays:
         """Return the inputs for rows, each an object with the columns' values.
@@ -67,6 +69,7 @@ class RowPacker:
         Raises:
             TransformInputError: The message names row, column, what was found and what is expected.
         """
+        rows = self._normalize_rows(rows)
         if self.layout.extra == "refuse":
             self._refuse_extra(rows, name)
         packed = {}
@@ -87,6 +90,7 @@ class RowPacker:
         Raises:
             TransformInputError: A row is no object, or lacks a column.
         """
+        rows = self._normalize_rows(rows)
         if self.layout.extra == "refuse":
             self._refuse_extra(rows, name)
         columns: dict[str, list[Any]] = {}
@@ -103,6 +107,7 @@ class RowPacker:
         Raises:
             TransformInputError: As `pack_rows`.
         """
+        columns = {normalize_name(column): values for column, values in columns.items()}
         self.check_columns(columns)
         lengths = {len(columns[column]) for column in self.layout.columns}
         if len(lengths) != 1 or lengths == {0}:
@@ -124,7 +129,7 @@ class RowPacker:
         Raises:
             TransformInputError: The message names the column and the found and expected ones.
         """
-        names = list(found)
+        names = list(map(normalize_name, found))
         for column in self.layout.columns:
             if column not in names:
                 raise TransformInputError(f"column {column!r}: missing, got {_describe_found(column, names)}")
@@ -147,6 +152,17 @@ class RowPacker:
     def unpack(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the columns in inputs, the reverse of `pack_columns`."""
         return unpack_columns([(one.name, one.columns, one.stacked) for one in self.layout.inputs], inputs)
+
+    def _normalize_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Return rows with their columns' names in NFC; as they are where no column needs it."""
+        if self._is_ascii:
+            return rows
+        return [
+            {normalize_name(key) if isinstance(key, str) else key: value for key, value in row.items()}
+            if isinstance(row, Mapping)
+            else row
+            for row in rows
+        ]
 
     def _stack_rows(self, one: RowInput, values: list[tuple[Any, ...]], name: Callable[[int], str]) -> NDArray[Any]:
         dtype = np.dtype(one.dtype)

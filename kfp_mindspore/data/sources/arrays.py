@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.data.sources.base import Source, SourceRequest, guess_target, select_fields, to_objects
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats import npz
+from kfp_mindspore.formats.names import normalize_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +40,7 @@ def read_npy(path: Path, request: SourceRequest) -> Source:
 
 
 def _to_source(kind: str, where: str, columns: dict[str, NDArray[Any]], request: SourceRequest) -> Source:
+    columns = {normalize_name(name): array for name, array in columns.items()}
     names = select_fields(where, request, list(columns))
     columns = {name: convert_array(f"{where}: {name}", columns[name]) for name in names}
     counts = {name: len(array) for name, array in columns.items()}

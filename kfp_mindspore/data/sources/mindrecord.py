@@ -7,6 +7,7 @@ from pathlib import Path
 from kfp_mindspore.data.sources.arrays import convert_array
 from kfp_mindspore.data.sources.base import Source, SourceRequest, guess_target, select_fields
 from kfp_mindspore.formats import mindrecord
+from kfp_mindspore.formats.names import normalize_name
 
 
 def read_mindrecord(path: Path, request: SourceRequest) -> Source:
@@ -17,7 +18,7 @@ def read_mindrecord(path: Path, request: SourceRequest) -> Source:
         MissingExtraError: MindSpore is not installed.
     """
     where = f"{path.name} (MindRecord)"
-    found = mindrecord.read_fields(path)
+    found = {normalize_name(name): array for name, array in mindrecord.read_fields(path).items()}
     columns = {
         name: found[name] if found[name].dtype == object else convert_array(f"{where}: {name}", found[name])
         for name in select_fields(where, request, list(found))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_mindspore.formats.bundle import TensorSpec
+from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.transform.base import TransformInputError
 from kfp_mindspore.transform.rows import RowPacker
@@ -89,6 +90,7 @@ class RowReader:
         Raises:
             InvalidRequestError: The datatype is not the column's; the message names the column.
         """
+        name = normalize_name(name)
         if name not in self._inputs:
             return None
         is_text, is_list = name in self.layout.texts, self._inputs[name].is_list

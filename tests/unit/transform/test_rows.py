@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,16 @@ def test_features_are_listed_in_order() -> None:
 def test_layout_that_does_not_fit_inputs_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"rows\.inputs: must be image"):
         parse_layout(LAYOUT.to_dict(), [TensorSpec("image", "float32", (-1, 2))])
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("stored", ["NFC", "NFD"])
+@pytest.mark.parametrize("extra", ["ignore", "refuse"])
+def test_column_names_are_compared_in_nfc(form: str, stored: str, extra: str) -> None:
+    name = "größe"
+    sent, trained = unicodedata.normalize(form, name), unicodedata.normalize(stored, name)
+    packer = RowPacker(RowLayout((RowInput("x", "float32", (1,), (trained,), stacked=True),), extra=extra))
+    assert packer.pack_rows([{sent: 1.5}])["x"].tolist() == [[1.5]]
+    assert packer.transpose([{sent: 1.5}]) == {name: [1.5]}
+    assert packer.pack_columns({sent: [1.5]})["x"].tolist() == [[1.5]]
+    packer.check_columns([sent])
