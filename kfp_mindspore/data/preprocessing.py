@@ -16,7 +16,7 @@ from kfp_mindspore.formats.tensors import BYTES, TensorSpec, list_mismatches
 from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
 from kfp_mindspore.transform.columns import Concatenate
 from kfp_mindspore.transform.declaration import build_pipeline, build_steps, declare, declare_step, fit_steps
-from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
+from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize, check_image
 from kfp_mindspore.transform.lists import Pad
 from kfp_mindspore.transform.pipeline import Pipeline, Step
 from kfp_mindspore.transform.values import Normalize
@@ -61,6 +61,29 @@ def get_max_pixels(given: Given) -> int:
     """Return the most pixels of an image that the `DecodeImage` steps decode, their default without such a step."""
     steps = [] if isinstance(given, str) else build_given(given)
     return max([step.max_pixels for step in steps if isinstance(step, DecodeImage)] or [DecodeImage().max_pixels])
+
+
+def check_images(given: Given, source: Source, features: Features) -> None:
+    """Refuse image files that the `DecodeImage` steps cannot decode; a folder's reader has checked its own.
+
+    Raises:
+        UserError: The message has the field and the row.
+    """
+    if isinstance(given, str) or source.format == "images":
+        return
+    for step in build_given(given):
+        if not isinstance(step, DecodeImage):
+            continue
+        for column in features.columns:
+            if column.name != (step.column or features.columns[0].name) or column.dtype != BYTES or column.shape:
+                continue
+            for index, content in enumerate(features.arrays[column.name]):
+                try:
+                    check_image(content, step.max_pixels)
+                except UserError as error:
+                    field = ", ".join(column.fields) or column.name
+                    where = f"{source.where}: {field}: image in row {index + 1}"
+                    raise UserError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def build_given(given: Sequence[Step | Mapping[str, Any]]) -> list[Step]:

@@ -80,20 +80,12 @@ class DecodeImage(Step):
         try:
             with images.open(io.BytesIO(content), formats=_FORMATS) as image:
                 width, height = image.size
-                if width * height > self.max_pixels:
-                    raise TransformInputError(
-                        f"{where}: must have at most {self.max_pixels} pixels, has {width} x {height}"
-                    )
-                if max(width, height) > _MAX_SIDE:
-                    raise TransformInputError(
-                        f"{where}: must have sides of at most {_MAX_SIDE}, has {width} x {height}"
-                    )
+                if reason := _describe_excess(image, self.max_pixels):
+                    raise TransformInputError(f"{where}: {reason}")
                 if width * height > left:
                     raise TransformInputError(
                         f"{where}: all images of a request must have at most {self.max_rows * self.max_pixels} pixels"
                     )
-                if image.mode[0] in "IF":
-                    raise TransformInputError(f"{where}: must have 8 bits a channel, its mode is {image.mode}")
                 pixels = np.asarray(image.convert(self.mode))
         except images.DecompressionBombError:
             raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
@@ -105,8 +97,20 @@ class DecodeImage(Step):
         return scaled
 
 
+def _describe_excess(image: Any, max_pixels: int) -> str:
+    """Return why an image with such a header is refused; empty for one that is decoded."""
+    width, height = image.size
+    if width * height > max_pixels:
+        return f"must have at most {max_pixels} pixels, has {width} x {height}"
+    if max(width, height) > _MAX_SIDE:
+        return f"must have sides of at most {_MAX_SIDE}, has {width} x {height}"
+    if image.mode[0] in "IF":
+        return f"must have 8 bits a channel, its mode is {image.mode}"
+    return ""
+
+
 def check_image(content: bytes, max_pixels: int) -> tuple[int, int, str]:
-    """Return height, width and Pillow's mode of a PNG or JPEG file that can be decoded.
+    """Return height, width and Pillow's mode of a PNG or JPEG file that `DecodeImage` decodes.
 
     A JPEG is decoded at an eighth of its size, which finds the same damages faster.
 
@@ -117,14 +121,16 @@ def check_image(content: bytes, max_pixels: int) -> tuple[int, int, str]:
     try:
         with images.open(io.BytesIO(content), formats=_FORMATS) as image:
             (width, height), mode = image.size, str(image.mode)
-            if width * height > max_pixels:
+            if reason := _describe_excess(image, max_pixels):
                 raise UserError(
-                    f"must have at most {max_pixels} pixels, has {width} x {height}",
-                    hint="Make it smaller (mogrify -resize '1600x1600>' FILE), or give steps with "
-                    "DecodeImage(max_pixels=…).",
+                    reason,
+                    hint="Convert it to 8 bits a channel (mogrify -depth 8 FILE), make it smaller (mogrify -resize "
+                    "'1600x1600>' FILE), or give steps with DecodeImage(max_pixels=…).",
                 )
             image.draft(mode, (1, 1))
             image.load()
+    except images.DecompressionBombError:
+        raise UserError(f"must have at most {max_pixels} pixels, has many more", hint="Make it smaller.") from None
     except images.UnidentifiedImageError:
         raise UserError(
             f"must be a PNG or JPEG image, got {len(content)} bytes in another format",

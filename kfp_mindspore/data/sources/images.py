@@ -12,6 +12,7 @@ from pathlib import Path
 from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields, to_objects
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.dataset import SPLITS
+from kfp_mindspore.formats.names import normalize_name
 
 _logger = logging.getLogger(__name__)
 SUFFIXES = (".jpeg", ".jpg", ".png")
@@ -54,7 +55,7 @@ def read_images(path: Path, request: SourceRequest) -> Source:
         for folder in sorted(root.iterdir())
         if folder.is_dir() and not folder.name.startswith(".")
     ]
-    found = [(split, folder.name, file) for split, folder in folders for file in list_images(folder)]
+    found = [(split, normalize_name(folder.name), file) for split, folder in folders for file in list_images(folder)]
     classes = sorted({label for _, label, _ in found})
     _check_folders(where, [folder for _, folder in folders], classes)
     contents = [file.read_bytes() for _, _, file in found]
@@ -86,7 +87,7 @@ def _check_folders(where: str, folders: Sequence[Path], classes: Sequence[str]) 
     """Refuse classes without images, and log the files that are left out."""
     for folder in folders:
         others = sorted(file.name for file in folder.iterdir() if file.suffix.lower() not in SUFFIXES)
-        if folder.name not in classes:
+        if normalize_name(folder.name) not in classes:
             raise UserError(
                 f"{where}: the class folder {folder.name} must have {', '.join(SUFFIXES)} files, found "
                 f"{join_names(others) or 'nothing'}",
