@@ -149,6 +149,36 @@ def check_missing(source: Source, roles: Roles, rule: str | float, classes: Sequ
     return missing
 
 
+def check_infinite(source: Source, roles: Roles, rule: str) -> dict[str, int]:
+    """Return how many infinite numbers each feature field has that has any; by the rule `missing` they become NaN.
+
+    Raises:
+        UserError: The rule refuses them; the message has the field and the row.
+    """
+    import numpy as np
+
+    found: dict[str, int] = {}
+    for name in roles.list_features():
+        array = source.columns[name]
+        if is_ragged(array) or array.dtype.kind != "f":
+            continue
+        infinite = np.isinf(array)
+        if not (count := int(infinite.sum())):
+            continue
+        found[name] = count
+        if rule == "refuse":
+            row = int(np.argwhere(infinite)[0][0]) + 1
+            raise UserError(
+                f"{source.where}: {name}: must hold finite numbers, got {array[infinite][0]:g} in row {row}, "
+                f"{count} in all",
+                hint="Correct the cells, leave the field out (--features NAME,…), or count them as missing: "
+                "--infinite missing with a rule such as --missing median or drop.",
+            )
+        source.columns[name] = np.where(infinite, array.dtype.type(np.nan), array)
+        source.missing[name] = source.missing.get(name, int(np.isnan(array).sum())) + count
+    return found
+
+
 def drop_incomplete(
     source: Source, fields: Iterable[str], classes: Sequence[str] = (), *, is_block: bool = False
 ) -> int:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import events
 from kfp_mindspore.data.columns import (
     build_features,
+    check_infinite,
     check_missing,
     convert_numbers,
     drop_incomplete,
     fill_missing,
 )
 from kfp_mindspore.data.fetch import fetch_source, resolve_path
+from kfp_mindspore.data.moments import describe_moments, to_order
 from kfp_mindspore.data.options import DatasetOptions, join_sources
 from kfp_mindspore.data.report import (
     compute_statistics,
@@ -32,10 +34,10 @@ from kfp_mindspore.data.report import (
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields, resolve_roles
 from kfp_mindspore.data.sources import sklearn_sets
 from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
-from kfp_mindspore.data.sources.formats import read_path
+from kfp_mindspore.data.sources.formats import list_parts, read_path
 from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import parse_mode, split_samples
-from kfp_mindspore.data.targets import Target, check_target, encode_target
+from kfp_mindspore.data.targets import Target, check_target, encode_target, list_alike
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import (
     DESCRIPTION,
@@ -96,12 +98,17 @@ def load_dataset(
     source = join_sources(source, options)
     check_output(source, output_dir)
     kind, field = parse_mode(options.split) if options.split else ("", "")
+    if options.time_format and kind != "time":
+        raise ValidationError(["time_format: needs split=time:FIELD"], subject="load_dataset")
     exact = list_exact_fields(list(options.target), options.weight, options.ids, field, options.inputs)
     size = options.image_size
     request = SourceRequest(
         list_named_fields(exact, options.features, options.inputs),
         guess_target=not options.target,
         exact=exact,
+        # A stated format is for the characters of the file.
+        texts=frozenset(options.texts) | ({field} if options.time_format else set()),
+        delimiter=options.delimiter,
         lists=list_limits(options.preprocessing),
         length=options.length,
         text_lines=options.task not in ("", "language_model"),
@@ -164,9 +171,10 @@ def _read(source: str | Mapping[str, str], request: SourceRequest, kind: str, st
     path = stack.enter_context(fetch_source(source, hint=_HINT))
     if (path / DESCRIPTION).is_file():
         return Dataset.open(path)
-    parts = {split: path / f"{split}.npz" for split in SPLITS}
-    if path.is_dir() and parts["train"].is_file():
-        return _concatenate({split: read_path(file, request, kind) for split, file in parts.items() if file.is_file()})
+    parts = list_parts(path) if path.is_dir() and kind not in ("parquet", "images", "idx") else {}
+    if parts:
+        read = {split: read_path(file, request, kind) for split, file in parts.items()}
+        return _concatenate(read) if len(read) > 1 else read["train"]
     return read_path(path, request, kind)
 
 
@@ -207,6 +215,7 @@ def _get_name(source: str | Mapping[str, str]) -> str:
 def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, *, name: str, kind: str) -> Dataset:
     """Encode, split, fit the preprocessing and write; a field is released once it is in the splits."""
     from kfp_mindspore.data.preprocessing import (
+        check_images,
         count_unknown_tokens,
         describe_lengths,
         fit_preprocessing,
@@ -214,8 +223,11 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     )
 
     report: dict[str, Any] = {"format": source.format, "missing_rule": options.missing}
-    if source.is_table and (mixed := list_mixed({name: source.columns[name] for name in roles.list_features()})):
+    checked = [name for name in roles.list_features() if name not in options.texts]
+    if source.is_table and (mixed := list_mixed({name: source.columns[name] for name in checked})):
         report["mixed"] = mixed
+    if infinite := check_infinite(source, roles, options.infinite):
+        report["infinite"] = infinite
     task = options.task or source.task
     classes = () if task == "language_model" else roles.target
     if missing := check_missing(source, roles, options.missing, classes):
@@ -229,6 +241,7 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
         task,
         source.where,
         tuple(source.columns),
+        merge=options.merge_labels,
     )
     if len(roles.target) == 1:
         check_target(target, source.columns[roles.target[0]], f"{source.where}: target {roles.target[0]}")
@@ -238,13 +251,23 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
             source.where,
             " or ".join(TARGETS),
         )
-    indexes = _split(source, roles, target, options, kind)
+    order = source.columns[roles.order] if roles.order else None
+    if kind == "time" and order is not None:
+        order = to_order(order, f"{source.where}: {roles.order}", options.time_format)
+    indexes = _split(source, roles, target, options, kind, order)
+    if kind == "time" and order is not None:
+        unit = source.times.get(roles.order, "")
+        report["moments"] = {
+            "field": roles.order,
+            "splits": describe_moments(source.columns[roles.order], order, indexes, unit),
+        }
     integers = {name for name, array in source.columns.items() if array.dtype.kind in "iu"} | source.integers
     if options.limit:
         report |= {"limit": options.limit, "samples": len(source)}
     features = build_features(source, roles)
     others = _build_others(source, roles, target, kind)
     source.columns.clear()
+    check_images(options.preprocessing, source, features)
     splits = _take({**features.arrays, **{column.name: array for column, array in others}}, features.arrays, indexes)
     if options.missing not in ("refuse", "drop"):
         # Also without missing values: requests may have some.
@@ -268,6 +291,10 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     report |= {
         "task_reason": target.reason,
         "left_out": [name for name in source.times if name not in roles.list_fields()],
+        "indexes": list(source.indexes),
+        "leading_zeros": {name: text for name, text in source.leading_zeros.items() if name in roles.list_fields()},
+        "alike_labels": list_alike(labels) if target.task == "classification" else [],
+        "merged_labels": target.merged,
         "conversions": dict(features.conversions),
         "constant": list_constants(columns, statistics),
         "rounded": list_rounded(columns, statistics, integers),
@@ -298,7 +325,7 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
 
 
 def _split(
-    source: Source, roles: Roles, target: Target, options: DatasetOptions, kind: str
+    source: Source, roles: Roles, target: Target, options: DatasetOptions, kind: str, order: NDArray[Any] | None
 ) -> dict[str, NDArray[np.int64]]:
     defaults = {"classification": "stratified", "language_model": "contiguous"}
     kind = kind or defaults.get(target.task, "random")
@@ -320,7 +347,7 @@ def _split(
     return split_samples(
         len(source),
         kind,
-        values=source.columns[roles.order] if roles.order else None,
+        values=order,
         classes=target.array if target.task == "classification" else None,
         given=source.splits,
         fractions=(options.validation_fraction, options.test_fraction),

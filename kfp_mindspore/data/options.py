@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import options as declarations
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import STORAGES, TASKS, Dataset
+from kfp_mindspore.formats.names import normalize_names
 from kfp_mindspore.options import list_options, option
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class DatasetOptions:
         split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
             `stratified` for a classification, `contiguous` for a language model, else `random`. With `time` the latest
             samples are the test split, with `group` each group is in one split, and `column` has the names train,
-            validation and test.
+            validation and test. A `time` of texts needs one format in all rows.
+        time_format: The format of the texts in `split=time:FIELD`, such as `%d.%m.%Y`; default found. `strptime`'s
+            directives. A column whose texts have two possible orders is refused without it.
         validation: The validation split's path or URI; default a fraction of the source.
         test: The test split's path or URI; default a fraction of the source.
         preprocessing: `standardize`, `imagenet`, `none`, or a JSON list of steps; default `standardize` for tables.
@@ -52,6 +55,11 @@ class DatasetOptions:
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number. Mean and median are the
             training split's; `drop` removes the sample.
         storage: `npz`, `mindrecord`, or `parquet` for shards that training streams.
+        texts: Fields that are texts although they look like numbers, such as postcodes with leading zeros.
+        merge_labels: Join classes that differ in `blanks` around them, or in `case` too; default keep all apart.
+        infinite: Rule for infinite numbers in features: `refuse`, or `missing` for the rule of missing values.
+        delimiter: The character between two cells of a CSV file, or `tab`; default found. The comma, or tab, semicolon
+            or vertical bar where it alone divides the first lines in as many cells as the header.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
@@ -71,11 +79,16 @@ class DatasetOptions:
     ids: Sequence[str] = ()
     task: str = option("", enum=TASKS)
     split: str = ""
+    time_format: str = ""
     validation: str = ""
     test: str = ""
     preprocessing: Given = ""
     missing: str | float = "refuse"
     storage: str = option("npz", enum=STORAGES)
+    texts: Sequence[str] = ()
+    merge_labels: str = option("", enum=("", "blanks", "case"))
+    infinite: str = option("refuse", enum=("refuse", "missing"))
+    delimiter: str = ""
     format: str = ""
     length: int = option(64, minimum=1)
     image_size: Sequence[int] | None = None
@@ -85,6 +98,8 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         if isinstance(self.target, str):
             object.__setattr__(self, "target", (self.target,) if self.target else ())
+        for name in ("target", "features", "ids", "texts", "weight", "split", "inputs"):
+            object.__setattr__(self, name, normalize_names(getattr(self, name)))
 
     def check(self) -> None:
         """Refuse options that fit no source.
@@ -94,6 +109,7 @@ class DatasetOptions:
         """
         from kfp_mindspore.data.columns import check_rule
         from kfp_mindspore.data.preprocessing import check_preprocessing
+        from kfp_mindspore.data.sources.delimiters import check_delimiter
         from kfp_mindspore.data.split import check_fractions, parse_mode
 
         declarations.check_options(self, subject="load_dataset")
@@ -101,6 +117,11 @@ class DatasetOptions:
         if self.split:
             parse_mode(self.split)
         check_rule(self.missing)
+        check_delimiter(self.delimiter)
+        if self.time_format and self.split and not self.split.startswith("time:"):
+            raise ValidationError(
+                [f"time_format: is for split=time:FIELD, the split is {self.split}"], subject="load_dataset"
+            )
         check_preprocessing(self.preprocessing)
 
     def check_copy(self, source: object, dataset: Dataset) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.formats.dataset import Column, Dataset
+from kfp_mindspore.formats.dataset import SPLITS, Column, Dataset
 from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
@@ -133,6 +133,10 @@ def render_report(dataset: Dataset) -> str:
         lines.append(render_labels(dataset.labels))
     limited = f", of {report['samples']:,} (limit {report['limit']:,})" if report.get("limit") else ""
     lines.append("samples: " + ", ".join(f"{count:,} {split}" for split, count in dataset.splits.items()) + limited)
+    if moments := report.get("moments"):
+        found = {split: moments["splits"][split] for split in SPLITS if split in moments["splits"]}
+        spans = (f"{split} {first} to {last}" for split, (first, last) in found.items())
+        lines.append(f"{moments['field']}: {', '.join(spans)}")
     for column in dataset.columns:
         fields = f" = {', '.join(column.fields[:8])}{', …' if len(column.fields) > 8 else ''}" if column.fields else ""
         lines.append(f"{column.role} {column.name}: {column.dtype} {list(column.shape)}{fields}")
@@ -145,6 +149,27 @@ def render_report(dataset: Dataset) -> str:
     if report.get("dropped"):
         lines.append(f"dropped: {report['dropped']} samples with missing values")
     lines += [f"left out: {name}, a time (name it to use it)" for name in report.get("left_out", [])]
+    if report.get("indexes"):
+        names = ", ".join(name.strip() or "a column without a name" for name in report["indexes"])
+        lines.append(
+            f"left out: {names}, row numbers as pandas writes them (to use them, name the column in the file's header, "
+            "or in --features)"
+        )
+    lines += [
+        f"warning: {name} has leading zeros and is read as numbers, such as {text}: --texts {name} keeps them"
+        for name, text in report.get("leading_zeros", {}).items()
+    ]
+    if report.get("infinite"):
+        counts = ", ".join(f"{name} {count}" for name, count in report["infinite"].items())
+        lines.append(f"infinite numbers, counted as missing: {counts}")
+    lines += [
+        f"warning: the classes {' and '.join(map(repr, names))} look alike: --merge-labels blanks, or case, joins them"
+        for names in report.get("alike_labels", [])
+    ]
+    lines += [
+        f"joined with the class {name!r}: {', '.join(map(repr, others))}"
+        for name, others in report.get("merged_labels", {}).items()
+    ]
     lines += [f"converted: {name} from {change}" for name, change in report.get("conversions", {}).items()]
     lines += [
         f"warning: no sample of {', '.join(missing)} in {split}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.data.report import is_number, list_mixed
 from kfp_mindspore.data.sources.base import TARGETS
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import TASKS
+from kfp_mindspore.formats.names import normalize_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,12 +33,14 @@ class Target:
         reason: Why the task was chosen; empty when it was given.
         array: The encoded values with shape (N, …); None for the task none.
         labels: Class or label names.
+        merged: Class names that became another's, by that name.
     """
 
     task: str
     reason: str
     array: NDArray[Any] | None
     labels: tuple[str, ...]
+    merged: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def encode_target(
@@ -46,6 +50,8 @@ def encode_target(
     task: str,
     source: str = "",
     fields: Sequence[str] = (),
+    *,
+    merge: str = "",
 ) -> Target:
     """Encode a target for its task: class indexes, 0 or 1 for each label, or numbers.
 
@@ -56,6 +62,7 @@ def encode_target(
         task: A name in `TASKS`; empty to guess it.
         source: File and format, for messages.
         fields: All fields in the source, for messages.
+        merge: Which class names are joined, see `DatasetOptions.merge_labels`.
 
     Raises:
         UserError: The values do not fit the task.
@@ -84,7 +91,8 @@ def encode_target(
     if task == "classification":
         if array.ndim != 1:
             raise UserError(f"{where}: a classification has one class a sample, got shape {array.shape}")
-        return Target(task, reason, *_encode_classes(where, array, labels))
+        array, merged = merge_labels(array, merge) if merge and array.dtype == object else (array, {})
+        return Target(task, reason, *_encode_classes(where, array, labels), merged)
     if array.dtype == object and task != "language_model":
         found, hint = _describe_texts(array)
         raise UserError(f"{where}: {task} needs numbers, got {found}", hint=hint)
@@ -161,12 +169,58 @@ def _guess_task(array: NDArray[Any]) -> tuple[str, str]:
         return "regression", "the target has several numbers"
     if array.dtype == object or array.dtype == bool:
         return "classification", "the target holds texts" if array.dtype == object else "the target holds booleans"
-    if array.dtype.kind == "f":
-        return "regression", "the target holds floating numbers"
     count = len(np.unique(array))
+    if array.dtype.kind == "f":
+        reason = "the target holds floating numbers"
+        if count <= _CLASSES and count <= len(array) // 2 and (array == np.round(array)).all():
+            reason += f", {count} different whole ones: if they are classes, give --task classification"
+        return "regression", reason
     if count <= _CLASSES or count <= len(array) // _SAMPLES_PER_CLASS:
         return "classification", f"the target has {count} different integers"
     return "regression", f"the target has {count} different integers"
+
+
+def merge_labels(array: NDArray[Any], rule: str) -> tuple[NDArray[Any], dict[str, list[str]]]:
+    """Return class names without blanks around them in NFC, and by the rule `case` with one spelling each.
+
+    Args:
+        array: The names as `bytes` objects.
+        rule: `blanks` or `case`.
+
+    Returns:
+        The names, and those that became another's by that name.
+    """
+    import numpy as np
+
+    counts = Counter(array.tolist())
+    groups: dict[str, list[bytes]] = {}
+    for value, _ in counts.most_common():
+        groups.setdefault(_get_key(value, rule), []).append(value)
+    names = {
+        value: normalize_name(values[0].decode(errors="replace").strip())
+        for values in groups.values()
+        for value in values
+    }
+    merged = np.empty(len(array), object)
+    merged[:] = [names[value].encode() for value in array.tolist()]
+    others = {
+        names[values[0]]: sorted({found.decode(errors="replace") for found in values} - {names[values[0]]})
+        for values in groups.values()
+    }
+    return merged, {name: values for name, values in others.items() if values}
+
+
+def list_alike(labels: Sequence[str]) -> list[list[str]]:
+    """Return the groups of class names that differ in blanks, case or Unicode form only."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(_get_key(label.encode(), "case"), []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _get_key(value: bytes, rule: str) -> str:
+    text = normalize_name(value.decode(errors="replace").strip())
+    return text.casefold() if rule == "case" else text
 
 
 def _encode_classes(where: str, array: NDArray[Any], labels: Sequence[str]) -> tuple[NDArray[Any], tuple[str, ...]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TARGETS = ("target", "label", "labels", "class")
 """Names of a target column that needs no `target` option."""
+TAB = "\t"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class SourceRequest:
             readers may read other numbers as float32, since they are stacked in a float32 column.
         optional: Fields that are read where the source has them, beside `fields`.
         texts: Fields that a CSV file has as texts, also where all of them look like numbers.
+        delimiter: The character between two cells of a CSV file; empty to find it.
         lists: The columns whose lists may have unequal lengths, each with the most values in a list, 0 for any number;
             the name "" is for each column that no option names.
         length: Length of a text file's windows, in characters.
@@ -42,6 +44,7 @@ class SourceRequest:
     exact: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
+    delimiter: str = ""
     lists: Mapping[str, int] = field(default_factory=dict)
     length: int = 64
     text_lines: bool = False
@@ -63,10 +66,12 @@ class Source:
         task: The task, where the format has only one.
         splits: int8 index into SPLITS a sample; None when the source is not split.
         steps: Preprocessing that the format needs, such as image decoding.
-        times: Time fields, which are no feature by default.
+        times: Time fields, which are no feature by default, with NumPy's unit; empty for a time of day.
         is_table: Whether the numbers are standardised by default.
         missing: Missing value count by field; fields without missing values may be omitted.
         integers: Integer fields that were read as float32.
+        indexes: Columns with a table's row numbers, which were not read.
+        leading_zeros: Integer fields of a CSV file with a leading zero, each with an example.
     """
 
     format: str
@@ -77,10 +82,12 @@ class Source:
     task: str = ""
     splits: NDArray[np.int8] | None = None
     steps: tuple[Step, ...] = ()
-    times: tuple[str, ...] = ()
+    times: Mapping[str, str] = field(default_factory=dict)
     is_table: bool = False
     missing: dict[str, int] = field(default_factory=dict)
     integers: frozenset[str] = frozenset()
+    indexes: tuple[str, ...] = ()
+    leading_zeros: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
@@ -111,12 +118,17 @@ def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> l
             "Name one of its fields, or rename the field in the file.",
         )
         if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
-            hint = f"Its delimiter is {other!r}: write the file with commas, or name it .tsv for tabs."
+            hint = f"Give the character between two cells: --delimiter {'tab' if other == TAB else repr(other)}."
         raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}{close}", hint=hint)
     if request.fields is None:
-        return list(found)
+        return [name for name in found if not is_index(name) or name in request.exact]
     guessed = guess_target(found) if request.guess_target else ()
     return [name for name in found if name in request.fields | request.optional or name in guessed]
+
+
+def is_index(name: str) -> bool:
+    """Return whether a column holds a table's row numbers as pandas writes them: without a name, or with its own."""
+    return not name.strip() or name.startswith("__index_level_") or name == "Unnamed: 0"
 
 
 def import_pyarrow() -> Any:

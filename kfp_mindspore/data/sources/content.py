@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
+from kfp_mindspore.data.sources.delimiters import open_file
 from kfp_mindspore.errors import UserError
 
 _START = 512
@@ -95,7 +95,7 @@ def check_cells(path: Path, where: str, delimiter: str) -> None:
         UserError: The message names line and column.
     """
     header: list[str] = []
-    with _open(path) as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, 1):
             cells = next(csv.reader([line.decode("latin-1")], delimiter=delimiter), [])
             header = header or cells
@@ -109,7 +109,7 @@ def check_cells(path: Path, where: str, delimiter: str) -> None:
                     hint="Convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW.csv",
                 ) from None
 
-    with _open(path) as file:
+    with open_file(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         reader, start = csv.reader(lines, delimiter=delimiter), 1
         try:
@@ -119,7 +119,8 @@ def check_cells(path: Path, where: str, delimiter: str) -> None:
                     raise UserError(
                         f"{where}: line {start}: must have {len(header)} cells as the header has, got {len(row)}: "
                         f"{delimiter.join(row)!r:.60}",
-                        hint='Put a text with commas, quotes or line breaks in double quotes, "" for a quote in it.',
+                        hint='Put a text with commas, quotes or line breaks in double quotes, "" for a quote in it; or '
+                        "give the character between two cells: --delimiter (delimiter=…).",
                     )
                 start = reader.line_num + 1
         except csv.Error as error:
@@ -139,7 +140,7 @@ def check_lines(path: Path, where: str) -> None:
         UserError: The message names the line and, for a type, the column.
     """
     kinds: dict[str, tuple[str, int]] = {}
-    with _open(path) as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 line.decode()
@@ -195,7 +196,3 @@ def _is_invalid(cell: str) -> bool:
     except UnicodeDecodeError:
         return True
     return False
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")

@@ -8,6 +8,7 @@ from pathlib import Path
 from kfp_mindspore.data.sources.arrays import read_npy, read_npz
 from kfp_mindspore.data.sources.base import Source, SourceRequest
 from kfp_mindspore.data.sources.content import check_content
+from kfp_mindspore.data.sources.delimiters import DELIMITERS, divides, read_start
 from kfp_mindspore.data.sources.idx import is_idx, read_idx
 from kfp_mindspore.data.sources.images import SUFFIXES as _IMAGES
 from kfp_mindspore.data.sources.images import is_image_folder, read_images
@@ -15,6 +16,7 @@ from kfp_mindspore.data.sources.mindrecord import read_mindrecord
 from kfp_mindspore.data.sources.tables import read_csv, read_json_lines, read_parquet
 from kfp_mindspore.data.sources.text import read_text
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.formats.dataset import SPLITS
 
 READERS: Mapping[str, Callable[[Path, SourceRequest], Source]] = {
     "csv": read_csv,
@@ -76,10 +78,38 @@ def recognise_format(path: Path) -> str:
     for magic, kind in _MAGIC.items():
         if start.startswith(magic):
             return kind
+    if not path.suffix and (kind := recognise_text(path)):
+        return kind
     raise UserError(
         f"{path.name}: unknown format: expected a name that ends with {', '.join(_SUFFIXES)}, or an IDX file",
         hint=_HINTS.get(path.suffix.lower(), f"Name it: --format {'|'.join(READERS)}, or format=…."),
     )
+
+
+def recognise_text(path: Path) -> str:
+    """Return a file's format by its first lines: JSON lines or CSV; empty for others.
+
+    An artifact of a pipeline has no suffix.
+    """
+    start = read_start(path)
+    if start.lstrip().startswith("{"):
+        return "jsonl"
+    return "csv" if any(divides(start, mark) for mark in DELIMITERS) else ""
+
+
+def list_parts(path: Path) -> dict[str, Path]:
+    """Return the table files that a folder has by split, such as train.csv and test.csv; its only table is `train`.
+
+    Args:
+        path: A directory without `dataset.json`.
+    """
+    suffixes = tuple(suffix for suffix in _SUFFIXES if suffix != ".txt")
+    entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
+    tables = [entry for entry in entries if entry.is_file() and entry.name.lower().endswith(suffixes)]
+    parts = {file.name.partition(".")[0]: file for file in tables if file.name.partition(".")[0] in SPLITS}
+    if "train" in parts and (len(parts) == len(tables) or parts["train"].suffix == ".npz"):
+        return {split: parts[split] for split in SPLITS if split in parts}
+    return {"train": tables[0]} if len(tables) == 1 and not any(map(Path.is_dir, entries)) else {}
 
 
 def recognise_names(source: str, names: Sequence[str]) -> str:
@@ -115,7 +145,7 @@ def _recognise_directory(path: Path) -> str:
         return "images"
     found = sorted(file.name for file in path.iterdir())[:5]
     raise UserError(
-        f"{path}: unknown format: expected dataset.json, train.npz, a folder of images for each class, IDX or Parquet "
-        f"files, found {', '.join(found) or 'nothing'}",
+        f"{path}: unknown format: expected dataset.json, one table, train.csv and test.csv (or .parquet, .npz, …), a "
+        f"folder of images for each class, IDX or Parquet files, found {', '.join(found) or 'nothing'}",
         hint=next((_HINTS[file.suffix.lower()] for file in path.iterdir() if file.suffix.lower() in _IMAGES), ""),
     )

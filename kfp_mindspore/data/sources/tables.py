@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,15 @@ from kfp_mindspore.data.sources.base import (
     SourceRequest,
     guess_target,
     import_pyarrow,
+    is_index,
     select_fields,
     to_objects,
 )
 from kfp_mindspore.data.sources.content import check_cells, check_lines
+from kfp_mindspore.data.sources.delimiters import read_header, resolve_delimiter
 from kfp_mindspore.data.sources.lists import get_limit, parse_lists, read_lists
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
@@ -25,11 +28,10 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 1 << 16
 _BLOCK_BYTES = 4 << 20
-_TAB_SUFFIXES = (".tsv", ".tsv.gz", ".tab")
 
 
 def read_csv(path: Path, request: SourceRequest) -> Source:
-    """Read a CSV file with a header, tab-separated when its name ends with .tsv; compressed files too.
+    """Read a CSV file with a header; compressed files too.
 
     Numbers that are no exact fields are parsed as float32, which halves the table's memory.
 
@@ -41,14 +43,18 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
     from pyarrow import csv, float32, lib, string, types
 
     where = f"{path.name} (CSV)"
-    delimiter = "\t" if path.name.endswith(_TAB_SUFFIXES) else ","
+    delimiter = resolve_delimiter(path, request.delimiter)
     parse = csv.ParseOptions(delimiter=delimiter)
     try:
-        with csv.open_csv(str(path), parse_options=parse) as reader:
+        header = read_header(path, delimiter)
+        named = name_columns(where, header, request)
+        # The names are given, since the file may have them in another form or twice.
+        read: dict[str, Any] = {"column_names": named, "skip_rows_after_names": 1}
+        with csv.open_csv(str(path), csv.ReadOptions(**read), parse) as reader:
             schema = reader.schema
         if any(map(types.is_binary, schema.types)):
             check_cells(path, where, delimiter)
-        names = select_fields(where, request, schema.names)
+        names = select_fields(where, request, named)
         exact = request.exact | request.optional | set(guess_target(names))
         stacked = {
             name: float32()
@@ -59,25 +65,72 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
         types_seen = {name: schema.field(name).type for name in names if not types.is_null(schema.field(name).type)}
         texts = {name: string() for name in names if name in request.texts or name in request.lists}
         options = csv.ConvertOptions(include_columns=names, column_types=types_seen | stacked | texts)
-        integers = frozenset(name for name in names if _is_integer(schema.field(name).type))
+        integers = frozenset(name for name in names if _is_integer(schema.field(name).type) and name not in texts)
+        blocks = csv.ReadOptions(block_size=_BLOCK_BYTES, **read)
+        zeros = _list_leading_zeros(path, blocks, parse, integers)
+        indexes = tuple(name for name in named if is_index(name) and name not in names)
+
+        def finish(schema: Any, batches: Iterable[Any], integers: frozenset[str] = frozenset()) -> Source:
+            found = read_batches("CSV", where, schema, batches, request, exact, integers)
+            found.indexes, found.leading_zeros = indexes, zeros
+            return found
+
         try:
             if len(types_seen) == len(names):
-                blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
                 with csv.open_csv(str(path), blocks, parse, options) as reader:
-                    return read_batches("CSV", where, reader.schema, reader, request, exact, integers)
+                    return finish(reader.schema, reader, integers)
         except lib.ArrowInvalid:
             # A column that starts with numbers and continues with texts.
             pass
         # Arrow infers the types from all rows.
         options = csv.ConvertOptions(include_columns=names, column_types=texts)
-        table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
+        table = csv.read_csv(str(path), csv.ReadOptions(**read), parse, options)
         if any(map(types.is_binary, table.schema.types)):
             check_cells(path, where, delimiter)
     except (lib.ArrowException, UnicodeDecodeError, OSError) as error:
         if not isinstance(error, OSError):
             check_cells(path, where, delimiter)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
-    return read_batches("CSV", where, table.schema, table.to_batches(), request, exact, integers)
+    return finish(table.schema, table.to_batches(), integers)
+
+
+def name_columns(where: str, found: Sequence[str], request: SourceRequest) -> list[str]:
+    """Return a table's column names in NFC; the second of two equal ones, where neither is needed, gets another.
+
+    Raises:
+        UserError: Two columns with a needed name are equal.
+    """
+    names = [normalize_name(name) for name in found]
+    wanted = None if request.fields is None else request.fields | request.exact | request.optional
+    for name in dict.fromkeys(names):
+        places = [place for place, one in enumerate(names, 1) if one == name]
+        if len(places) > 1 and not is_index(name) and (wanted is None or name in wanted):
+            raise UserError(
+                f"{where}: has {len(places)} columns with the name {name!r}, the columns "
+                f"{' and '.join(map(str, places))}",
+                hint="Rename or remove one of them in the file, or name the fields to use without it (--features).",
+            )
+        for place in places[1:]:
+            names[place - 1] = f"{name} in column {place}" if name.strip() else " " * place
+    return names
+
+
+def _list_leading_zeros(path: Path, blocks: Any, parse: Any, integers: frozenset[str]) -> dict[str, str]:
+    """Return the integer columns that have a leading zero in the file, each with the first such cell."""
+    from pyarrow import compute, csv, string
+
+    found: dict[str, str] = {}
+    options = csv.ConvertOptions(include_columns=sorted(integers), column_types=dict.fromkeys(integers, string()))
+    if not integers:
+        return found
+    with csv.open_csv(str(path), blocks, parse, options) as reader:
+        for batch in reader:
+            for name in integers.difference(found):
+                column = batch.column(name)
+                chosen = column.filter(compute.match_substring_regex(column, r"^\s*[-+]?0\d"))
+                if len(chosen):
+                    found[name] = chosen[0].as_py().strip()
+    return found
 
 
 def read_parquet(path: Path, request: SourceRequest) -> Source:
@@ -95,14 +148,18 @@ def read_parquet(path: Path, request: SourceRequest) -> Source:
         files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
         if not files:
             raise UserError(f"{where}: has no file *.parquet")
-        names = select_fields(where, request, parquet.read_schema(str(files[0])).names)
-        table = parquet.read_table(str(path), columns=names)
+        header = parquet.read_schema(str(files[0])).names
+        named = name_columns(where, header, request)
+        names = select_fields(where, request, named)
+        raw = dict(zip(named, header, strict=True))
+        table = parquet.read_table(str(path), columns=[raw[name] for name in names]).rename_columns(names)
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be read ({error})") from None
     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
-    return read_batches(
-        "Parquet", where, table.schema, batches, request, request.exact | request.optional | set(guess_target(names))
-    )
+    exact = request.exact | request.optional | set(guess_target(names))
+    source = read_batches("Parquet", where, table.schema, batches, request, exact)
+    source.indexes = tuple(name for name in named if is_index(name) and name not in names)
+    return source
 
 
 def read_json_lines(path: Path, request: SourceRequest) -> Source:
@@ -124,6 +181,7 @@ def read_json_lines(path: Path, request: SourceRequest) -> Source:
         if not isinstance(error, OSError):
             check_lines(path, where)
         raise UserError(f"{where}: cannot be parsed ({error})") from None
+    table = table.rename_columns(name_columns(where, table.column_names, request))
     names = select_fields(where, request, table.column_names)
     table = table.select(names)
     return read_batches(
@@ -134,6 +192,15 @@ def read_json_lines(path: Path, request: SourceRequest) -> Source:
         request,
         request.exact | request.optional | set(guess_target(names)),
     )
+
+
+def _get_unit(kind: Any) -> str:
+    """Return NumPy's unit of a date or timestamp; empty for a time of day or a duration."""
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return str(kind.unit)
+    return {"date32[day]": "D", "date64[ms]": "ms"}.get(str(kind), "")
 
 
 def _is_integer(kind: Any) -> bool:
@@ -194,7 +261,7 @@ def read_batches(
                 f"{where}: {name}: Pad needs a list in each row, the column holds {schema.field(name).type}",
                 hint=f"Name a column with lists, or leave the Pad for {name} out.",
             )
-    times = tuple(field.name for field in schema if types.is_temporal(field.type))
+    times = {field.name: _get_unit(field.type) for field in schema if types.is_temporal(field.type)}
     integers |= {field.name for field in schema if _is_integer(field.type)}
     return Source(
         kind,

@@ -65,7 +65,7 @@ WRONG = {
         "header.csv (CSV): line 1, the header: must be UTF-8, got 'størrelse'",
         "iconv -f LATIN1",
     ),
-    "semicolon.csv": (TEXT.replace(",", ";").encode(), "found age;city;price", "Its delimiter is ';'"),
+    "ambiguous.csv": (b"age;city|price\n1;b|2\n", "found age;city|price", "--delimiter ';'"),
     "short.csv": (b"age,city\n1,Oslo\n", "short.csv (CSV): no field ", ""),
     "ragged.csv": (
         TEXT.encode() + b"1,2,3,4\n",
