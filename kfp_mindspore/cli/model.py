@@ -299,6 +299,9 @@ Examples:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-o", "--write", "written", metavar="FILE", type=OutputPath(), help="CSV or Parquet to write.")
 @click.option("--output", "names", metavar="NAME", multiple=True, help="Output to print; repeatable, default all.")
+@click.option(
+    "--delimiter", default="", help="Character between two cells of a CSV file, or tab.  [default: found in FILE]"
+)
 @click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @_add_key_option("File with the key of an encrypted model")
 @add_json_option
@@ -307,6 +310,7 @@ def predict(
     file: Path,
     written: Path | None,
     names: tuple[str, ...],
+    delimiter: str,
     allow_model_code: bool,
     key_file: Path | None,
     as_json: bool,
@@ -336,7 +340,7 @@ def predict(
         found = [spec.name for spec in runner.outputs]
         if unknown := [name for name in names if name not in found]:
             raise UserError(f"--output: must be one of {', '.join(found)}, got {unknown[0]!r}")
-        rows = read_rows(file, runner.inputs, signature.rows)
+        rows = read_rows(file, runner.inputs, signature.rows, delimiter=delimiter)
         outputs = runner.predict(rows.inputs)
     columns: dict[str, Any] = {name: _decode(to_json(outputs[name])) for name in names or outputs}
     columns = rows.scatter(columns)

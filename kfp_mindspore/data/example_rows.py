@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.data.rows import FORMATS
+from kfp_mindspore.data.sources.delimiters import resolve_delimiter
 from kfp_mindspore.errors import NotFoundError, UserError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _read_columns(path: Path) -> dict[str, Any]:
         return {"": np.load(path, allow_pickle=False)}
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".csv":
-        return {"": [row for row in csv.reader(text.splitlines()) if row][1:]}
+        return {"": [row for row in csv.reader(text.splitlines(), delimiter=resolve_delimiter(path)) if row][1:]}
     if path.suffix == ".jsonl":
         value = [json.loads(line) for line in text.splitlines() if line.strip()]
     else:

@@ -9,13 +9,15 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
 from kfp_mindspore.data.sources.base import SourceRequest, import_pyarrow
+from kfp_mindspore.data.sources.delimiters import check_delimiter, read_header, resolve_delimiter
 from kfp_mindspore.data.sources.formats import read_path, recognise_format
 from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.formats.rows import RowInput, RowLayout
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.outputs import check_apart, check_output_file
@@ -57,7 +59,9 @@ class FileRows:
         return {name: [next(values) if keep else None for keep in self.kept] for name, values in found.items()}
 
 
-def read_rows(path: Path | str, specs: Sequence[TensorSpec], layout: RowLayout | None = None) -> FileRows:
+def read_rows(
+    path: Path | str, specs: Sequence[TensorSpec], layout: RowLayout | None = None, *, delimiter: str = ""
+) -> FileRows:
     """Read the rows in a file as arrays by input name.
 
     | format | content |
@@ -75,6 +79,7 @@ def read_rows(path: Path | str, specs: Sequence[TensorSpec], layout: RowLayout |
         path: The file.
         specs: The inputs, with the row count as their first dimension.
         layout: The columns of a table's model; None for other models.
+        delimiter: The character between two cells of a CSV file, or `tab`; empty to find it as `load_dataset` does.
 
     Returns:
         Arrays with shape (N, …) with the inputs' data types; shapes are validated by the model.
@@ -84,26 +89,32 @@ def read_rows(path: Path | str, specs: Sequence[TensorSpec], layout: RowLayout |
         UserError: The format is unknown, or an input or column is missing, unknown, or cannot be converted.
     """
     path = Path(path)
+    check_delimiter(delimiter)
     formats = FORMATS if layout is None else (*FORMATS, *TABLES)
-    if not path.name.lower().endswith(formats):
+    name = path.name.lower()
+    if not path.suffix and path.is_file():
+        # A pipeline's artifact.
+        name = f"{name}.{recognise_format(path)}"
+    if not name.endswith(formats):
         raise UserError(f"{path}: must end in {', '.join(formats)}, got {path.suffix or 'no suffix'!r}")
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file")
-    if layout is not None and _is_table(path, specs, layout):
-        return _read_table(path, layout)
+    suffix = PurePath(name).suffix
+    if layout is not None and _is_table(path, name, specs, layout, delimiter):
+        return _read_table(path, layout, delimiter)
     try:
-        if path.suffix in (".npz", ".npy"):
-            columns = _read_numpy(path, specs)
-        elif path.suffix == ".csv":
-            columns = _read_csv(path, specs)
+        if suffix in (".npz", ".npy"):
+            columns = _read_numpy(path, specs, suffix)
+        elif suffix == ".csv":
+            columns = _read_csv(path, specs, delimiter)
         else:
-            value = _read_json(path, specs)
+            value = _read_json(path, specs, suffix)
             names = _list_names(value)
             if layout is not None and names and RowPacker(layout).accepts(names):
                 return _pack_json(path, value, layout)
             columns = _to_columns(value, specs)
     except (ValueError, OSError) as error:
-        raise UserError(f"{path}: cannot be read as {path.suffix}: {error}") from None
+        raise UserError(f"{path}: cannot be read as {suffix}: {error}") from None
     expected = [spec.name for spec in specs]
     if sorted(columns) != sorted(expected):
         raise UserError(f"{path}: the model has the inputs {', '.join(expected)}, got {', '.join(columns) or 'none'}")
@@ -185,28 +196,28 @@ def check_written(path: Path, inputs: Iterable[Path | None] = ()) -> None:
         raise UserError(f"{path}: must end in {' or '.join(WRITTEN)}, got {path.suffix or 'no suffix'!r}")
 
 
-def _is_table(path: Path, specs: Sequence[TensorSpec], layout: RowLayout) -> bool:
+def _is_table(path: Path, name: str, specs: Sequence[TensorSpec], layout: RowLayout, delimiter: str) -> bool:
     """Return whether a file has the table's columns; a CSV may have the inputs, or columns 0, 1, … of the only one."""
-    if path.name.lower().endswith(".csv"):
+    if name.endswith(".csv"):
         try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                header = next(csv.reader(file), [])
+            header = list(map(normalize_name, read_header(path, resolve_delimiter(path, delimiter))))
         except (ValueError, csv.Error):
             return True
         # pandas names an array's columns 0, 1, …; other names are the table's, or wrong.
         is_array = len(specs) == 1 and header == [str(index) for index in range(_count(specs[0]))]
         packed = {spec.name for spec in specs} <= set(header) or is_array
         return set(layout.columns) <= set(header) or not packed
-    return path.name.lower().endswith(TABLES)
+    return name.endswith(TABLES)
 
 
-def _read_table(path: Path, layout: RowLayout) -> FileRows:
+def _read_table(path: Path, layout: RowLayout, delimiter: str) -> FileRows:
     request = SourceRequest(
         None if layout.extra == "refuse" else frozenset(layout.columns),
         guess_target=False,
         exact=frozenset(layout.columns),
         optional=frozenset(layout.target),
         texts=layout.texts | layout.lists,
+        delimiter=delimiter,
         lists=dict.fromkeys(layout.lists, 0),
     )
     source = read_path(path, request, recognise_format(path))
@@ -290,23 +301,19 @@ def _to_cell(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def _read_numpy(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _read_numpy(path: Path, specs: Sequence[TensorSpec], suffix: str) -> dict[str, Any]:
     import numpy as np
 
     loaded = np.load(path, allow_pickle=False)
-    columns = {specs[0].name: loaded} if path.suffix == ".npy" else {name: loaded[name] for name in loaded.files}
+    columns = {specs[0].name: loaded} if suffix == ".npy" else {name: loaded[name] for name in loaded.files}
     if len(specs) == len(columns) == 1:
         return {specs[0].name: next(iter(columns.values()))}
     return columns
 
 
-def _read_json(path: Path, specs: Sequence[TensorSpec]) -> Any:
+def _read_json(path: Path, specs: Sequence[TensorSpec], suffix: str) -> Any:
     text = path.read_text(encoding="utf-8")
-    value = (
-        [json.loads(line) for line in text.splitlines() if line.strip()]
-        if path.suffix == ".jsonl"
-        else json.loads(text)
-    )
+    value = [json.loads(line) for line in text.splitlines() if line.strip()] if suffix == ".jsonl" else json.loads(text)
     names = {spec.name for spec in specs}
     for wrapper in ("instances", "inputs"):
         if isinstance(value, Mapping) and set(value) == {wrapper} and wrapper not in names:
@@ -333,9 +340,11 @@ def _to_columns(value: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {specs[0].name: value}
 
 
-def _read_csv(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _read_csv(path: Path, specs: Sequence[TensorSpec], delimiter: str) -> dict[str, Any]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        cells = csv.reader(file, delimiter=resolve_delimiter(path, delimiter))
+        header, *rows = [row for row in cells if row] or [[]]
+    header = list(map(normalize_name, header))
     if header and not rows:
         raise ValueError(f"its only line is the header, {_shorten(header)}: expected a header and a line for each row")
     for number, row in enumerate(rows, 2):
