@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from kfp_mindspore.data.columns import Features, build_features, check_missing, drop_incomplete, fill_missing
+from kfp_mindspore.data.columns import (
+    Features,
+    build_features,
+    check_infinite,
+    check_missing,
+    drop_incomplete,
+    fill_missing,
+)
+from kfp_mindspore.data.moments import MomentFormat, parse_moments
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.data.roles import Roles, resolve_roles
-from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest
+from kfp_mindspore.data.sources.base import TARGETS, Source, SourceRequest, is_index
 from kfp_mindspore.data.sources.tables import read_batches
 from kfp_mindspore.data.split import parse_mode, parse_names
 from kfp_mindspore.formats.dataset import SPLITS
+from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.formats.tensors import is_ragged
 from kfp_mindspore.transform.images import DecodeImage, Resize
 
@@ -31,11 +40,13 @@ class Bounds:
     Args:
         limits: Bound of the kept samples by split; -1 for a source without splits of its own.
         times: First time of the validation and of the test split.
+        moments: The format of times as texts; None for numbers.
         classes: Bounds of the test split, and of test and validation, by class.
     """
 
     limits: Mapping[int, np.uint64] = field(default_factory=dict)
     times: tuple[Any, Any] | None = None
+    moments: MomentFormat | None = None
     classes: Mapping[Any, tuple[np.uint64, np.uint64]] | None = None
 
 
@@ -119,6 +130,7 @@ class BlockReader:
             features=options.features,
             inputs=options.inputs,
         )
+        check_infinite(source, roles, options.infinite)
         missing = check_missing(source, roles, options.missing)
         if missing and options.missing == "drop":
             drop_incomplete(source, missing, is_block=True)
@@ -129,12 +141,21 @@ class BlockReader:
         given = parse_names(source.columns[roles.order]) if kind == "column" else source.splits
         return source, roles, hashes, given
 
+    def read_order(self, source: Source, roles: Roles) -> NDArray[Any]:
+        """Return the samples' times as numbers."""
+        values = source.columns[roles.order]
+        if self.bounds.moments is None:
+            return values
+        return parse_moments(values, self.bounds.moments, f"{self.where}: {roles.order}")
+
     def _read_source(self, table: Any) -> Source:
         if not self.is_images:
+            table = table.rename_columns(list(map(normalize_name, table.column_names)))
             exact = self.request.exact | {name for name in table.column_names if name.lower() in TARGETS}
             names = [
                 name
                 for name in table.column_names
+                if name in exact or not is_index(name)
                 if self.request.fields is None or name in self.request.fields | exact
             ]
             table = table.select(names)
@@ -143,7 +164,7 @@ class BlockReader:
         contents = np.empty(len(paths), object)
         contents[:] = table.column("bytes").to_pylist()
         labels = np.empty(len(paths), object)
-        labels[:] = [path.parent.name.encode() for path in paths]
+        labels[:] = [normalize_name(path.parent.name).encode() for path in paths]
         splits = None
         if self.has_splits:
             splits = np.array([SPLITS.index(path.parent.parent.name) for path in paths], np.int8)
@@ -155,7 +176,7 @@ class BlockReader:
         """Assign samples by their hashes, or by their times."""
         bounds = self.bounds
         if bounds.times is not None:
-            times = source.columns[roles.order]
+            times = self.read_order(source, roles)
             return np.where(times >= bounds.times[1], 2, np.where(times >= bounds.times[0], 1, 0)).astype(np.int8)
         test, both = list_bounds(self.options)
         lowest, low = np.full(len(source), test), np.full(len(source), both)

@@ -22,6 +22,7 @@ from ray.data import DataContext
 from kfp_mindspore import events
 from kfp_mindspore.data.columns import Features
 from kfp_mindspore.data.load import check_output
+from kfp_mindspore.data.moments import find_format, parse_moments
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.data.preprocessing import build_given, fit_preprocessing, get_max_pixels
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields
@@ -35,7 +36,15 @@ from kfp_mindspore.formats.tensors import BYTES, is_ragged
 from kfp_mindspore.ray.blocks import BlockReader, Bounds, list_bounds, mix_hashes
 from kfp_mindspore.ray.files import SourceFiles, list_source
 from kfp_mindspore.ray.job import connect
-from kfp_mindspore.ray.statistics import MAX_VALUES, Findings, Lowest, Moments, list_values, select_lowest
+from kfp_mindspore.ray.statistics import (
+    MAX_VALUES,
+    Findings,
+    Lowest,
+    Moments,
+    describe_spans,
+    list_values,
+    select_lowest,
+)
 from kfp_mindspore.transform.categories import OneHot, Vocabulary
 from kfp_mindspore.transform.images import DecodeImage, Resize, check_image
 from kfp_mindspore.transform.lists import Pad
@@ -114,7 +123,9 @@ def _load(
     options: DatasetOptions,
     request: SourceRequest,
 ) -> Dataset:
-    read = files.open(options.seed)
+    order = parse_mode(options.split)[1] if options.time_format else ""
+    texts = [name for name in (*options.texts, order) if name]
+    read = files.open(options.seed, options.delimiter, texts)
     report: dict[str, Any] = {"engine": "ray", "missing_rule": options.missing}
     reader = BlockReader(f"{files.name} ({files.kind})", request, options, files.kind == "images", files.has_splits)
     reader = _survey(read, reader, report)
@@ -146,6 +157,9 @@ def _load(
         filled = findings.fill(columns, str(options.missing))
         _fill(sample, filled)
         report["filled"] = filled
+    if findings.spans:
+        spans = {split: [first[1], last[1]] for split, (first, last) in findings.spans.items()}
+        report["moments"] = {"field": parse_mode(options.split)[1], "splits": spans}
     statistics = {
         column.name: findings.moments[column.name].describe(column)
         for column in everything
@@ -219,10 +233,14 @@ def _survey(read: Callable[[], Any], reader: BlockReader, report: dict[str, Any]
         reader = dataclasses.replace(reader, bounds=Bounds(limits))
     if kind == "time":
         (times,) = _collect(read, _Survey(reader, kind, _QUANTILE_ROWS)).values()
-        values = sorted(times.values.tolist())
+        where = f"{reader.where}: {parse_mode(options.split)[1]}"
+        moments = find_format(times.values, where, options.time_format) if times.values.dtype == object else None
+        order = times.values if moments is None else parse_moments(times.values, moments, where)
+        values = sorted(order.tolist())
         test, both = options.test_fraction, options.test_fraction + options.validation_fraction
         first, last = (values[len(values) - math.ceil(round(share * len(values), 6))] for share in (both, test))
-        reader = dataclasses.replace(reader, bounds=dataclasses.replace(reader.bounds, times=(first, last)))
+        bounds = dataclasses.replace(reader.bounds, times=(first, last), moments=moments)
+        reader = dataclasses.replace(reader, bounds=bounds)
     if kind == "stratified":
         found = _collect(read, _Survey(reader, kind, _CLASS_ROWS))
         classes = {value: _bound_class(lowest, options) for value, lowest in found.items()}
@@ -316,8 +334,15 @@ class _Inspect:
                 found.moments[column.name] = Moments.measure(train)
                 if self.reader.options.missing == "median" and train.dtype.kind == "f":
                     found.lowest[column.name] = select_lowest(_MEDIAN_ROWS, block.keys, arrays[column.name], is_train)
+        if self.reader.bounds.times is not None:
+            found.spans = describe_spans(
+                source.columns[roles.order],
+                self.reader.read_order(source, roles),
+                splits,
+                source.times.get(roles.order, ""),
+            )
         if self.reader.is_images:
-            headers = [check_image(content, self.reader.request.max_pixels) for content in source.columns["image"]]
+            headers = self._check_images(table, source)
             found.sizes.update(header[:2] for header in headers)
             found.modes = {mode for *_, mode in headers}
         first = None
@@ -326,6 +351,17 @@ class _Inspect:
             small = dataclasses.replace(source, columns={}, splits=None)
             first = (small, dataclasses.replace(features, arrays={}), sample)
         return found, first
+
+    def _check_images(self, table: Any, source: Source) -> list[tuple[int, int, str]]:
+        headers = []
+        for content in source.columns["image"]:
+            try:
+                headers.append(check_image(content, self.reader.request.max_pixels))
+            except UserError as error:
+                pairs = zip(table.column("path").to_pylist(), table.column("bytes").to_pylist(), strict=True)
+                path = next(path for path, found in pairs if found == content)
+                raise UserError(f"{path}: {error.message}", hint=error.hint) from None
+        return headers
 
 
 @dataclass(frozen=True)
@@ -449,6 +485,13 @@ def _check_options(options: DatasetOptions) -> None:
             ),
             ("validation", "column:FIELD for given splits", options.validation, bool(options.validation)),
             ("test", "column:FIELD for given splits", options.test, bool(options.test)),
+            ("merge_labels", "classes as they are", options.merge_labels, bool(options.merge_labels)),
+            (
+                "time_format",
+                "it with split=time:FIELD only",
+                options.time_format,
+                bool(options.time_format) and kind != "time",
+            ),
             ("storage", "parquet only", options.storage, options.storage == "mindrecord"),
             ("preprocessing", "fitted steps only", ", ".join(unfitted), bool(unfitted)),
         )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import pyarrow
 import ray
+from pyarrow import csv
 
 from kfp_mindspore.data.fetch import fetch_source, raise_errors
+from kfp_mindspore.data.sources.delimiters import resolve_delimiter
 from kfp_mindspore.data.sources.formats import recognise_format, recognise_names
 from kfp_mindspore.data.sources.images import SUFFIXES
 from kfp_mindspore.errors import NotFoundError, UserError
@@ -49,8 +52,14 @@ class SourceFiles:
     has_splits: bool = False
     filesystem: Any = None
 
-    def open(self, seed: int) -> Callable[[], Any]:
-        """Return a function that returns a Ray dataset with the source's rows from its start."""
+    def open(self, seed: int, delimiter: str = "", texts: Iterable[str] = ()) -> Callable[[], Any]:
+        """Return a function that returns a Ray dataset with the source's rows from its start.
+
+        Args:
+            seed: Seed of the order of images.
+            delimiter: Between two cells of CSV files; empty for the comma.
+            texts: Fields of CSV files that are read as texts.
+        """
         data: Any = ray.data
         if self.kind == "images":
             # Neighbours would be of one class.
@@ -58,7 +67,13 @@ class SourceFiles:
             shuffled = [self.paths[index] for index in order]
             return lambda: data.read_binary_files(shuffled, include_paths=True, filesystem=self.filesystem)
         read = {"parquet": data.read_parquet, "csv": data.read_csv, "jsonl": data.read_json}[self.kind]
-        options = {"lines": True} if self.kind == "jsonl" else {}
+        options: dict[str, Any] = {"lines": True} if self.kind == "jsonl" else {}
+        if self.kind == "csv":
+            # An object's content is not read here.
+            found = delimiter or ("," if self.filesystem is not None else "")
+            options["parse_options"] = csv.ParseOptions(delimiter=resolve_delimiter(Path(self.paths[0]), found))
+            kinds = dict.fromkeys(texts, pyarrow.string())
+            options["convert_options"] = csv.ConvertOptions(column_types=kinds)
         return lambda: read(list(self.paths), filesystem=self.filesystem, **options)
 
 

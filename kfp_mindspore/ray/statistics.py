@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfp_mindspore.data.moments import show_moment
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.dataset import Column
+from kfp_mindspore.formats.dataset import SPLITS, Column
 from kfp_mindspore.formats.tensors import BYTES
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # More different texts are no categories; they need a Tokenize step with values.
 MAX_VALUES = 10_000
+Span = tuple[tuple[float, str], tuple[float, str]]
+"""A split's first and last moment, each as a number in order of time and as text."""
 
 
 @dataclass
@@ -97,6 +100,20 @@ def select_lowest(size: int, keys: NDArray[np.uint64], values: NDArray[Any], cho
     return Lowest.select(size, keys[chosen], values[chosen])
 
 
+def describe_spans(values: NDArray[Any], order: NDArray[Any], splits: NDArray[np.int8], unit: str) -> dict[str, Span]:
+    """Return the first and the last moment of each split in a block, see `data.moments.describe_moments`."""
+    found: dict[str, Span] = {}
+    for index, split in enumerate(SPLITS):
+        (chosen,) = np.nonzero(splits == index)
+        if len(chosen):
+            first, last = chosen[order[chosen].argmin()], chosen[order[chosen].argmax()]
+            found[split] = (
+                (float(order[first]), show_moment(values[first], unit)),
+                (float(order[last]), show_moment(values[last], unit)),
+            )
+    return found
+
+
 @dataclass
 class Findings:
     """What the first pass finds, in one block or in all."""
@@ -109,6 +126,7 @@ class Findings:
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     modes: set[str] = field(default_factory=set)
     lowest: dict[str, Lowest] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
 
     def merge(self, other: Findings) -> None:
         """Add another block's findings.
@@ -120,6 +138,9 @@ class Findings:
         self.dropped += other.dropped
         self.sizes += other.sizes
         self.modes |= other.modes
+        for split, (first, last) in other.spans.items():
+            known_first, known_last = self.spans.get(split, (first, last))
+            self.spans[split] = (min(first, known_first), max(last, known_last))
         for name, moments in other.moments.items():
             self.moments[name] = self.moments[name].merge(moments) if name in self.moments else moments
         for name, lowest in other.lowest.items():
