@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from kfp_mindspore.formats.dataset import Dataset
 
 
-def prepare_dataset(artifact: dsl.Dataset, name: str, **options: Any) -> tuple[int, int, int]:
+def prepare_dataset(
+    artifact: dsl.Dataset, name: str, source: dsl.Artifact | None = None, **options: Any
+) -> tuple[int, int, int]:
     """Load a dataset into an artifact, split it and describe it in the artifact's metadata.
 
     Args:
         artifact: Output artifact; the dataset directory is written to its path.
         name: Name, path or URI, see `kfp_mindspore.data.load_dataset`.
+        source: Artifact with the data, in place of the name; None without one.
         options: Fields of `DatasetOptions`, as texts where a parameter has one type.
 
     Returns:
@@ -29,6 +32,9 @@ def prepare_dataset(artifact: dsl.Dataset, name: str, **options: Any) -> tuple[i
     from kfp_mindspore.data.options import DatasetOptions, parse_texts
     from kfp_mindspore.data.report import render_report
 
+    if source is not None:
+        name = source.path
+        print(f"source: {source.uri}")
     dataset = load_by_engine(name, artifact.path, parse_texts(DatasetOptions(**options)))
     print(render_report(dataset))
     artifact.metadata.update(

@@ -3,12 +3,13 @@
 from typing import List, NamedTuple
 
 from kfp import dsl
-from kfp.dsl import Dataset, Output
+from kfp.dsl import Dataset, Input, Output
 
 
 @dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
 def load_dataset(
     dataset: Output[Dataset],
+    source: Input[Dataset] = None,
     name: str = "digits",
     seed: int = 42,
     validation_fraction: float = 0.15,
@@ -20,11 +21,16 @@ def load_dataset(
     ids: List[str] = [],
     task: str = "",
     split: str = "",
+    time_format: str = "",
     validation: str = "",
     test: str = "",
     preprocessing: str = "",
     missing: str = "refuse",
     storage: str = "npz",
+    texts: List[str] = [],
+    merge_labels: str = "",
+    infinite: str = "refuse",
+    delimiter: str = "",
     format: str = "",
     length: int = 64,
     image_size: List[int] = [],
@@ -43,6 +49,8 @@ def load_dataset(
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
+        source: Data of another component or of `dsl.importer`, in place of `name`: a CSV, Parquet, JSON lines or NPZ
+            file, or a folder with one, with train.csv and test.csv, or with an image folder for each class.
         name: Set name, path or URI.
         seed: Split seed.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
@@ -54,11 +62,16 @@ def load_dataset(
         ids: Fields that identify a sample.
         task: Such as `classification`, `regression` or `language_model`; default guessed from the target.
         split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
+        time_format: The format of the texts in `split=time:FIELD`, such as `%d.%m.%Y`; default found.
         validation: The validation split's path or URI; default a fraction of the source.
         test: The test split's path or URI; default a fraction of the source.
         preprocessing: `standardize`, `imagenet`, `none`, or a JSON list of steps; default `standardize` for tables.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
         storage: `npz`, `mindrecord`, or `parquet` for shards that training streams.
+        texts: Fields that are texts although they look like numbers, such as postcodes with leading zeros.
+        merge_labels: Join classes that differ in `blanks` around them, or in `case` too; default keep all apart.
+        infinite: Rule for infinite numbers in features: `refuse`, or `missing` for the rule of missing values.
+        delimiter: The character between two cells of a CSV file, or `tab`; default found.
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.

@@ -49,6 +49,16 @@ def test_options_of_table(tmp_path: Path) -> None:
     assert set(samples.inputs["kind"]) == {1, 2}
 
 
+def test_artifact_of_another_component_is_loaded(tmp_path: Path) -> None:
+    """Artifact of another component, a table without a suffix, is loaded in place of the name."""
+    (tmp_path / "export").write_text("\n".join(["size;price", *(f"{row};{row / 7}" for row in range(60))]))
+    artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
+    source = dsl.Dataset(uri=str(tmp_path / "export"), metadata={})
+    counts = load_dataset.python_func(dataset=artifact, source=source, target=["price"], split="random")
+    assert sum(counts) == 60
+    assert artifact.metadata["name"] == "export"
+
+
 def test_unknown_name_is_refused(tmp_path: Path) -> None:
     """Unknown name is refused."""
     from kfp_mindspore.errors import NotFoundError
