@@ -14,6 +14,7 @@ def batch_predict(
     split: str = "test",
     shard: str = "1/1",
     engine: str = "memory",
+    delimiter: str = "",
 ) -> NamedTuple("Outputs", [("samples", int)]):
     """Compute a model bundle's predictions for a dataset split, or for one shard of it.
 
@@ -24,18 +25,21 @@ def batch_predict(
 
     Args:
         bundle: The model bundle.
-        dataset: The dataset directory.
+        dataset: The dataset directory, or another component's raw rows: CSV, Parquet, JSON lines, NPZ or NPY, as a
+            file, as a folder with one file, or with one for each split, such as test.csv.
         predictions: JSON lines with `index`, `outputs` by name and `prediction`: class, labels, number or ids by task.
         split: The dataset's split.
         shard: This step's shard and the shard count: "2/4" for the second of four.
         engine: `memory` for one process, or `ray` for Ray's workers, which read a sharded dataset by blocks.
+        delimiter: The character between two cells of a CSV file, or `tab`; default found.
 
     Returns:
         samples: Samples in the shard.
     """
     from kfp_mindspore.steps.deployment.predict import predict_batch
 
-    return (predict_batch(bundle, dataset, predictions, split=split, shard=shard, engine=engine),)
+    options = {"split": split, "shard": shard, "engine": engine, "delimiter": delimiter}
+    return (predict_batch(bundle, dataset, predictions, **options),)
 
 
 if __name__ == "__main__":
