@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,19 @@ def test_time_split_has_latest_samples_in_test(ray_session: Any, tmp_path: Path)
     assert ordered["train"].max() < ordered["validation"].min()
     assert ordered["validation"].max() < ordered["test"].min()
     assert [dataset.splits[split] for split in ("train", "validation", "test")] == [1950, 450, 600]
+
+
+def test_time_split_of_texts_has_latest_samples_in_test(ray_session: Any, tmp_path: Path) -> None:
+    days = [date(2015, 1, 1) + timedelta(days=int(day)) for day in B]
+    table = TABLE.append_column("day", pyarrow.array([day.strftime("%d.%m.%Y") for day in days]))
+    csv.write_csv(table, str(tmp_path / "data.csv"), csv.WriteOptions(delimiter=";"))
+    dataset = load_dataset(str(tmp_path / "data.csv"), tmp_path / "out", split="time:day", ids=["a"], features=["b"])
+    ordered = {split: dataset.read_columns(split)["features"] for split in dataset.splits}
+    assert ordered["train"].max() < ordered["validation"].min()
+    assert ordered["validation"].max() < ordered["test"].min()
+    spans = dataset.report["moments"]["splits"]
+    assert spans["train"][0] == min(days).strftime("%d.%m.%Y")
+    assert spans["test"][1] == max(days).strftime("%d.%m.%Y")
 
 
 def test_stratified_split_and_limit_keep_class_shares(ray_session: Any, tmp_path: Path) -> None:
