@@ -153,9 +153,9 @@ def test_predict_prints_line_of_json_per_row(models: Path, tmp_path: Path, capsy
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     np.testing.assert_allclose([line["output"] for line in lines], verified.outputs["output"][:3], atol=1e-5)
     # A CSV has flat rows.
-    header = ",".join(f"p{index}" for index in range(64))
-    np.savetxt(tmp_path / "rows.csv", rows.reshape(3, 64), delimiter=",", header=header, comments="")
-    assert run(["model", "predict", str(models / "free"), "rows.csv", "--json"]) == 0
+    header = "~".join(f"p{index}" for index in range(64))
+    np.savetxt(tmp_path / "rows.csv", rows.reshape(3, 64), delimiter="~", header=header, comments="")
+    assert run(["model", "predict", str(models / "free"), "rows.csv", "--json", "--delimiter", "~"]) == 0
     value = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(value["outputs"]["output"], verified.outputs["output"][:3], atol=1e-5)
     raw = ModelBundle.open(models / "raw").read_verified().raw["image"][:2]
