@@ -200,7 +200,7 @@ def _is_table(path: Path, name: str, specs: Sequence[TensorSpec], layout: RowLay
     """Return whether a file has the table's columns; a CSV may have the inputs, or columns 0, 1, … of the only one."""
     if name.endswith(".csv"):
         try:
-            header = list(map(normalize_name, read_header(path, resolve_delimiter(path, delimiter))))
+            header = list(map(normalize_name, read_header(path, resolve_delimiter(path, delimiter))[0]))
         except (ValueError, csv.Error):
             return True
         # pandas names an array's columns 0, 1, …; other names are the table's, or wrong.

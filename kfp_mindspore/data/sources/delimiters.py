@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.errors import UserError, ValidationError
 
 TAB_SUFFIXES = (".tsv", ".tsv.gz", ".tab")
 DELIMITERS = (",", "\t", ";", "|")
@@ -43,16 +43,24 @@ def resolve_delimiter(path: Path, stated: str = "") -> str:
     return found[0] if len(found) == 1 else default
 
 
-def read_header(path: Path, delimiter: str) -> list[str]:
-    """Return a CSV file's column names as they are.
+def read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
+    """Return a CSV file's column names as they are, and how many blank lines are before them.
 
     Raises:
         UnicodeDecodeError: The header is not UTF-8.
+        UserError: It is damaged.
     """
     with open_file(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        # Arrow skips blank lines.
-        return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])
+        try:
+            for blank, row in enumerate(csv.reader(text, delimiter=delimiter)):
+                if row:
+                    return row, blank
+        except csv.Error as error:
+            raise UserError(
+                f"{path.name} (CSV): the header cannot be read ({error})", hint="Export the file again."
+            ) from None
+    return [], 0
 
 
 def open_file(path: Path) -> BinaryIO:

@@ -46,10 +46,10 @@ def read_csv(path: Path, request: SourceRequest) -> Source:
     delimiter = resolve_delimiter(path, request.delimiter)
     parse = csv.ParseOptions(delimiter=delimiter)
     try:
-        header = read_header(path, delimiter)
+        header, blank = read_header(path, delimiter)
         named = name_columns(where, header, request)
         # The names are given, since the file may have them in another form or twice.
-        read: dict[str, Any] = {"column_names": named, "skip_rows_after_names": 1}
+        read: dict[str, Any] = {"column_names": named, "skip_rows": blank, "skip_rows_after_names": 1}
         with csv.open_csv(str(path), csv.ReadOptions(**read), parse) as reader:
             schema = reader.schema
         if any(map(types.is_binary, schema.types)):

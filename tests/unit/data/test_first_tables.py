@@ -94,6 +94,14 @@ def test_stated_delimiter_is_used_in_load_and_prediction(tmp_path: Path) -> None
     assert read_rows(write(one, "a;b", "1;2"), two).inputs["x"].tolist() == [[1, 2]]
 
 
+@pytest.mark.parametrize("start", ["\n\n", "\ufeff", "\r\n"])
+def test_header_is_no_row(tmp_path: Path, start: str) -> None:
+    table = write(tmp_path / "t.csv", f"{start}größe,price", *make_rows("{index},{half}"))
+    dataset = load_dataset(str(table), tmp_path / "data", target="price")
+    assert dataset.list_columns("feature")[0].fields == ("größe",)
+    assert sum(dataset.splits.values()) == 60
+
+
 @pytest.mark.parametrize("delimiter", ["::", '"', "\n", "é"])
 def test_invalid_delimiter_is_refused(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(ValidationError, match="delimiter: must be one ASCII character or tab"):
