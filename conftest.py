@@ -125,6 +125,13 @@ def pipelines_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture(params=["inline", "uploaded"])
+def run_source(request: pytest.FixtureRequest, pipelines_server: Any) -> str:
+    """Store the fake server's runs with their pipeline, and with a reference to an uploaded version."""
+    pipelines_server.stores_versions = request.param == "uploaded"
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def otlp() -> Any:
     """Return the module with a receiver of the OpenTelemetry protocol, tests/support/otlp.py."""

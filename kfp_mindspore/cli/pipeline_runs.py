@@ -99,6 +99,8 @@ def get(run_id: str, wait: bool, timeout: float | None, server: PipelineServerOp
         print_json({**dataclasses.asdict(found), "failed": [dataclasses.asdict(step) for step in failed]})
         return
     click.echo(f"{found.name}: {found.state}{' (terminated)' if found.is_terminated else ''}\n{found.url}")
+    if found.note:
+        click.echo(f"Note: {found.note}")
     if found.steps:
         print_table([{"step": name, "state": state} for name, state in found.steps.items()], ["step", "state"])
     for step in failed:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.runs.task_details import FINISHED_STATES, get_step_states, list_pending, list_task_names
+from kfp_mindspore.runs.task_details import (
+    FINISHED_STATES,
+    get_step_states,
+    list_node_steps,
+    list_pending,
+    list_task_names,
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class RemoteRun:
         error: KFP's error message; empty for most failed runs.
         is_terminated: Whether it was terminated; its state is FAILED then.
         pending: Steps whose pod, or driver's pod, has not started; `root` for the run's own driver.
+        note: Why its pipeline is unknown: its steps are then those that have started; empty for a known pipeline.
     """
 
     run_id: str
@@ -55,6 +62,7 @@ class RemoteRun:
     error: str = ""
     is_terminated: bool = False
     pending: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def is_finished(self) -> bool:
@@ -100,7 +108,7 @@ def describe_version(host: str, name: str, item: Any) -> UploadedPipeline:
 
 def describe_run(host: str, run: Any) -> RemoteRun:
     """Return a kfp_server_api run; a new run has no state."""
-    names = list_task_names(run.pipeline_spec)
+    names = list_task_names(run.pipeline_spec) or list_node_steps(get_details(run))
     steps = get_step_states(get_details(run), names)
     if run.state in FINISHED_STATES and steps:
         # Steps after a failed one have no state, and those under an unmet condition no node.
@@ -116,6 +124,7 @@ def describe_run(host: str, run: Any) -> RemoteRun:
         error=str(run.error.message or "") if run.error else "",
         pending=() if run.state in FINISHED_STATES else tuple(list_pending(get_details(run), names)),
         is_terminated=_is_terminated([item.state for item in run.state_history or ()]),
+        note=_explain_unknown_pipeline(run),
     )
 
 
@@ -130,6 +139,16 @@ def describe_schedule(host: str, item: Any) -> RecurringRun:
         when=cron or (f"every {period} s" if period else ""),
         is_enabled=(item.status or item.mode) in ("ENABLED", "ENABLE"),
         url=make_link(host, "recurringrun", item.recurring_run_id),
+    )
+
+
+def _explain_unknown_pipeline(run: Any) -> str:
+    reference = run.pipeline_version_reference
+    if run.pipeline_spec is not None or reference is None:
+        return ""
+    return (
+        f"its pipeline version {reference.pipeline_version_id} was deleted: only steps that have started are known, "
+        "and no thresholds"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.runs.package import (
     WORKSPACE_HINT,
     check_package,
@@ -47,6 +48,7 @@ from kfp_mindspore.runs.task_details import (
     count_cached,
     get_step_seconds,
     list_failed_pods,
+    list_node_steps,
     list_step_pods,
     list_task_names,
 )
@@ -99,6 +101,7 @@ class RemoteClient:
         self.namespace = namespace
         self._credentials = ServerCredentials(token=token, token_file=token_file, cookie=cookie, ca_file=ca_file)
         self._cluster = cluster
+        self._versions: dict[str, Any] = {}
         import_kfp()
         from kfp.client import Client
         from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
@@ -261,7 +264,7 @@ class RemoteClient:
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
-        with explain_errors(self.host, "terminate the run", run=run_id):
+        with explain_errors(self.host, "terminate the run", subject=f"run {run_id}"):
             self._client.terminate_run(run_id)
 
     def retry(self, run_id: str) -> RemoteRun:
@@ -272,7 +275,7 @@ class RemoteClient:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
         check_retryable(self.get_run(run_id))
-        with explain_errors(self.host, "retry the run", run=run_id):
+        with explain_errors(self.host, "retry the run", subject=f"run {run_id}"):
             retry_run(self.host, self._credentials, run_id)
         return self.get_run(run_id)
 
@@ -285,12 +288,15 @@ class RemoteClient:
             keep_steps: Succeeded steps that keep the former image, so that the server's cache has their results.
 
         Raises:
-            UserError: The run has not failed, or the cache cannot have the result of a step in `keep_steps`.
+            UserError: The run has not failed, its pipeline version was deleted, or the cache cannot have the result of
+                a step in `keep_steps`.
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
         found = self._get_run(run_id)
         run = describe_run(self.host, found)
         check_retryable(run)
+        if run.note:
+            raise UserError(f"run {run_id}: {run.note}", hint="Start it from its source: kfp-mindspore pipeline run …")
         spec = replace_image(dict(get_spec(found.pipeline_spec)), image, keep_steps, run.steps)
         platform = found.pipeline_spec.get("platform_spec")
         with explain_errors(self.host, "get the experiment"):
@@ -359,7 +365,8 @@ class RemoteClient:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
         found = self._get_run(run_id)
-        details, names = get_details(found), list_task_names(found.pipeline_spec)
+        details = get_details(found)
+        names = list_task_names(found.pipeline_spec) or list_node_steps(details)
         pods, on_cluster = list_step_pods(details, names), self._open_run(run_id)
 
         def read_log(step: str) -> Sequence[str]:
@@ -378,15 +385,32 @@ class RemoteClient:
         return build_result(run, spec, arguments, seconds, read_log, count_cached(details))
 
     def _get_run(self, run_id: str) -> Any:
-        """Return a run; of one that has just finished, with the task details of its end."""
-        with explain_errors(self.host, "get the run", run=run_id):
+        """Return a run with its pipeline; of one that has just finished, with the task details of its end."""
+        with explain_errors(self.host, "get the run", subject=f"run {run_id}"):
             deadline = time.monotonic() + _DETAILS_SECONDS
             while True:
                 found = self._client.get_run(run_id)
                 is_final = found.state not in FINISHED_STATES or are_final(get_details(found))
                 if is_final or time.monotonic() > deadline:
-                    return found
+                    break
                 time.sleep(_DETAILS_POLL_SECONDS)
+        # KFP's run of an uploaded pipeline has only a reference.
+        reference = found.pipeline_version_reference
+        if found.pipeline_spec is None and reference is not None:
+            found.pipeline_spec = self._get_version_spec(reference.pipeline_id, reference.pipeline_version_id)
+        return found
+
+    def _get_version_spec(self, pipeline_id: str, version_id: str) -> Any:
+        """Return a pipeline version's compiled pipeline, which never changes; None if the version was deleted."""
+        if version_id not in self._versions:
+            self._versions[version_id] = None
+            with (
+                contextlib.suppress(NotFoundError),
+                explain_errors(self.host, "get the pipeline version", subject=f"pipeline version {version_id}"),
+            ):
+                version = self._client.get_pipeline_version(pipeline_id, version_id)
+                self._versions[version_id] = version.pipeline_spec
+        return self._versions[version_id]
 
     def _open_run(self, run_id: str) -> RunOnCluster | None:
         namespaces = (self.namespace,) if self.namespace else ()

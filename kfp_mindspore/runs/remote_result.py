@@ -40,7 +40,7 @@ def build_result(
 
     Args:
         run: The run.
-        spec: Its compiled pipeline.
+        spec: Its compiled pipeline; empty if its version was deleted.
         arguments: Its arguments.
         seconds: Its steps' duration by name.
         read_log: Returns a step's log, from the pod that succeeded; empty without one.
@@ -49,18 +49,19 @@ def build_result(
     Returns:
         The result; `error` is a GateNotMetError if a gate was not met, `notes` names steps whose outputs are unknown.
     """
-    known = {task.name: task for task in list_known_tasks(spec, arguments)}
-    result = RunResult(run.run_id, str(spec["pipelineInfo"]["name"]), Path())
+    known = {task.name: task for task in list_known_tasks(spec, arguments)} if spec else {}
+    result = RunResult(run.run_id, str(spec["pipelineInfo"]["name"]) if spec else "", Path())
     result.arguments = dict(arguments)
     for name, state in run.steps.items():
         step = StepResult(name, _STATES.get(state, "pending"), seconds.get(name, 0.0))
         result.steps[name] = step
-        definitions = _get_outputs(spec, name)
+        definitions = _get_outputs(spec, name) if spec else {}
         if name in known:
             step.arguments = dict(known[name].arguments)
-        if step.state == "succeeded" and definitions:
+        if step.state == "succeeded" and (definitions or not spec):
             found = parse_outputs(read_log(name), definitions)
-            step.outputs, step.note = found or {}, "" if found else _UNREAD
+            step.outputs, step.note = found or {}, _UNREAD if definitions and not found else ""
+    result.note = run.note
     unread = [step for step in result.steps.values() if step.note]
     if unread and len(unread) == cached:
         result.note = _CACHED

@@ -176,19 +176,19 @@ def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPRe
 
 
 @contextlib.contextmanager
-def explain_errors(host: str, action: str, *, version: str = "", run: str = "", hint: str = "") -> Iterator[None]:
+def explain_errors(host: str, action: str, *, version: str = "", subject: str = "", hint: str = "") -> Iterator[None]:
     """Convert kfp.Client's errors in the block to this package's errors, and suppress its output.
 
     Args:
         host: Server URL.
         action: Operation name, for messages.
         version: The uploaded pipeline version's name.
-        run: The requested run's ID.
+        subject: The requested object, such as `run 6f2c`.
         hint: The next step after an internal error (500).
 
     Raises:
         AlreadyExistsError: The server has a version with this name.
-        NotFoundError: The server has no such run.
+        NotFoundError: The server does not have the requested object.
         KfpMindSporeError: The server is unreachable or refuses the request.
     """
     from kfp_server_api import ApiException  # type: ignore[import-untyped,unused-ignore]
@@ -204,8 +204,8 @@ def explain_errors(host: str, action: str, *, version: str = "", run: str = "", 
                 f"version {version!r}: already exists, nothing was uploaded",
                 hint="Without --version, this means that the same pipeline was uploaded before.",
             ) from error
-        if run and error.status == 404 and _read_message(error.body):
-            raise NotFoundError(f"run {run}: does not exist on {host}, or was deleted") from error
+        if subject and error.status == 404 and _read_message(error.body):
+            raise NotFoundError(f"{subject}: does not exist on {host}, or was deleted") from error
         explained = _make_error(host, action, error.status or 0, error.reason or "", error.body)
         if error.status == 500:
             explained.hint = explained.hint or hint

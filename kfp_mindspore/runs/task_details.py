@@ -7,7 +7,7 @@ retries `executor(0)`. `pod_name` is empty; `child_tasks` hold the children's no
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.runs.spec import walk_tasks
@@ -22,8 +22,6 @@ _TEMPLATES = ("system-container-impl", "retry-system-container-impl")
 _EXECUTOR = "executor"
 # Each node may be retried, `STEP(0).executor(0)`.
 _ATTEMPT = re.compile(r"\(\d+\)$")
-# Nodes without a step; the Workflow's name has a generated suffix.
-_INTERNAL_NODE = re.compile(r"(root|executor|iteration-item|iteration-iterations|.*-driver|.*-[a-z0-9]{5})?(\(.*\))?")
 
 
 def list_task_names(spec: Any) -> list[str]:
@@ -41,11 +39,11 @@ def list_task_names(spec: Any) -> list[str]:
 
 
 def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, str]:
-    """Return the state for each step that has started, by name, in the order of `names`, else by start.
+    """Return the state for each step that has started, by name, in the order of `names`.
 
     Args:
         details: The run's task details.
-        names: The pipeline's task names; empty if unknown.
+        names: The pipeline's task names, or `list_node_steps`.
     """
     states: dict[str, str] = {}
     for task in sorted(details, key=lambda task: str(task.start_time or "")):
@@ -53,9 +51,20 @@ def get_step_states(details: Sequence[Any], names: Sequence[str]) -> dict[str, s
         state = task.state or "PENDING"
         # A step whose driver failed has no node.
         step = name.removesuffix(_DRIVER) if state == "FAILED" and name not in names else name
-        if step in names if names else not _is_internal(step):
+        if step in names:
             states[step] = min(states.get(step, state), state, key=_rank)
-    return {name: states[name] for name in names or states if name in states}
+    return {name: states[name] for name in names if name in states}
+
+
+def list_node_steps(details: Sequence[Any]) -> list[str]:
+    """Return the steps with a container among a Workflow's nodes, by start: of a run whose pipeline is unknown."""
+    starts = {str(task.display_name): str(task.start_time or "") for task in reversed(details)}
+    paths = [[_ATTEMPT.sub("", part) for part in path.split(".")] for path in _list_paths(details)]
+    found = {parts[-2] for parts in paths if parts[-1] == _EXECUTOR}
+    # A step whose driver failed has no other node.
+    failed = {str(task.display_name) for task in details if task.state == "FAILED"}
+    found |= {parts[-1].removesuffix(_DRIVER) for parts in paths if parts[-1] in failed and parts[-1].endswith(_DRIVER)}
+    return sorted(found, key=lambda name: starts.get(name) or starts.get(name + _DRIVER, ""))
 
 
 def list_pending(details: Sequence[Any], names: Sequence[str]) -> list[str]:
@@ -93,17 +102,30 @@ def list_failed_pods(details: Sequence[Any]) -> list[str]:
 def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, list[str]]:
     """Return the names that each step's pods may have, the last attempt first.
 
-    A node's ID ends with the FNV-1a hash of its name, which is the path of display names from the Workflow: paths are
-    extended by each display name, and paths whose ID is another node's child exist.
-
     Args:
         details: The run's task details.
         names: The pipeline's task names.
     """
+    pods: dict[str, list[str]] = {}
+    for path in _list_paths(details):
+        workflow = _ATTEMPT.sub("", path.partition(".")[0])
+        parts = [_ATTEMPT.sub("", part) for part in path.split(".")]
+        if parts[-1] == _EXECUTOR and parts[-2] in names:
+            number = _get_id(workflow, path).rpartition("-")[2]
+            entries = [f"{workflow}-{template}-{number}" for template in _TEMPLATES]
+            pods[parts[-2]] = entries + pods.get(parts[-2], [])
+    return pods
+
+
+def _list_paths(details: Sequence[Any]) -> Iterator[str]:
+    """Yield the names of a Workflow's nodes: paths of display names, such as `WORKFLOW(0).root(0).train.executor`.
+
+    A node's ID ends with the FNV-1a hash of its name: paths are extended by each display name, and paths whose ID is
+    another node's child exist.
+    """
     ids = {str(child.pod_name or "") for task in details for child in task.child_tasks or []}
     displays = {str(task.display_name or "") for task in details}
     workflow = next((node.rpartition("-")[0] for node in sorted(ids) if node), "")
-    pods: dict[str, list[str]] = {}
     pending = [workflow] if workflow else []
     seen = set(pending)
     while pending:
@@ -113,12 +135,7 @@ def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, li
         found = {name for name in {f"{path}.{name}" for name in displays} | attempts if _get_id(workflow, name) in ids}
         pending += sorted(found - seen, reverse=True)
         seen |= found
-        parts = [_ATTEMPT.sub("", part) for part in path.split(".")]
-        if parts[-1] == _EXECUTOR and parts[-2] in names:
-            number = _get_id(workflow, path).rpartition("-")[2]
-            entries = [f"{workflow}-{template}-{number}" for template in _TEMPLATES]
-            pods[parts[-2]] = entries + pods.get(parts[-2], [])
-    return pods
+        yield path
 
 
 def count_cached(details: Sequence[Any]) -> int:
@@ -143,10 +160,6 @@ def _get_id(workflow: str, name: str) -> str:
     for byte in name.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return f"{workflow}-{value}"
-
-
-def _is_internal(name: str) -> bool:
-    return _INTERNAL_NODE.fullmatch(name) is not None
 
 
 def _rank(state: str) -> int:

@@ -3,7 +3,8 @@
 It behaves like KFP 2.17: a new run has no state, `error` and each task's `pod_name` stay empty, tasks are the nodes of
 the Argo Workflow, a finished run's tasks are final after its state, a running task ends in the year 1, a terminated run
 was CANCELING and is FAILED, and the log API returns errors with status 200. A single-user server has archived logs
-only: it asks for pods without a namespace.
+only: it asks for pods without a namespace. A run of an uploaded version has no `pipeline_spec` but a
+`pipeline_version_reference`, of a deleted version too (KFP 2.17.0, seen on 2026-11-28 and in its toApiRun).
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ from kfp_server_api import (
     V2beta1Pipeline,
     V2beta1PipelineTaskDetail,
     V2beta1PipelineVersion,
+    V2beta1PipelineVersionReference,
     V2beta1RecurringRun,
     V2beta1Run,
     V2beta1RunDetails,
     V2beta1RuntimeStatus,
 )
 
-from kfp_mindspore.runs.spec import parse_spec
+from kfp_mindspore.runs.spec import parse_documents
 
 # Status and gRPC code of a refusal by the API's gateway.
 _CODES = {400: 3, 401: 16, 404: 5, 409: 6, 500: 13}
@@ -56,6 +58,7 @@ class PipelinesServer(ThreadingHTTPServer):
         cookie: The accepted cookie; empty for any.
         multi_user: Whether requests of runs and experiments need a namespace.
         refusal: Status, content type and text of the response to each request; None to serve.
+        stores_versions: Whether a run of a package becomes one of an uploaded version, as from KFP's page.
         states: States of a run, one per request; the last one stays.
         retried: States of a run from its retry on.
         retried_tasks: Task details of a run from its retry on; empty for `tasks`.
@@ -79,6 +82,7 @@ class PipelinesServer(ThreadingHTTPServer):
         self.experiments: dict[str, V2beta1Experiment] = {}
         self.runs: dict[str, V2beta1Run] = {}
         self.schedules: dict[str, V2beta1RecurringRun] = {}
+        self.stores_versions = False
         self.states: list[str | None] = ["SUCCEEDED"]
         self.retried: list[str | None] = ["RUNNING", "SUCCEEDED"]
         self.retried_tasks: list[V2beta1PipelineTaskDetail] = []
@@ -90,6 +94,14 @@ class PipelinesServer(ThreadingHTTPServer):
     def url(self) -> str:
         """URL of the server."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def get_spec(self, run_id: str) -> dict[str, Any]:
+        """Return a run's compiled pipeline, in the run or in its version."""
+        run = self.runs[run_id]
+        versions = {version.pipeline_version_id: version.pipeline_spec for version in self.versions}
+        reference = run.pipeline_version_reference
+        spec: dict[str, Any] = versions[reference.pipeline_version_id] if reference else run.pipeline_spec
+        return spec.get("pipeline_spec") or spec
 
     def now(self) -> datetime.datetime:
         """Return a time, one second later for each stored object."""
@@ -120,6 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v2beta1", "pipelines", identifier, "versions"]:
                 versions = [version for version in server.versions if version.pipeline_id == identifier]
                 self._list("pipeline_versions", V2beta1ListPipelineVersionsResponse, versions, query)
+            case ["v2beta1", "pipelines", _, "versions", identifier]:
+                found = [version for version in server.versions if version.pipeline_version_id == identifier]
+                self._respond(found[0]) if found else self._refuse_version(identifier)
             case ["v2beta1", "experiments" | "runs" | "recurringruns"] if server.multi_user and not query.get(
                 "namespace"
             ):
@@ -195,6 +210,17 @@ class _Handler(BaseHTTPRequestHandler):
                 if _lacks_access_modes(run.pipeline_spec or {}):
                     self._refuse(500, "Failed to create a new run: InternalServerError: a workspace has no accessModes")
                     return
+                reference = run.pipeline_version_reference
+                if reference and not self._has_version(reference.pipeline_version_id):
+                    self._refuse_version(reference.pipeline_version_id)
+                    return
+                if server.stores_versions and not reference:
+                    version = self._add_version("p9", f"version {len(server.versions)}", run.pipeline_spec)
+                    run.pipeline_version_reference = V2beta1PipelineVersionReference(
+                        pipeline_id=version.pipeline_id, pipeline_version_id=version.pipeline_version_id
+                    )
+                if run.pipeline_version_reference:
+                    run.pipeline_spec = None
                 run.run_id, run.created_at = f"r{len(server.runs)}", server.now()
                 server.runs[run.run_id] = run
                 self._respond(run)
@@ -281,16 +307,25 @@ class _Handler(BaseHTTPRequestHandler):
         (part,) = message.iter_parts()
         content = part.get_content()
         text = content if isinstance(content, str) else content.decode()
+        self.server.packages.append(text)
+        spec, *platforms = parse_documents(text)
+        return self._add_version(
+            pipeline_id, name, {"pipeline_spec": spec, "platform_spec": platforms[0]} if platforms else spec
+        )
+
+    def _add_version(self, pipeline_id: str, name: str, spec: dict[str, Any]) -> V2beta1PipelineVersion:
         version = V2beta1PipelineVersion(
             pipeline_id=pipeline_id,
             pipeline_version_id=f"v{len(self.server.versions)}",
             display_name=name,
-            pipeline_spec=parse_spec(text),
+            pipeline_spec=spec,
             created_at=self.server.now(),
         )
         self.server.versions.append(version)
-        self.server.packages.append(text)
         return version
+
+    def _has_version(self, identifier: str) -> bool:
+        return any(version.pipeline_version_id == identifier for version in self.server.versions)
 
     def _parse(self, body: bytes, model: str) -> Any:
         return ApiClient().deserialize(SimpleNamespace(data=body), model)
@@ -305,6 +340,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse_run(self, identifier: str) -> None:
         error = f"ResourceNotFoundError: Run {identifier} not found"
         self._refuse(404, f"Failed to get a run: Failed to fetch run {identifier}: {error}")
+
+    def _refuse_version(self, identifier: str) -> None:
+        error = f"ResourceNotFoundError: PipelineVersion {identifier} not found"
+        self._refuse(404, f"Failed to get a pipeline version with id {identifier}: {error}")
 
     def _refuse_upload(self, status: int, message: str) -> None:
         body = {"error_message": message, "error_details": message}

@@ -169,6 +169,7 @@ def test_upload_uses_host_of_environment(
     assert "version '2': already exists" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("run_source")
 def test_run_waits_for_its_end(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_run_waits_for_its_end(
     assert "ended FAILED" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("run_source")
 def test_failed_run_is_reported_with_its_last_lines(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +227,7 @@ def test_failed_run_is_reported_with_its_last_lines(
     assert described["failed"] == [{"name": "train-msjob", "reason": "", "log": ["loading", "Error: no data"]}]
 
 
+@pytest.mark.usefixtures("run_source")
 def test_run_with_unmet_gate_ends_with_3_and_its_result(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +259,7 @@ def test_run_with_unmet_gate_ends_with_3_and_its_result(
     assert (value["state"], value["result"]["state"], value["result"]["value"]) == ("SUCCEEDED", "refused", 0.931)
 
 
+@pytest.mark.usefixtures("run_source")
 def test_run_is_terminated(project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     host = ["--host", pipelines_server.url]
     pipelines_server.states[:] = ["RUNNING"]
@@ -269,6 +273,7 @@ def test_run_is_terminated(project: Path, pipelines_server: Any, capsys: pytest.
     assert "run r1: does not exist on" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("run_source")
 def test_failed_run_is_retried(project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     host = ["--host", pipelines_server.url]
     pipelines_server.states[:] = ["FAILED"]
@@ -294,6 +299,7 @@ def test_failed_run_is_retried(project: Path, pipelines_server: Any, capsys: pyt
     assert "run r0: is RUNNING; only failed" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("run_source")
 def test_retry_with_another_image_keeps_named_steps(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,14 +331,14 @@ def test_retry_with_another_image_keeps_named_steps(
     assert again.runtime_config.pipeline_root == "s3://b/r"
     before, after = ({
         name.removeprefix("exec-"): executor["container"]
-        for name, executor in item.pipeline_spec["deploymentSpec"]["executors"].items()
+        for name, executor in pipelines_server.get_spec(item.run_id)["deploymentSpec"]["executors"].items()
     } for item in (former, again))  # fmt: skip
     changed = sorted(name for name in before if before[name] != after[name])
     assert changed == ["deploy-kserve", "evaluate-mindir", "export-mindir"]
     assert {after[name]["image"] for name in changed} == {other}
     tasks = ("load-dataset", "train-msjob")
     for name in tasks:
-        root = [item.pipeline_spec["root"]["dag"]["tasks"][name] for item in (former, again)]
+        root = [pipelines_server.get_spec(item.run_id)["root"]["dag"]["tasks"][name] for item in (former, again)]
         assert root[0] == root[1]
 
 

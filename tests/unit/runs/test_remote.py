@@ -106,6 +106,7 @@ def test_caching_is_disabled_in_conditions(client: remote.RemoteClient, pipeline
     assert not any((option or {}).get("enableCache") for option in options)
 
 
+@pytest.mark.usefixtures("run_source")
 def test_wait_reports_each_change_once(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.states[:] = [None, "PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
@@ -117,6 +118,7 @@ def test_wait_reports_each_change_once(client: remote.RemoteClient, pipelines_se
     assert done.is_finished
 
 
+@pytest.mark.usefixtures("run_source")
 def test_result_waits_for_final_task_details(client: remote.RemoteClient, pipelines_server: Any, gated: str) -> None:
     run = client.run(gated, {"threshold": 0.96})
     pipelines_server.tasks = make_tasks({"train": "SUCCEEDED", "evaluate": "SUCCEEDED", "deploy": "RUNNING"})
@@ -139,6 +141,7 @@ Error: exit status 1
 """
 
 
+@pytest.mark.usefixtures("run_source")
 def test_failed_run_names_each_step_once_with_its_last_lines(
     client: remote.RemoteClient, pipelines_server: Any, package: str
 ) -> None:
@@ -206,6 +209,7 @@ def start(
     return client.wait(run.run_id, interval=0.01).run_id
 
 
+@pytest.mark.usefixtures("run_source")
 def test_result_of_run_is_read_from_logs_of_its_steps(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
@@ -233,6 +237,7 @@ def test_result_of_run_is_read_from_logs_of_its_steps(
     assert (passed.state, passed.error, passed.get_output("url")) == ("succeeded", None, "http://digits")
 
 
+@pytest.mark.usefixtures("run_source")
 def test_result_without_archived_logs_is_read_from_pods(
     api: FakeApiServer, pipelines_server: Any, gated: str, tmp_path: Path
 ) -> None:
@@ -250,6 +255,44 @@ def test_result_without_archived_logs_is_read_from_pods(
     assert [note.partition(":")[0] for note in result.notes] == ["train", "evaluate"]
 
 
+def test_run_of_uploaded_version_has_its_pipeline(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    from kfp.client import Client
+
+    client.upload(gated + "\n---\nplatforms: {}\n")
+    other = Client(host=pipelines_server.url, namespace="kubeflow")
+    group = other.create_experiment("Default").experiment_id
+    run = other.run_pipeline(group, "from page", pipeline_id="p0", version_id="v0", params={"threshold": 0.96}).run_id
+    pipelines_server.tasks = make_tasks(dict.fromkeys(("train", "evaluate", "deploy"), "SUCCEEDED"))
+    pipelines_server.logs = {make_pod_name("deploy"): make_log(REFUSED)}
+    assert client.get_run(run).steps == dict.fromkeys(("train", "evaluate", "deploy"), "SUCCEEDED")
+    result = client.read_result(run)
+    assert (result.pipeline, getattr(result.error, "exit_code", 0)) == ("gated", 3)
+    version = "GET /apis/v2beta1/pipelines/p0/versions/v0"
+    assert pipelines_server.paths.count(version) == 1
+
+
+def test_run_of_deleted_version_is_described_by_its_nodes(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    pipelines_server.stores_versions = True
+    run = start(client, pipelines_server, gated, {"deploy": make_log(REFUSED)}, cached=["train"])
+    pipelines_server.versions.clear()
+    client = remote.RemoteClient(pipelines_server.url)
+    found = client.get_run(run)
+    assert list(found.steps) == ["train", "evaluate", "deploy"]
+    assert "pipeline version v0 was deleted" in found.note
+    result = client.read_result(run)
+    assert (getattr(result.error, "exit_code", 0), result.notes) == (3, [found.note])
+    pipelines_server.states[:] = ["FAILED"]
+    pipelines_server.tasks = make_tasks({"train": "FAILED"})
+    with pytest.raises(UserError, match="pipeline version v0 was deleted") as caught:
+        client.run_again(run, "registry/other:1")
+    assert "kfp-mindspore pipeline run" in caught.value.hint
+
+
+@pytest.mark.usefixtures("run_source")
 def test_refused_deployment_after_comparison_is_unmet_gate(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
@@ -258,6 +301,7 @@ def test_refused_deployment_after_comparison_is_unmet_gate(
     assert (result.state, getattr(result.error, "exit_code", 0)) == ("refused", 3)
 
 
+@pytest.mark.usefixtures("run_source")
 def test_unmet_gate_from_cache_is_known_from_deployment(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
@@ -273,6 +317,7 @@ def test_unmet_gate_from_cache_is_known_from_deployment(
     assert result.notes == ["outputs of cached steps are in the runs that computed them"]
 
 
+@pytest.mark.usefixtures("run_source")
 def test_steps_without_logs_beside_cached_ones_have_notes(
     client: remote.RemoteClient, pipelines_server: Any, gated: str
 ) -> None:
@@ -281,6 +326,7 @@ def test_steps_without_logs_beside_cached_ones_have_notes(
     assert [note.partition(":")[0] for note in result.notes] == ["train", "evaluate"]
 
 
+@pytest.mark.usefixtures("run_source")
 @pytest.mark.parametrize("log", ["", "ExecutorOutput: {", "ExecutorOutput: {]", "no output"])
 def test_result_without_readable_logs_has_notes(
     client: remote.RemoteClient, pipelines_server: Any, gated: str, log: str
@@ -305,6 +351,7 @@ def test_node_ids_are_those_of_argo() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("run_source")
 def test_steps_after_failed_one_are_skipped(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.tasks = make_tasks({"count": "FAILED"})
@@ -314,6 +361,7 @@ def test_steps_after_failed_one_are_skipped(client: remote.RemoteClient, pipelin
     assert client.get_run(run.run_id).steps["count-2"] == "SKIPPED"
 
 
+@pytest.mark.usefixtures("run_source")
 @pytest.mark.parametrize("log", [None, "<!doctype html><title>Kubeflow</title>"])
 def test_failed_run_without_readable_log(
     client: remote.RemoteClient, pipelines_server: Any, package: str, log: str | None
@@ -327,6 +375,7 @@ def test_failed_run_without_readable_log(
     assert (caught.value.message, caught.value.log) == ("run bad ended FAILED in step count, count-2", ())
 
 
+@pytest.mark.usefixtures("run_source")
 @pytest.mark.parametrize("state", ["CANCELED", "SKIPPED"])
 def test_cancelled_run_is_failure(client: remote.RemoteClient, pipelines_server: Any, package: str, state: str) -> None:
     run = client.run(package, name="bad")
@@ -335,6 +384,7 @@ def test_cancelled_run_is_failure(client: remote.RemoteClient, pipelines_server:
         client.wait(run.run_id, interval=0.01)
 
 
+@pytest.mark.usefixtures("run_source")
 def test_terminated_run_ends_failed(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.states[:] = ["RUNNING"]
@@ -343,6 +393,7 @@ def test_terminated_run_ends_failed(client: remote.RemoteClient, pipelines_serve
     assert client.get_run(run.run_id).state == "FAILED"
 
 
+@pytest.mark.usefixtures("run_source")
 def test_pending_driver_is_step_that_has_not_started(
     client: remote.RemoteClient, pipelines_server: Any, package: str
 ) -> None:
@@ -355,6 +406,7 @@ def test_pending_driver_is_step_that_has_not_started(
     assert client.get_run(run.run_id).pending == ("count",)
 
 
+@pytest.mark.usefixtures("run_source")
 def test_retried_run_is_not_terminated(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     client.terminate(run.run_id)
@@ -363,6 +415,7 @@ def test_retried_run_is_not_terminated(client: remote.RemoteClient, pipelines_se
     assert client.wait(run.run_id, interval=0.01).state == "SUCCEEDED"
 
 
+@pytest.mark.usefixtures("run_source")
 def test_wait_reports_terminated_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package, name="long")
     pipelines_server.tasks = make_tasks({"count": "FAILED"})
@@ -409,6 +462,7 @@ def test_cron_with_seconds_is_kept(given: str, sent: str) -> None:
     assert format_cron(given) == sent
 
 
+@pytest.mark.usefixtures("run_source")
 def test_wait_times_out(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.states[:] = ["RUNNING"]
