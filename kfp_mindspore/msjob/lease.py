@@ -13,6 +13,8 @@ from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 
 # Longer than an API server restart, and than replacing a deleted launcher pod.
 LEASE_SECONDS = 180.0
+# After the launcher's pod was drained: enough for a person to retry the run.
+DRAINED_LEASE_SECONDS = 3600.0
 RENEWAL_SECONDS = 20.0
 
 

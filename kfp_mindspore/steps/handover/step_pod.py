@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class StepPod:
         image: The step's image.
         cluster: The cluster.
         name: Pod name.
+        uid: Pod UID.
         secrets: EnvVars with MLflow's credentials, by reference to a Secret in the pod's namespace.
     """
 
@@ -41,6 +43,7 @@ class StepPod:
     image: str = ""
     cluster: Cluster | None = field(default=None, compare=False, repr=False)
     name: str = ""
+    uid: str = field(default="", compare=False)
     secrets: Sequence[Mapping[str, Any]] = ()
 
     def is_deleted(self) -> bool:
@@ -60,6 +63,19 @@ class StepPod:
             return True
         except KfpMindSporeError:
             return False
+
+    def delete_now(self) -> None:
+        """Delete the terminating pod without its grace period, so that Argo retries the step.
+
+        Argo 4.0 records a pod that ends, whatever its exit code, as Failed, and one that is gone as Error; Kubeflow's
+        default policy, OnError, retries errors only.
+        """
+        from kfp_mindspore.kube.resources import PODS
+
+        if self.cluster is not None:
+            # Without the right to delete pods the step is not retried.
+            with contextlib.suppress(KfpMindSporeError):
+                self.cluster.delete(PODS, self.name, self.namespace, grace_seconds=0, uid=self.uid)
 
     def has_run(self, metadata: Mapping[str, Any]) -> bool:
         """Return whether an object belongs to this pod's run: by its label, or by its owner."""
@@ -103,6 +119,7 @@ def read_step_pod(cluster: Cluster) -> StepPod | None:
         image=container.get("image", ""),
         cluster=cluster,
         name=name,
+        uid=str(metadata.get("uid") or ""),
         secrets=tuple(
             entry
             for entry in container.get("env") or []

@@ -32,7 +32,7 @@ class StepJobs:
 
     On a cluster a job has a lease that this process renews, and belongs to the step pod's Workflow. When the run is
     terminated, the jobs are deleted; when the step's pod is deleted, as when its node is drained, they are left to the
-    step's retry and to their leases.
+    step's retry and to leases of an hour, in which a person can retry the run.
 
     Args:
         root: The step's output root, which identifies it, see `make_job_name`.
@@ -114,6 +114,18 @@ class StepJobs:
         """Return whether this step's pod is being deleted, so that a retry adopts its jobs."""
         return self._step is not None and self._step.is_deleted()
 
+    def leave(self, jobs: Iterable[MSJob] = ()) -> None:
+        """Leave the jobs to the step's retry: delete its terminating pod at once, and extend their leases."""
+        from kfp_mindspore.msjob.lease import DRAINED_LEASE_SECONDS, format_lease
+        from kfp_mindspore.msjob.names import LEASE_ANNOTATION
+
+        if self._step is not None:
+            self._step.delete_now()
+        patch = {"metadata": {"annotations": {LEASE_ANNOTATION: format_lease(DRAINED_LEASE_SECONDS)}}}
+        for job in jobs:
+            with contextlib.suppress(KfpMindSporeError):
+                self.client.backend.update(job.name, job.namespace, patch)
+
     def cancel(self, jobs: Iterable[MSJob], error: BaseException) -> None:
         """Request deletion for unfinished jobs when this process ends before them, unless a step retry adopts them.
 
@@ -123,7 +135,10 @@ class StepJobs:
         """
         # Kubeflow Pipelines closes stdout when it terminates a step.
         is_terminated = isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError))
-        if self.has_lease and (not is_terminated or self.is_drained()):
+        if self.has_lease and not is_terminated:
+            return
+        if self.has_lease and self.is_drained():
+            self.leave(jobs)
             return
         for job in jobs:
             with contextlib.suppress(KfpMindSporeError):

@@ -165,7 +165,9 @@ def run_rayjob(
             client.follow()
         except (SystemExit, KeyboardInterrupt, BrokenPipeError):
             # Not when the step's pod is drained: its retry adopts the job.
-            if not jobs.is_drained():
+            if jobs.is_drained():
+                jobs.leave()
+            else:
                 client.cancel()
             raise
 

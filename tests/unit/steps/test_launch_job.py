@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from kfp_mindspore.errors import AlreadyExistsError, ProcessFailedError
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.build import JobOptions
+from kfp_mindspore.msjob.manifest import parse_lease
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
-from kfp_mindspore.steps.launch.job import launch_job
-from tests.support.fake_api_server import FakeApiServer
+from kfp_mindspore.steps.launch.job import StepJobs, launch_job
+from tests.support.fake_api_server import FakeApiServer, respond_once
 
 POD = "digits-x7k-train-1"
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "digits-x7k", "uid": "uid-workflow"}
@@ -139,3 +141,24 @@ def test_running_job_of_another_step_is_kept(launcher: Launcher) -> None:
         launcher.launch(name="shared", root="s3://bucket/other/train/uuid")
     assert launcher.count("DELETE") == 0
     assert launcher.get("shared")["metadata"]["uid"] == job["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("is_forbidden", [False, True])
+def test_drained_launcher_deletes_its_pod_and_leaves_its_job_for_an_hour(
+    launcher: Launcher, is_forbidden: bool
+) -> None:
+    api = launcher.api
+    jobs = StepJobs(ROOT, "team")
+    submitted = jobs.submit(jobs.build(make_job_name(ROOT), ["python", "train.py"], JobOptions()))
+    pod = api.find(PODS.get_path("team"), POD)
+    assert pod is not None
+    pod["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    api.put(PODS.get_path("team"), pod)
+    if is_forbidden:
+        api.faults.append(respond_once(403, method="DELETE", reason="Forbidden", times=1))
+    jobs.cancel([submitted], SystemExit(143))
+    assert (api.find(PODS.get_path("team"), POD) is None) is not is_forbidden
+    lease = parse_lease(launcher.get()["metadata"]["annotations"][LEASE_ANNOTATION])
+    assert lease is not None
+    left = lease - datetime.datetime.now(datetime.timezone.utc)
+    assert left > datetime.timedelta(minutes=59)
