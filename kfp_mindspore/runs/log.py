@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kfp_mindspore.local.logs import read_last_lines
@@ -29,11 +29,16 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
     own = list(drop_executor_lines(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
     # Without step output, kfp.local failed before the step started.
     own = [line.rstrip() for line in own or lines if line.strip()]
-    for index in range(len(own) - 1, -1, -1):
-        name, colon, message = own[index].partition(": ")
+    return reduce_trace(own)[-count:]
+
+
+def reduce_trace(lines: Sequence[str]) -> list[str]:
+    """Return lines whose end is a KfpMindSporeError with only its message at the end, without the stack trace."""
+    for index in range(len(lines) - 1, -1, -1):
+        name, colon, message = lines[index].partition(": ")
         if colon and name.startswith(_ERRORS):
-            return [message, *own[index + 1 :]][:count]
-    return own[-count:]
+            return [message, *lines[index + 1 :]]
+    return list(lines)
 
 
 def drop_executor_lines(lines: Iterable[str]) -> Iterator[str]:

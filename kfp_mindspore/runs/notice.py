@@ -99,6 +99,7 @@ class Notice:
         steps: The failed steps with reason and last lines.
         error: Error message of Kubeflow Pipelines; may be empty.
         url: The run's page; empty for none.
+        jobs: Sentences about jobs that the run has left running.
     """
 
     run: str
@@ -106,6 +107,7 @@ class Notice:
     steps: Sequence[FailedStep] = ()
     error: str = ""
     url: str = ""
+    jobs: Sequence[str] = ()
 
     @property
     def title(self) -> str:
@@ -121,6 +123,7 @@ class Notice:
             parts += [f"  | {line}" for line in step.log]
         if not self.steps and self.error:
             parts.append(self.error)
+        parts += self.jobs
         parts += [self.url] if self.url else []
         text = "\n".join(parts)
         return text if len(text) <= _TEXT_LENGTH else f"{text[:_TEXT_LENGTH]}…"
@@ -158,9 +161,11 @@ def send_notice(status: dsl.PipelineTaskFinalStatus, **options: Any) -> bool:
     if status.state == _SUCCEEDED and given.when == "failure":
         print("The run has succeeded: no notice")
         return False
-    run, steps = _read_failure(given.lines)
+    run, steps, jobs = _read_failure(given.lines)
     url = f"{given.ui.rstrip('/')}/#/runs/details/{run}" if given.ui and run else ""
-    notice = Notice(run, status.state, () if status.state == _SUCCEEDED else steps, status.error_message or "", url)
+    if status.state == _SUCCEEDED:
+        steps, jobs = (), ()
+    notice = Notice(run, status.state, steps, status.error_message or "", url, jobs)
     errors = []
     for is_wanted, send in ((given.webhook, _post), (given.recipients, _mail)):
         if is_wanted:
@@ -174,13 +179,13 @@ def send_notice(status: dsl.PipelineTaskFinalStatus, **options: Any) -> bool:
     return True
 
 
-def _read_failure(lines: int) -> tuple[str, Sequence[FailedStep]]:
-    """Return the run's ID and its failed steps, from its Workflow or from the events of a local run."""
+def _read_failure(lines: int) -> tuple[str, Sequence[FailedStep], Sequence[str]]:
+    """Return the run's ID, its failed steps and the jobs that it left running."""
     if get_backend_name() == KUBERNETES:
         return _read_workflow(lines)
     events = os.environ.get(EVENTS_VARIABLE)
     if not events:
-        return "", ()
+        return "", (), ()
     directory = Path(events).parent
     states: dict[str, str] = {}
     for line in Path(events).read_text().splitlines():
@@ -194,10 +199,10 @@ def _read_failure(lines: int) -> tuple[str, Sequence[FailedStep]]:
         if state == "failed":
             log = read_last_step_lines(directory / "logs" / f"{name}.log", lines) if lines else []
             failed.append(FailedStep(name, log[-1] if log else "", tuple(log)))
-    return directory.name, failed
+    return directory.name, failed, ()
 
 
-def _read_workflow(lines: int) -> tuple[str, Sequence[FailedStep]]:
+def _read_workflow(lines: int) -> tuple[str, Sequence[FailedStep], Sequence[str]]:
     from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.kube.resources import PODS
 
@@ -208,9 +213,12 @@ def _read_workflow(lines: int) -> tuple[str, Sequence[FailedStep]]:
         labels = cluster.get(PODS, pod, namespace)["metadata"].get("labels") or {}
     except KfpMindSporeError as error:
         print(f"Pod {pod}: cannot be read, the notice names no step: {error.message}", flush=True)
-        return "", ()
+        return "", (), ()
     run = str(labels.get(RUN_LABEL) or "")
-    return run, RunOnCluster(cluster, run, (namespace,)).list_failed_steps(lines=lines) if run else ()
+    if not run:
+        return "", (), ()
+    on_cluster = RunOnCluster(cluster, run, (namespace,))
+    return run, on_cluster.list_failed_steps(lines=lines), on_cluster.list_left_jobs()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -352,6 +352,11 @@ class RemoteClient:
         """
         return self._list_failed_steps(run, self._open_run(run.run_id))
 
+    def list_left_jobs(self, run: RemoteRun) -> list[str]:
+        """Return a sentence for each job that runs on after its run has failed; requires a cluster."""
+        on_cluster = self._open_run(run.run_id)
+        return on_cluster.list_left_jobs() if on_cluster is not None and not run.is_terminated else []
+
     def read_result(self, run_id: str) -> RunResult:
         """Return a finished run's result: its steps' outputs, gates and durations, from their logs.
 

@@ -58,19 +58,22 @@ def wait_for_run(
             )
         time.sleep(min(pause, left))
     if run.state != "SUCCEEDED":
-        raise make_failure(run, list_failed_steps(run, on_cluster))
+        jobs = on_cluster.list_left_jobs() if on_cluster is not None and not run.is_terminated else ()
+        raise make_failure(run, list_failed_steps(run, on_cluster), jobs)
     return run
 
 
-def make_failure(run: RemoteRun, failed: Sequence[FailedStep]) -> ProcessFailedError:
-    """Return the error for a run that did not succeed: its failed steps, reasons and last lines."""
+def make_failure(run: RemoteRun, failed: Sequence[FailedStep], left: Sequence[str] = ()) -> ProcessFailedError:
+    """Return the error for a run that did not succeed: its failed steps, reasons and last lines, and jobs it left."""
     texts = [f"{step.name} ({step.reason})" if step.reason else step.name for step in failed]
     steps = f" in step {', '.join(texts)}" if texts else ""
     error = f": {run.error}" if run.error else ""
     # The reason may be a log line.
     log = next((tuple(line for line in step.log if line != step.reason) for step in failed if step.log), ())
     end = "was terminated" if run.is_terminated else f"ended {run.state}"
-    return ProcessFailedError(f"run {run.name} {end}{steps}{error}", log=log, hint=f"Details: {run.url}")
+    return ProcessFailedError(
+        f"run {run.name} {end}{steps}{error}", log=log, hint="\n".join([*left, f"Details: {run.url}"])
+    )
 
 
 class _Monitor:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
-from kfp_mindspore.msjob.names import API_VERSION, FAILED, GROUP, KIND, PLURAL, RUNNING, SUCCEEDED
-from kfp_mindspore.runs.log import drop_executor_lines
+from kfp_mindspore.msjob.names import API_VERSION, FAILED, GROUP, KIND, LEASE_ANNOTATION, PLURAL, RUNNING, SUCCEEDED
+from kfp_mindspore.runs.log import drop_executor_lines, reduce_trace
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -43,6 +43,7 @@ _READ_LINES = 400
 _LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|time=\S+ level=|Error: exit status \d+$|\s*$")
 # KFP's driver's and launcher's last line; with an exit status, the step's own output has the reason. Argo's message for
 # any step that ended with an error, and a Python traceback's last line.
+_STEP_END = re.compile(r"(F\d{4} \S+ +\d+ \S+\] .*|Error: )exit status \d+$")
 _EXIT_CODE = re.compile(r"(main: )?Error \(exit code \d+\)$")
 _ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ \S+\] (.*?)(exit status \d+)?$")
@@ -74,6 +75,7 @@ class RunOnCluster:
 
     def __init__(self, cluster: Cluster, run_id: str, namespaces: Sequence[str] = ()) -> None:
         self._cluster = cluster
+        self._run_id = run_id
         self._labels = f"{RUN_LABEL}={run_id}"
         self._namespaces = tuple(namespaces)
         self._namespace = ""
@@ -128,6 +130,22 @@ class RunOnCluster:
             steps.append(FailedStep(_get_step(node), reason, log))
         message = str((workflow.get("status") or {}).get("message") or "")
         return steps or ([FailedStep("root", message)] if message else [])
+
+    def list_left_jobs(self) -> list[str]:
+        """Return a sentence for each unfinished MSJob in a run that has ended, such as one of a drained launcher."""
+        if self._read_workflow() is None:
+            return []
+        sentences = []
+        for job in self._list(_MSJOBS, self._namespace, labels=self._labels):
+            conditions = (job.get("status") or {}).get("conditions") or []
+            if not any(item["type"] in (SUCCEEDED, FAILED) and item["status"] == "True" for item in conditions):
+                lease = (job["metadata"].get("annotations") or {}).get(LEASE_ANNOTATION)
+                until = f" until {lease}" if lease else ""
+                sentences.append(
+                    f"job {job['metadata']['name']}: runs on{until}, its step's retry continues with it: "
+                    f"kfp-mindspore pipeline retry {self._run_id}"
+                )
+        return sentences
 
     def read_log(self, pod: str) -> list[str]:
         """Return a step pod's log, as lines."""
@@ -203,8 +221,10 @@ def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
     """Return a step's own last output lines; if KFP's driver or launcher failed itself, its error."""
     lines = list(lines)
     fatal = [found[1] for line in lines if (found := _FATAL.match(line)) and not found[2]]
-    own = [line for line in drop_executor_lines(lines) if not _LAUNCHER_LINE.match(line)]
-    return tuple((fatal or own)[-count:])
+    # The step's process has ended: a stack of KFP's launcher or of Argo's executor follows.
+    ends = [index for index, line in enumerate(lines) if _STEP_END.match(line)]
+    own = [line for line in drop_executor_lines(lines[: ends[0]] if ends else lines) if not _LAUNCHER_LINE.match(line)]
+    return tuple((fatal or reduce_trace(own))[-count:])
 
 
 def _get_reason(message: str, log: Sequence[str]) -> str:

@@ -271,3 +271,32 @@ def test_unreadable_workflow_does_not_end_wait(api: FakeApiServer, run: RunOnClu
         return make_run(next(states))
 
     assert wait_for_run(poll, run, lambda *_: [], timeout=None, interval=0.001).state == "SUCCEEDED"
+
+
+def test_jobs_that_run_on_are_named_with_their_lease_and_retry(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api, make_node("root(0).train-msjob(0).executor(0)", "Failed", 1, "main: Error (exit code 143)"))
+    lease = {"training.kubeflow.org/lease-expires": "2026-01-01T01:00:00Z"}
+    for name, state in (("left", "Running"), ("done", "Succeeded")):
+        conditions = [{"type": state, "status": "True"}]
+        metadata = {"name": name, "uid": name, "labels": LABELS, "annotations": lease}
+        api.put(MSJOBS, {"metadata": metadata, "status": {"conditions": conditions}})
+    (sentence,) = run.list_left_jobs()
+    assert sentence.startswith("job left: runs on until 2026-01-01T01:00:00Z")
+    assert sentence.endswith("kfp-mindspore pipeline retry run-1")
+    failure = make_failure(RemoteRun("run-1", "digits", "FAILED", "http://x"), [], [sentence])
+    assert failure.hint == f"{sentence}\nDetails: http://x"
+
+
+def test_error_of_step_is_kept_without_stacks_of_executors() -> None:
+    lines = [
+        "loading",
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in <module>',
+        "kfp_mindspore.errors.UserError: data: no such file",
+        "F1128 02:41:08.120000      21 main.go:61] failed to execute component: exit status 1",
+        "goroutine 1 [running]:",
+        "\t/kfp/backend/src/v2/cmd/launcher-v2/main.go:61 +0x1d",
+        "Error: exit status 1",
+        "github.com/argoproj/argo-workflows/v4/cmd/argoexec/commands.NewEmissaryCommand.func1",
+    ]
+    assert get_last_lines(lines, 20) == ("data: no such file",)
