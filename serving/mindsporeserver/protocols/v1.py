@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-
+_CONTAINERS = (dict, list)
 # First bytes that clients send instead of JSON.
 _SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "a PNG image",
@@ -52,13 +53,16 @@ def _describe_content(body: bytes) -> str:
     return ""
 
 
-def decode(payload: Any, readers: Mapping[str, InputReader], rows_by_column: RowReader | None = None) -> Arrays:
+def decode(
+    payload: Any, readers: Mapping[str, InputReader], rows_by_column: RowReader | None = None, body: bytes = b""
+) -> Arrays:
     """Read a V1 body: `instances` holds one nested list per row, or one object with named inputs or columns per row.
 
     Args:
         payload: What the body's JSON held.
         readers: The inputs that are accepted.
         rows_by_column: Reads rows by column names; None to accept inputs only.
+        body: The JSON, in which rows that are objects are searched for duplicate keys; empty for none.
 
     Raises:
         InvalidRequestError: Naming the input, what was expected and what was found.
@@ -73,6 +77,8 @@ def decode(payload: Any, readers: Mapping[str, InputReader], rows_by_column: Row
         raise InvalidRequestError(f"instances: must be a list, got {name_type(rows)}")
     first = next(iter(readers.values()))
     if rows and isinstance(rows[0], dict) and not (first.is_bytes and rows[0].keys() == {"b64"}):
+        if body:
+            _refuse_duplicates(body, payload)
         if rows_by_column is not None and rows_by_column.accepts(rows[0]):
             return rows_by_column.read_rows(rows)
         return {
@@ -84,9 +90,41 @@ def decode(payload: Any, readers: Mapping[str, InputReader], rows_by_column: Row
     if len(readers) > 1:
         columns = "" if rows_by_column is None else f", or the columns {join(rows_by_column.layout.columns)}"
         raise InvalidRequestError(
-            f"instances: must be objects with {join(readers)}{columns}, got {name_type(rows[0] if rows else rows)}"
+            f"instances: must be objects with {join(readers)}{columns}, got "
+            f"{name_type(rows[0]) if rows else 'an empty list'}"
         )
     return {first.name: first.read_nested(rows)}
+
+
+def _refuse_duplicates(body: bytes, payload: Any) -> None:
+    """Refuse an object with a key twice, of which orjson keeps the last value.
+
+    JSON has a colon for each key, so only a body with more colons than keys is parsed a second time.
+    """
+    if body.count(b":") == _count_keys(payload):
+        return
+    try:
+        json.loads(body, object_pairs_hook=_check_pairs)
+    except RecursionError:
+        raise InvalidRequestError("body: nested too deeply") from None
+
+
+def _count_keys(value: Any) -> int:
+    """Return how many keys a value's objects have; lists that begin with a number or a text are not searched."""
+    if isinstance(value, dict):
+        return len(value) + sum(_count_keys(inner) for inner in value.values() if type(inner) in _CONTAINERS)
+    if not isinstance(value, list) or not value or type(value[0]) not in _CONTAINERS:
+        return 0
+    return sum(map(_count_keys, value))
+
+
+def _check_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequestError(f"body: key {shorten(name)}: given twice in one object")
+    return found
 
 
 def encode(outputs: Mapping[str, NDArray[Any]]) -> bytes:

@@ -36,6 +36,27 @@ def decode(value: Any, readers: dict[str, InputReader]) -> dict[str, np.ndarray[
     return v1.decode(v1.parse_json(json.dumps(value).encode()), readers)
 
 
+@pytest.mark.parametrize(
+    "row",
+    ['{"x": [1, 2], "n": 1, "x": [3, 4]}', '{"n": 1, "x": [1, 2], "\\u006e": 2}', '{"n": 1, "x": [{"a": 1, "a": 2}]}'],
+)
+def test_duplicate_keys_of_rows_are_refused(row: str) -> None:
+    body = f'{{"instances": [{{"x": [1, 2], "n": 3}}, {row}]}}'.encode()
+    with pytest.raises(InvalidRequestError, match="given twice in one object"):
+        v1.decode(v1.parse_json(body), TWO, None, body)
+
+
+def test_texts_with_colons_are_no_keys() -> None:
+    body = b'{"instances": [{"text": "a: \\"b\\": c", "n": 3}]}'
+    assert v1.decode(v1.parse_json(body), MIXED, None, body)["text"].tolist() == [b'a: "b": c']
+
+
+def test_body_of_numbers_is_not_searched_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(v1, "_refuse_duplicates", pytest.fail)
+    body = b'{"instances": [[1, 2], [3, 4]]}'
+    assert v1.decode(v1.parse_json(body), ONE, None, body)["x"].shape == (2, 2)
+
+
 @pytest.mark.parametrize("field", ["instances", "inputs"])
 def test_rows_of_one_input_are_lists_or_objects(field: str) -> None:
     rows = [[1, 2.5], [3, 4]]
@@ -109,7 +130,7 @@ def test_bodies_that_are_refused(body: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "instances: must be objects with 'x', 'n', got a list"),
+        ([], "instances: must be objects with 'x', 'n', got an empty list"),
         ([[1, 2]], "instances: must be objects with 'x', 'n', got a list"),
         ([{"b64": "YQ=="}], "instances[0]: input 'x' missing, got 'b64'"),
         ([{"x": [1, 2]}], "instances[0]: input 'n' missing, got 'x'"),
