@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import io
 import struct
@@ -18,6 +20,9 @@ from kfp_mindspore.transform.pipeline import Step, keep_float, require_float, st
 
 _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
+# The beginnings of PNG and JPEG files in base64.
+_BASE64_MAGIC = (b"iVBORw0KGgo", b"/9j/")
+_DATA_URL = b"data:"
 # Decoding takes up to 12 bytes per pixel and channel, however small the file is.
 _MAX_PIXELS = 1 << 22
 # JPEG's limit.
@@ -30,6 +35,7 @@ class DecodeImage(Step):
     """PNG or JPEG files to float32 with shape (N, C, H, W) with values from 0 to 1.
 
     Images with different sizes in one request need a following `Resize` or `CenterCrop`. EXIF rotation is not applied.
+    A file may also be base64 text or a data URL, as JSON clients send them: no PNG or JPEG file begins like either.
 
     Args:
         mode: `RGB` (C = 3) or `L`, grey (C = 1); an image in another mode is converted.
@@ -77,6 +83,7 @@ class DecodeImage(Step):
 
     def _decode(self, content: bytes, where: str, left: int) -> NDArray[Any]:
         images = _import_pillow()
+        content = _decode_base64(content)
         try:
             with images.open(io.BytesIO(content), formats=_FORMATS) as image:
                 width, height = image.size
@@ -91,7 +98,9 @@ class DecodeImage(Step):
             raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
         except _DAMAGES as error:
             found = f"{len(content)} bytes that cannot be decoded" if content else "no bytes"
-            raise TransformInputError(f"{where}: must be a whole PNG or JPEG file, got {found}") from error
+            raise TransformInputError(
+                f'{where}: must be a whole PNG or JPEG file, in JSON as {{"b64": "…"}}, got {found}'
+            ) from error
         planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         scaled: NDArray[Any] = planes.astype(np.float32) / np.float32(255)
         return scaled
@@ -107,6 +116,17 @@ def _describe_excess(image: Any, max_pixels: int) -> str:
     if image.mode[0] in "IF":
         return f"must have 8 bits a channel, its mode is {image.mode}"
     return ""
+
+
+def _decode_base64(content: bytes) -> bytes:
+    """Return the file in base64 text or a data URL; other content unchanged."""
+    text = content.partition(b",")[2] if content.startswith(_DATA_URL) else content
+    if text is content and not content.startswith(_BASE64_MAGIC):
+        return content
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return content
 
 
 def check_image(content: bytes, max_pixels: int) -> tuple[int, int, str]:
