@@ -63,9 +63,15 @@ class StepResult:
                 title, number = shown.pop(name), shown.pop(value)
                 if title:
                     headline[title if name == "metric" else f"{name} {title}"] = number
+        if shown.get("deployed") is False:
+            # The step's number for no version.
+            shown.pop("version", None)
         shown = {**headline, **shown}
         metrics = self.list_metrics()
         for name, value in (shown or {name: metrics[name] for name in _HEADLINES if name in metrics}).items():
+            if isinstance(value, dict) and value:
+                # A sweep's best parameters.
+                value = " ".join(f"{key}={_shorten(entry)}" for key, entry in value.items())
             if isinstance(value, bool):
                 values.append(f"{name} {'yes' if value else 'no'}")
             elif isinstance(value, float):
@@ -295,6 +301,10 @@ def build_error(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMi
 
 def _is_artifact(value: Any) -> bool:
     return isinstance(value, dict) and {"uri", "type", "metadata"} <= value.keys()
+
+
+def _shorten(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _read_number(value: Any) -> float | None:

@@ -130,6 +130,14 @@ def test_step_description() -> None:
     )
     evaluated |= {"baseline": "", "baseline_value": 0.0}
     assert StepResult("s", "succeeded", outputs=evaluated).describe() == "rmse 55.25, passed yes, samples 89"
+    refused = {"name": "digits", "version": -1, "deployed": False, "verdict": "not deployed: the gate is not met"}
+    assert StepResult("s", "succeeded", outputs=refused).describe() == (
+        "name digits, deployed no, verdict not deployed: the gate is not met"
+    )
+    swept = {"best_parameters": {"learning_rate": 0.012345, "layers": 3}, "best_value": 0.97}
+    assert StepResult("s", "succeeded", outputs=swept).describe() == (
+        "best_parameters learning_rate=0.01235 layers=3, best_value 0.97"
+    )
     assert StepResult("s", "skipped").describe() == "skipped"
     metrics = {"uri": "/m", "type": "system.Metrics", "metadata": {"epoch": 3, "loss": 0.25, "accuracy": 0.5}}
     assert StepResult("s", "succeeded", outputs={"metrics": metrics}).describe() == "accuracy 0.5, loss 0.25"
