@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _WORST = 10
 _PREVIEW = 80
-_IMAGE_SIDES = range(4, 513)
+_IMAGE_SIDES = range(4, 4097)
+# Ten samples with three images each make a page of at most a megabyte.
+_THUMBNAIL_SIDE = 96
+_MAX_EMBEDDED = 32 << 10
 _IMAGE_TYPES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif"}
 
 
@@ -121,7 +124,7 @@ def _list_worst(evaluation: Evaluation, columns: Columns) -> list[dict[str, Any]
             "index": row,
             "truth": _describe_prediction(evaluation, predictions.target[row]),
             "prediction": _describe_prediction(evaluation, predictions.values[row]),
-            "loss": float(losses[row]),
+            "loss": float(losses[row]) + 0.0,  # not -0
             "columns": [_preview(array[row]) for array in columns.values()],
         }
         for row in list_worst(predictions, _WORST)
@@ -146,13 +149,15 @@ def _preview(value: Any) -> dict[str, str]:
 
     if isinstance(value, bytes):
         kind = next((kind for magic, kind in _IMAGE_TYPES.items() if value.startswith(magic)), "")
+        if kind and len(value) > _MAX_EMBEDDED:
+            return _preview_large(value)
         if kind:
-            return {"text": "", "image": f"data:image/{kind};base64,{base64.b64encode(value).decode()}"}
+            return {"text": "", "image": _to_uri(value, kind)}
         return {"text": _shorten(value.decode(errors="replace")), "image": ""}
     array = np.asarray(value)
     pixels = _to_pixels(array)
     if pixels is not None:
-        return {"text": "", "image": _encode_png(pixels)}
+        return {"text": "", "image": _encode_thumbnail(_import_pillow().fromarray(pixels))}
     # A long array is cut before it is formatted.
     numbers = array.reshape(-1)[:_PREVIEW].tolist()
     texts = [number.decode(errors="replace") if isinstance(number, bytes) else f"{number:.4g}" for number in numbers]
@@ -175,14 +180,35 @@ def _to_pixels(array: NDArray[Any]) -> NDArray[Any] | None:
     return ((array.astype(np.float64) - low) * (255 / (high - low) if high > low else 0)).astype(np.uint8)
 
 
-def _encode_png(pixels: NDArray[Any]) -> str:
+def _preview_large(content: bytes) -> dict[str, str]:
+    """Return a thumbnail of an image file, or its size when it cannot be decoded."""
+    images = _import_pillow()
+    try:
+        with images.open(io.BytesIO(content)) as image:
+            # JPEG files are decoded at a fraction of their size.
+            image.draft(None, (2 * _THUMBNAIL_SIDE, 2 * _THUMBNAIL_SIDE))
+            return {"text": "", "image": _encode_thumbnail(image.convert("RGB"))}
+    except (OSError, SyntaxError, ValueError, images.DecompressionBombError):
+        return {"text": f"an image file of {len(content)} bytes that cannot be decoded", "image": ""}
+
+
+def _encode_thumbnail(image: Any) -> str:
+    image.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
+    stream = io.BytesIO()
+    image.save(stream, "png")
+    return _to_uri(stream.getvalue(), "png")
+
+
+def _to_uri(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("pillow", "train") from None
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "png")
-    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return Image
 
 
 def _shorten(text: str) -> str:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import base64
+import io
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from kfp_mindspore.evaluation import build_predictions
 from kfp_mindspore.formats.dataset import Column, Dataset
@@ -144,3 +148,27 @@ def test_channels_of_images_are_moved_last() -> None:
         render_evaluation(evaluation, None, {"x": array}) for array in (image, np.moveaxis(image, 1, 3), 4 * image)
     ]
     assert pages[0] == pages[1] == pages[2]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_large_pictures_become_thumbnails(kind: str) -> None:
+    pixels = GENERATOR.integers(0, 256, (600, 800, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind)
+    columns = {
+        "photo": np.array([stream.getvalue()] * 7 + [stream.getvalue()[:40_000]], object),
+        "array": np.stack([pixels[:, :600]] * 8),
+    }
+    page = render_evaluation(evaluate("classification", SCORES, CLASSES, LABELS), None, columns)
+    assert count_tags(page)["img"] == 15
+    assert "an image file of 40000 bytes that cannot be decoded" in page
+    for uri in re.findall(r"data:image/png;base64,([^\"]+)", page):
+        assert max(Image.open(io.BytesIO(base64.b64decode(uri))).size) == 96
+
+
+def test_headers_are_not_broken_within_words() -> None:
+    page = render_evaluation(evaluate("classification", SCORES, CLASSES, LABELS), None, COLUMNS)
+    assert "thead th { white-space: nowrap; }" in page
+    assert re.search(r'class="text">better is<', page)
+    assert page.count("overflow-wrap: anywhere") == 1
+    assert ".free { overflow-wrap: anywhere;" in page
