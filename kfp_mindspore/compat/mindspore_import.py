@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from typing import Any
 
 
 def import_mindspore() -> None:
@@ -30,3 +31,9 @@ def import_mindspore() -> None:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def get_device() -> str:
+    """Return the device type that MindSpore computes on in this process, such as `CPU`; empty before its import."""
+    mindspore: Any = sys.modules.get("mindspore")
+    return "" if mindspore is None else str(mindspore.get_context("device_target"))

@@ -41,6 +41,8 @@ def describe_progress(progress: TrainingProgress) -> str:
             parts.append(f"{name} {done}" + (f"/{total}" if total is not None else ""))
     if seconds := progress.estimated_remaining_seconds:
         parts.append(f"about {datetime.timedelta(seconds=seconds)} left")
+    if progress.device:
+        parts.append(f"device {progress.device}")
     return ", ".join([*parts, *(f"{metric.name} {metric.value}" for metric in progress.metrics)])
 
 
@@ -60,9 +62,12 @@ def parse_progress(text: str | bytes) -> TrainingProgress | None:
     if not all(_is_text(metric.name) and _is_text(metric.value) for metric in metrics):
         return None
     fields = {name: value for name, value in fields.items() if value is not None}
+    device = fields.pop("device", None)
+    if device is not None and not _is_text(device):
+        return None
     if not all(type(value) is int and 0 <= value <= _MAXIMUM_NUMBER for value in fields.values()):
         return None
-    progress = TrainingProgress(**fields, metrics=metrics)
+    progress = TrainingProgress(**fields, device=device, metrics=metrics)
     return None if (progress.percentage or 0) > 100 else progress
 
 

@@ -50,11 +50,15 @@ class ProgressReporter:
         epochs: Epoch count.
         steps: Steps in an epoch.
         environment: Variables that name the receivers; by default the process environment.
+        device: Device type that the training uses.
     """
 
-    def __init__(self, epochs: int, steps: int, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, epochs: int, steps: int, environment: Mapping[str, str] | None = None, *, device: str = ""
+    ) -> None:
         self._epochs, self._steps = epochs, epochs * steps
         environment = os.environ if environment is None else environment
+        self._device = {"device": device} if device else {}
         self._target = environment.get(PROGRESS_VARIABLE, "")
         url = environment.get(URL_VARIABLE, "")
         self._poster = (
@@ -82,13 +86,14 @@ class ProgressReporter:
         """
         now = self._updated = time.monotonic()
         counts = {"epoch": epoch, "epochs": self._epochs, "step": step, "steps": self._steps}
-        events.emit("progress", "training.fit", **counts, loss=loss, metrics=dict(metrics))
+        events.emit("progress", "training.fit", **counts, **self._device, loss=loss, metrics=dict(metrics))
         if not self._target and self._poster is None:
             return
         first, begun = self._first = self._first or (step, now)
         self._report = {
             "percentage": min(99, 100 * step // max(self._steps, 1)),
             **counts,
+            **self._device,
             "metrics": [{"name": name, "value": f"{value:.6g}"} for name, value in {**metrics, "loss": loss}.items()],
         }
         if step > first:

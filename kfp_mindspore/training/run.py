@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from mindspore.train import RunContext
 
+from kfp_mindspore.compat.mindspore_import import get_device
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.formats.dataset import Dataset
@@ -127,7 +128,9 @@ class Run:
         self._profile = Profile()
         # Outputs and samples from steps whose loss is not read yet.
         self._pending: list[tuple[Any, int]] = []
-        self._progress = ProgressReporter(config.epochs, source.steps) if worker.is_writer else None
+        self._progress = (
+            ProgressReporter(config.epochs, source.steps, device=get_device()) if worker.is_writer else None
+        )
 
     @property
     def best_epoch(self) -> int | None:
@@ -137,6 +140,8 @@ class Run:
     def start(self) -> None:
         """Resume from the newest intact checkpoint, if there is one."""
         state, config = self.state, self.config
+        if config.verbose:
+            print(f"training on {get_device()}, worker {self._worker.rank} of {self._worker.size}", flush=True)
         found = self._resumed
         if found is not None:
             self.resumed_from = self._checkpoints.locate(found.path.name) or found.path
@@ -163,6 +168,7 @@ class Run:
             "network": type(self._network).__name__,
             "optimizer": type(optimizer).__name__,
             "workers": self._worker.size,
+            "device": get_device(),
             "samples": self._source.samples,
             **({"dataset_digest": raw.digest} if isinstance(raw, Dataset) else {}),
         }

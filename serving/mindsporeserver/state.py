@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.compat.mindspore_import import get_device
 from mindsporeserver.errors import FixedModelsError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class ServerState:
             NotReadyError: It is being loaded.
         """
         description = self.repository.get_model(name, version).describe()
+        description["parameters"] = {"device": get_device()}
         if not version:
             description["versions"] = self.repository.list_versions(name)
         return description

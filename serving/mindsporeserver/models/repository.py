@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kfp_mindspore.compat.mindspore_import import get_device
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from mindsporeserver.errors import NotReadyError, UnknownModelError, UnsupportedError, shorten_text
@@ -234,6 +235,9 @@ class Repository:
                 self._metrics.for_model(name).count_load("failed")
             raise
         self._metrics.for_model(name).count_load("ok")
+        if device := get_device():
+            self._metrics.set_device(device)
+            logger.info("model %s: loaded on device %s", name, device)
         self._failures.pop(name, None)
         self._replace(name, models)
 

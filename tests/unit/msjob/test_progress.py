@@ -32,6 +32,8 @@ METRIC = {"name": "loss", "value": "0.31"}
         ({"metrics": [{"name": "loss"}]}, None),
         ({"metrics": [{"name": "n" * 101, "value": "1"}]}, None),
         ({"metrics": {"loss": 1}}, None),
+        ({"percentage": 45, "device": "Ascend"}, TrainingProgress(45, device="Ascend")),
+        ({"percentage": 45, "device": 910}, None),
         ([], None),
         ("text", None),
         (None, None),
@@ -53,8 +55,8 @@ def test_newest_valid_report_of_log_counts() -> None:
     [
         (
             'KFP_MINDSPORE_PROGRESS {"percentage": 45, "epoch": 5, "epochs": 10, "estimatedRemainingSeconds": 90, '
-            '"metrics": [{"name": "loss", "value": "0.31"}]}',
-            "progress: 45 %, epoch 5/10, about 0:01:30 left, loss 0.31",
+            '"device": "CPU", "metrics": [{"name": "loss", "value": "0.31"}]}',
+            "progress: 45 %, epoch 5/10, about 0:01:30 left, device CPU, loss 0.31",
         ),
         ("epoch 5/10: loss 0.31", "epoch 5/10: loss 0.31"),
         ('KFP_MINDSPORE_PROGRESS {"perc', 'KFP_MINDSPORE_PROGRESS {"perc'),

@@ -153,7 +153,7 @@ def test_trainer_without_response_does_not_delay_steps(
 
 def test_backend_reads_file_or_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for target in (str(tmp_path / "progress.json"), "-"):
-        reporter = ProgressReporter(2, 10, {"KFP_MINDSPORE_PROGRESS": target})
+        reporter = ProgressReporter(2, 10, {"KFP_MINDSPORE_PROGRESS": target}, device="CPU")
         update(reporter, 1)
         # Too early for a second report.
         update(reporter, 2)
@@ -161,6 +161,7 @@ def test_backend_reads_file_or_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert line.startswith("KFP_MINDSPORE_PROGRESS {")
     report = json.loads(line.removeprefix("KFP_MINDSPORE_PROGRESS "))
     assert json.loads((tmp_path / "progress.json").read_text()) == report
+    assert report["device"] == "CPU"
     assert (report["percentage"], report["epoch"], report["epochs"], report["step"], report["steps"]) == (
         5,
         1,
