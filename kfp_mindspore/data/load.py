@@ -283,7 +283,7 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
     statistics = compute_statistics(columns, splits["train"])
     raw = {column.name: splits["train"][column.name] for column in features.columns}
     try:
-        declaration = fit_preprocessing(preprocessing, source, features, raw, statistics, vocabulary)
+        declaration = fit_preprocessing(preprocessing, source, features, raw, statistics, vocabulary, options.unknown)
     except UserError as error:
         mistakes = [f"The values of {name} are {found}." for name, found in report.get("mixed", {}).items()]
         error.hint = " ".join([*mistakes, error.hint]).strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import options as declarations
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.formats.dataset import STORAGES, TASKS, Dataset
+from kfp_mindspore.formats.dataset import STORAGES, TASKS, UNKNOWN_RULES, Dataset
 from kfp_mindspore.formats.names import normalize_names
 from kfp_mindspore.options import list_options, option
 
@@ -54,6 +54,9 @@ class DatasetOptions:
             `kfp_mindspore.transform` steps or their declarations. Fitted on the training split.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number. Mean and median are the
             training split's; `drop` removes the sample.
+        unknown: Rule for a request's category that the training split does not have: `ignore` or `refuse`. `ignore`
+            answers it as no category, which the response names; `refuse` refuses the request. For all steps `OneHot`
+            and `Vocabulary`; in a list each may have its own.
         storage: `npz`, `mindrecord`, or `parquet` for shards that training streams.
         texts: Fields that are texts although they look like numbers, such as postcodes with leading zeros.
         merge_labels: Join classes that differ in `blanks` around them, or in `case` too; default keep all apart.
@@ -84,6 +87,7 @@ class DatasetOptions:
     test: str = ""
     preprocessing: Given = ""
     missing: str | float = "refuse"
+    unknown: str = option("ignore", enum=UNKNOWN_RULES)
     storage: str = option("npz", enum=STORAGES)
     texts: Sequence[str] = ()
     merge_labels: str = option("", enum=("", "blanks", "case"))

@@ -13,7 +13,7 @@ from kfp_mindspore.data.sources.base import Source
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import Column
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec, list_mismatches
-from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
+from kfp_mindspore.transform.categories import Categories, OneHot, Tokenize, Vocabulary
 from kfp_mindspore.transform.columns import Concatenate
 from kfp_mindspore.transform.declaration import build_pipeline, build_steps, declare, declare_step, fit_steps
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize, check_image
@@ -98,6 +98,7 @@ def fit_preprocessing(
     train: Arrays,
     statistics: Mapping[str, Any],
     vocabulary: Step | None,
+    unknown: str = "ignore",
 ) -> dict[str, Any]:
     """Return the preprocessing's declaration.
 
@@ -109,6 +110,7 @@ def fit_preprocessing(
         train: The training split's feature columns.
         statistics: The training split's statistics by column.
         vocabulary: The fitted step for a language model's text; None for other tasks.
+        unknown: `refuse` for steps that refuse a request's unknown categories; `ignore` leaves the steps as they are.
 
     Raises:
         UserError: A step does not fit the columns.
@@ -126,6 +128,8 @@ def fit_preprocessing(
         steps = _fit(unfitted, train)
     if not steps:
         return {}
+    if unknown == "refuse":
+        steps = tuple(step.replace_rule(unknown) if isinstance(step, Categories) else step for step in steps)
     specs = [TensorSpec(column.name, column.dtype, (-1, *column.shape)) for column in features.columns]
     return declare(Pipeline(steps, inputs=specs))
 

@@ -41,6 +41,7 @@ _UNSHARDED = 2
 SPLITS = ("train", "validation", "test")
 ROLES = ("feature", "target", "weight", "id")
 STORAGES = ("npz", "mindrecord", "parquet")
+UNKNOWN_RULES = ("ignore", "refuse")
 TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "none")
 # The description's keys that the content digest covers.
 _CONTENT = ("task", "labels", "columns", "preprocessing")

@@ -192,4 +192,4 @@ class ModelRunner:
         self.close()
 
     def _predict(self, transform: BoundTransform, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        return transform.run_postprocess(self._runner.predict(transform.run_preprocess(inputs)))
+        return transform.run_postprocess(self._runner.predict(transform.run_preprocess(inputs, {})))

@@ -168,7 +168,7 @@ def _load(
     # Each category twice: texts that all differ would be refused as categories.
     fitted = {name: _repeat(findings.values[name]) if name in findings.values else sample[name] for name in sample}
     typed = Features(tuple(columns), fitted, features.inputs, {})
-    declaration = fit_preprocessing(options.preprocessing, source, typed, fitted, statistics, None)
+    declaration = fit_preprocessing(options.preprocessing, source, typed, fitted, statistics, None, options.unknown)
     description = {
         "name": Path(name.rstrip("/")).stem,
         "task": task,

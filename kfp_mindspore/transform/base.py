@@ -72,6 +72,18 @@ class Transform:
         """
         return inputs
 
+    def preprocess_request(self, inputs: Arrays, unknown: dict[str, int]) -> Arrays:
+        """Return the graph's inputs for a client's request, by default as `preprocess` does.
+
+        Args:
+            inputs: As for `preprocess`.
+            unknown: Receives the number of unknown categories by input.
+
+        Raises:
+            TransformInputError: The request is invalid, or has an unknown category where that is refused.
+        """
+        return self.preprocess(inputs)
+
     def postprocess(self, outputs: Arrays) -> Arrays:
         """Return the response.
 

@@ -52,11 +52,13 @@ class BoundTransform:
         """Whether `run_postprocess` does anything."""
         return self.transform.postprocesses
 
-    def run_preprocess(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def run_preprocess(self, inputs: Mapping[str, NDArray[Any]], unknown: dict[str, int] | None = None) -> Arrays:
         """Return the graph's inputs for one request.
 
         Args:
             inputs: The request's arrays; with dtype `bytes` as arrays of `bytes` objects.
+            unknown: Receives the number of unknown categories by input, which are refused where the declaration says
+                so; None for samples, whose unknown categories are computed in silence.
 
         Raises:
             TransformInputError: The request does not fit `inputs`, or the transform rejects it.
@@ -66,7 +68,7 @@ class BoundTransform:
         self._check_inputs(given)
         if not self.preprocesses:
             return given
-        result = self._call("preprocess", self.transform.preprocess, given)
+        result = self._call("preprocess", self._get_preprocess(unknown), given)
         expected = self.signature.free_batch(self.signature.inputs)
         mismatches = self._list_result_mismatches(expected, result, given)
         if not mismatches:
@@ -104,7 +106,7 @@ class BoundTransform:
             )
         return result
 
-    def run_light_preprocess(self, inputs: Arrays) -> Arrays:
+    def run_light_preprocess(self, inputs: Arrays, unknown: dict[str, int] | None = None) -> Arrays:
         """Run `preprocess`, if it is `light`, as `run_preprocess` does; the graph validates the result.
 
         Raises:
@@ -112,7 +114,7 @@ class BoundTransform:
             TransformFailedError: A step raised.
         """
         self._check_inputs(inputs)
-        return self._guard("preprocess", self.transform.preprocess, inputs)
+        return self._guard("preprocess", self._get_preprocess(unknown), inputs)
 
     def run_light_postprocess(self, outputs: Arrays) -> Arrays:
         """Run `postprocess`, if it is `light`, on the graph's outputs.
@@ -121,6 +123,11 @@ class BoundTransform:
             TransformFailedError: A step raised.
         """
         return self._guard("postprocess", self.transform.postprocess, outputs)
+
+    def _get_preprocess(self, unknown: dict[str, int] | None) -> Callable[[Arrays], Arrays]:
+        if unknown is None:
+            return self.transform.preprocess
+        return lambda arrays: self.transform.preprocess_request(arrays, unknown)
 
     def _check_inputs(self, given: Arrays) -> None:
         errors = [f"input {name!r}: {what}" for name, what in list_mismatches(self.inputs, given, ragged=True).items()]

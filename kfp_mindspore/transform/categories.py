@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.dataset import UNKNOWN_RULES
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.transform.base import Arrays, TransformInputError
-from kfp_mindspore.transform.pipeline import Step, require_fitted
+from kfp_mindspore.transform.pipeline import Pipeline, Step, require_fitted
 from kfp_mindspore.transform.subwords import LEAST_SIZE, Subwords, read_tokenizer, train_tokenizer
 
 Values = tuple[str, ...] | tuple[int | float, ...]
@@ -24,64 +25,94 @@ _TOKENS_BEFORE_VALUES = 2
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
-class OneHot(Step):
+class Categories(Step):
+    """Common base of the steps that replace each category by its position in `values`.
+
+    Args:
+        values: See the subclass.
+        column: See the subclass.
+        unknown: See the subclass.
+    """
+
+    def __init__(
+        self, values: Sequence[str | float] | None = None, *, column: str = "", unknown: str = "ignore"
+    ) -> None:
+        super().__init__(column)
+        if unknown not in UNKNOWN_RULES:
+            raise UserError(f"{type(self).__name__}: unknown: must be {' or '.join(UNKNOWN_RULES)}, got {unknown!r}")
+        self.values = _check_values(self, values)
+        self.unknown = unknown
+        self._positions = None if self.values is None else _Positions(self.values)
+
+    def fit(self, arrays: Arrays) -> Categories:
+        """Return the step with the column's values; a step with values is returned unchanged."""
+        if self.values is not None:
+            return self
+        return type(self)(_list_values(self, arrays), column=self.column, unknown=self.unknown)
+
+    def replace_rule(self, unknown: str) -> Categories:
+        """Return the step with another rule for unknown categories."""
+        return type(self)(self.values, column=self.column, unknown=unknown)
+
+    def find(self, batch: NDArray[Any]) -> NDArray[np.int64]:
+        """Return each category's position in `values`, -1 for an unknown one.
+
+        Raises:
+            UserError: The step is not fitted.
+        """
+        if self._positions is None:
+            raise require_fitted(self)
+        return self._positions.find(batch)
+
+
+class OneHot(Categories):
     """Categories to float32 vectors with a 1 at the category's position; zeros for an unknown category.
 
     Args:
         values: The categories, texts or numbers; None to fit them: all values in the column in ascending order.
         column: The input, (N, …) texts or numbers; the result has shape (N, …, K). May be left out when there is only
             one.
+        unknown: Rule for a request's unknown category: `ignore` counts it and gives it zeros, `refuse` refuses the
+            request. Datasets' own samples always get zeros.
     """
-
-    def __init__(self, values: Sequence[str | float] | None = None, *, column: str = "") -> None:
-        super().__init__(column)
-        self.values = _check_values(self, values)
-        self._positions = None if self.values is None else _Positions(self.values)
-
-    def fit(self, arrays: Arrays) -> OneHot:
-        """Return the step with the column's values; a step with values is returned unchanged."""
-        return self if self.values is not None else OneHot(_list_values(self, arrays), column=self.column)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return float32 with shape (*batch.shape, K)."""
-        if self._positions is None:
-            raise require_fitted(self)
-        found = self._positions.find(batch)
-        hot: NDArray[np.float32] = (found[..., np.newaxis] == np.arange(len(self._positions))).astype(np.float32)
+        found = self.find(batch)
+        hot: NDArray[np.float32] = (found[..., np.newaxis] == np.arange(len(self.values or ()))).astype(np.float32)
         return hot
+
+    def find_unknown(self, computed: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which vectors are zeros."""
+        return np.logical_not(computed.any(axis=-1))
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the category spec."""
         return dataclasses.replace(spec, dtype=_infer_dtype(self, self.values), shape=spec.shape[:-1])
 
 
-class Vocabulary(Step):
+class Vocabulary(Categories):
     """Categories to int32 indexes, from 1 on in `values` order; 0 for an unknown category.
 
     Args:
         values: The categories, texts or numbers; None to fit them: all values in the column in ascending order.
         column: The input; may be left out when there is only one.
+        unknown: Rule for a request's unknown category: `ignore` counts it and gives it 0, `refuse` refuses the request.
+            Datasets' own samples always get 0.
     """
-
-    def __init__(self, values: Sequence[str | float] | None = None, *, column: str = "") -> None:
-        super().__init__(column)
-        self.values = _check_values(self, values)
-        self._positions = None if self.values is None else _Positions(self.values)
 
     @property
     def size(self) -> int:
         """Index count, the unknown one included: an embedding table's rows."""
         return 1 + len(self.values or ())
 
-    def fit(self, arrays: Arrays) -> Vocabulary:
-        """Return the step with the column's values; a step with values is returned unchanged."""
-        return self if self.values is not None else Vocabulary(_list_values(self, arrays), column=self.column)
-
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return int32 with the batch's shape."""
-        if self._positions is None:
-            raise require_fitted(self)
-        return (self._positions.find(batch) + 1).astype(np.int32)
+        return (self.find(batch) + 1).astype(np.int32)
+
+    def find_unknown(self, computed: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which indexes are 0."""
+        return np.asarray(computed == 0)
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the category spec."""
@@ -251,6 +282,23 @@ class Tokenize(Step):
         return TensorSpec(spec.name, BYTES, spec.shape[:-1])
 
 
+def find_refused(pipeline: Pipeline, raw: Arrays) -> NDArray[np.bool_]:
+    """Return which rows the pipeline's steps refuse as requests, for a category that they do not know.
+
+    Args:
+        pipeline: The fitted preprocessing.
+        raw: Its inputs.
+    """
+    refused = np.zeros(len(next(iter(raw.values()))), bool)
+    strict = [step for step in pipeline.pre if step.unknown == "refuse"]
+    for row in range(len(refused) if strict else 0):
+        try:
+            pipeline.preprocess_request({name: array[row : row + 1] for name, array in raw.items()}, {})
+        except TransformInputError:
+            refused[row] = True
+    return refused
+
+
 class _Positions:
     """Value positions in a list.
 
@@ -268,9 +316,6 @@ class _Positions:
             numbers = np.asarray(values)
             self._order = np.argsort(numbers)
             self._sorted = numbers[self._order]
-
-    def __len__(self) -> int:
-        return self._count
 
     def find(self, batch: NDArray[Any]) -> NDArray[np.int64]:
         """Return each element's position, -1 for an unknown one.

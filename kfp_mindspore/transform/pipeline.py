@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class Step:
 
     max_rows: int | None = None
     """Most rows per call, whatever they hold; None without a limit."""
+    unknown = ""
+    """Rule for a request's unknown categories, `ignore` or `refuse`; empty for a step without categories."""
 
     def __init__(self, column: str = "") -> None:
         self.column: str = normalize_names(column)
@@ -60,6 +62,14 @@ class Step:
         if is_ragged(batch):
             return {**arrays, column: stack_rows([self.compute(row[np.newaxis])[0] for row in batch])}
         return {**arrays, column: self.compute(batch)}
+
+    def find_unknown(self, computed: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of a batch's categories were unknown, in its shape; for steps with a rule `unknown` only.
+
+        Args:
+            computed: The step's result.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.find_unknown")
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the input spec for the output `spec`; called for preprocessing, last step first.
@@ -175,9 +185,24 @@ class Pipeline(Transform):
         Raises:
             TransformInputError: A step rejects its input, or rows have different shapes after the last step.
         """
+        return self._preprocess(inputs, None)
+
+    def preprocess_request(self, inputs: Arrays, unknown: dict[str, int]) -> Arrays:
+        """Apply the preprocessing steps, with each step's rule for unknown categories.
+
+        Raises:
+            TransformInputError: As `preprocess`, or a category is unknown where that is refused.
+        """
+        return self._preprocess(inputs, unknown)
+
+    def _preprocess(self, inputs: Arrays, unknown: dict[str, int] | None) -> Arrays:
         arrays = inputs
         for step in self.pre:
-            arrays = step.apply(arrays)
+            given, arrays = arrays, step.apply(arrays)
+            if unknown is not None and step.unknown:
+                column = step.get_column(given)
+                if count := _count_unknown(step, column, given[column], arrays[column]):
+                    unknown[column] = unknown.get(column, 0) + count
         for name, array in arrays.items():
             if is_ragged(array):
                 shapes = sorted({row.shape for row in array})
@@ -243,6 +268,32 @@ def stack_rows(rows: list[NDArray[Any]]) -> NDArray[Any]:
     if all(row.shape == rows[0].shape for row in rows):
         return np.stack(rows)
     return fill_objects(rows)
+
+
+def _count_unknown(step: Step, column: str, given: NDArray[Any], computed: NDArray[Any]) -> int:
+    """Return how many of a batch's categories are unknown; its rows may have different shapes.
+
+    Raises:
+        TransformInputError: There is one, and the step refuses them.
+    """
+    if not is_ragged(given):
+        mask = step.find_unknown(computed)
+        count = int(np.count_nonzero(mask))
+        if count and step.unknown == "refuse":
+            index = np.unravel_index(int(np.argmax(mask)), mask.shape)
+            _refuse_unknown(column, int(index[0]), given[index])
+        return count
+    masks = [step.find_unknown(row) for row in computed]
+    if step.unknown == "refuse":
+        for row, (values, mask) in enumerate(zip(given, masks, strict=True)):
+            if mask.any():
+                _refuse_unknown(column, row, values[mask].flat[0])
+    return sum(int(np.count_nonzero(mask)) for mask in masks)
+
+
+def _refuse_unknown(column: str, row: int, value: Any) -> NoReturn:
+    shown = value.decode(errors="replace") if isinstance(value, bytes) else np.asarray(value).item()
+    raise TransformInputError(f"input {column!r}: row {row}: unknown category {shown!r:.80}, not in the training data")
 
 
 def keep_float(dtype: np.dtype[Any]) -> np.dtype[Any]:

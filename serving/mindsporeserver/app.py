@@ -27,6 +27,7 @@ from mindsporeserver.events import RequestEvent, is_event
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.routes import SERVED, LanguageRoutes
 from mindsporeserver.protocols import v1, v2
+from mindsporeserver.protocols.rows import describe_unknown
 from mindsporeserver.state import ServerState, get_version, read_deadline
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _RETRY = (b"retry-after", b"1")
 # Refusal headers by status.
 _REFUSAL_HEADERS: dict[int, Headers] = {503: [_RETRY], 401: [(b"www-authenticate", b"Bearer")]}
 _JSON_LENGTH = b"inference-header-content-length"
+_UNKNOWN = b"x-unknown-categories"
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
 _READ = frozenset(
     {
@@ -213,13 +215,14 @@ class Application:
     ) -> bytes:
         event = RequestEvent(all_headers, body) if is_event(headers) else None
         if event is not None:
-            inputs = v1.decode(event.payload, model.readers, model.rows)
+            inputs = v1.decode(event.payload, model.readers, model.rows, body)
         elif len(body) <= _LARGE:
-            inputs = v1.decode(v1.parse_json(body), model.readers, model.rows)
+            inputs = v1.decode(v1.parse_json(body), model.readers, model.rows, body)
         else:
-            inputs = await asyncio.to_thread(lambda: v1.decode(v1.parse_json(body), model.readers, model.rows))
+            inputs = await asyncio.to_thread(lambda: v1.decode(v1.parse_json(body), model.readers, model.rows, body))
         outputs, record.ticket = await model.infer(inputs, deadline=deadline)
         content = v1.encode(outputs)
+        reply += _list_unknown(record)
         if event is None:
             reply.append(_JSON)
             return content
@@ -241,7 +244,9 @@ class Application:
         request = v2.decode(*arguments) if len(body) <= _LARGE else await asyncio.to_thread(v2.decode, *arguments)
         record.request_id = record.request_id or request.id
         outputs, record.ticket = await model.infer(request.inputs, deadline=deadline)
-        content, json_length = v2.encode(outputs, request, model.name, model.version)
+        unknown = describe_unknown(record.unknown)
+        content, json_length = v2.encode(outputs, request, model.name, model.version, unknown)
+        reply += _list_unknown(record)
         if json_length is None:
             reply.append(_JSON)
         else:
@@ -391,6 +396,11 @@ class Application:
         if not isinstance(value, dict):
             raise InvalidRequestError(f"body: must be a JSON object, got {type(value).__name__}")
         return value
+
+
+def _list_unknown(record: RequestRecord) -> Headers:
+    """Return the header that names a request's unknown categories; none without them."""
+    return [(_UNKNOWN, describe_unknown(record.unknown).encode())] if record.unknown else []
 
 
 def _get_header(scope: Scope, name: bytes) -> bytes | None:

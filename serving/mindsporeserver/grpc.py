@@ -23,9 +23,9 @@ from mindsporeserver.errors import (
     RequestError,
     ShuttingDownError,
 )
-from mindsporeserver.protocols.rows import RowReader
+from mindsporeserver.protocols.rows import RowReader, describe_unknown
 from mindsporeserver.protocols.tensors import InputReader, check_names, join, name_array, shorten
-from mindsporeserver.protocols.v2 import get_reader, refuse_extensions, to_bytes
+from mindsporeserver.protocols.v2 import UNKNOWN_PARAMETER, get_reader, refuse_extensions, to_bytes
 from mindsporeserver.state import ServerState, read_deadline
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ class InferenceService:
                     deadline = min(started + remaining, deadline or started + remaining)
                 outputs, record.ticket = await model.infer(inputs, deadline=deadline)
                 response = encode(request, outputs, names, model)
+                if record.unknown:
+                    response.parameters[UNKNOWN_PARAMETER].string_param = describe_unknown(record.unknown)
         except asyncio.CancelledError:
             if self._is_over:
                 record.fail(ShuttingDownError())
@@ -210,8 +212,9 @@ class InferenceService:
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         """Return a model's inputs and outputs, from its signature."""
         described = self._state.describe_model(request.name, request.version)
-        # The message has no field for the columns of a table's model; ModelConfig and HTTP have.
-        described.pop("rows", None)
+        # The message has no field for the device or for a table's columns; HTTP has both, ModelConfig the columns.
+        for name in ("rows", "parameters"):
+            described.pop(name, None)
         return pb.ModelMetadataResponse(**described)
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:

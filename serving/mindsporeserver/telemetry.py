@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mindsporeserver.errors import RequestError
@@ -61,6 +62,11 @@ class RequestRecord:
         self.started = time.monotonic()
         self.request_id = ""
         self.ticket: Ticket | None = None
+
+    @property
+    def unknown(self) -> Mapping[str, int]:
+        """Unknown categories in the request by input."""
+        return self.ticket.unknown if self.ticket is not None else {}
 
     def finish(self) -> None:
         """Record a request that was answered with outputs."""

@@ -26,6 +26,7 @@ def load_dataset(
     test: str = "",
     preprocessing: str = "",
     missing: str = "refuse",
+    unknown: str = "ignore",
     storage: str = "npz",
     texts: List[str] = [],
     merge_labels: str = "",
@@ -67,6 +68,7 @@ def load_dataset(
         test: The test split's path or URI; default a fraction of the source.
         preprocessing: `standardize`, `imagenet`, `none`, or a JSON list of steps; default `standardize` for tables.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
+        unknown: Rule for a request's category that the training split does not have: `ignore` or `refuse`.
         storage: `npz`, `mindrecord`, or `parquet` for shards that training streams.
         texts: Fields that are texts although they look like numbers, such as postcodes with leading zeros.
         merge_labels: Join classes that differ in `blanks` around them, or in `case` too; default keep all apart.

@@ -61,6 +61,7 @@ class Ticket:
         arrived: `time.monotonic()` when it was queued.
         queued_seconds: How long it was queued.
         computed_seconds: How long its batch took.
+        unknown: Unknown categories by input, which were answered as none.
     """
 
     inputs: Arrays
@@ -71,6 +72,7 @@ class Ticket:
     arrived: float = field(default_factory=time.monotonic)
     queued_seconds: float = 0.0
     computed_seconds: float = 0.0
+    unknown: Mapping[str, int] = field(default_factory=dict)
     is_dequeued: bool = False
 
 

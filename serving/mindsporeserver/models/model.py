@@ -178,15 +178,19 @@ class MindSporeModel(TensorModel):
             RequestError: See its subclasses.
         """
         transform = self._transform
+        unknown: dict[str, int] = {}
         if transform is None:
             ticket = self._batcher.submit(inputs, deadline=deadline)
             return await ticket.future, ticket
         if transform.preprocesses:
             if "preprocess" in transform.light and _is_small(inputs):
-                inputs = self._run_light(transform.run_light_preprocess, inputs)
+                inputs = self._run_light(transform.run_light_preprocess, inputs, unknown)
             else:
-                inputs = await self._run_transform(transform.run_preprocess, inputs)
+                inputs = await self._run_transform(transform.run_preprocess, inputs, unknown)
         ticket = self._batcher.submit(inputs, deadline=deadline)
+        if unknown:
+            ticket.unknown = unknown
+            self.metrics.count_unknown_categories(unknown)
         outputs = await ticket.future
         if transform.postprocesses:
             if "postprocess" in transform.light and _is_small(outputs):
@@ -205,14 +209,14 @@ class MindSporeModel(TensorModel):
         }
         return described if self.rows is None else {**described, "rows": self.rows.layout.to_dict()}
 
-    def _run_light(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    def _run_light(self, function: Callable[..., Arrays], *arguments: Any) -> Arrays:
         """Run a light method in the event loop, where a small request takes less time than starting a thread."""
         try:
-            return function(arrays)
+            return function(*arguments)
         except (TransformInputError, TransformFailedError) as error:
             raise self._translate(error) from None
 
-    async def _run_transform(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    async def _run_transform(self, function: Callable[..., Arrays], *arguments: Any) -> Arrays:
         limit = self.settings.limits.max_queue
         if self._transforming >= limit:
             raise OverloadedError(self._transforming, limit)
@@ -220,7 +224,7 @@ class MindSporeModel(TensorModel):
             raise NotReadyError(self.name)
         self._transforming += 1
         try:
-            outputs: Arrays = await self._transforms.run(function, arrays)
+            outputs: Arrays = await self._transforms.run(function, *arguments)
             return outputs
         except TransformTimeoutError:
             seconds = self._transforms.seconds

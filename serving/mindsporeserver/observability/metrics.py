@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import (
@@ -65,6 +65,10 @@ class ServerMetrics:
             self._models.remove(label)
             self._families.remove(label)
 
+    def set_device(self, device: str) -> None:
+        """Set the device type on which this process computes."""
+        self._families.device.labels(device).set(1)
+
     def count_unknown(self, protocol: str, reason: str) -> None:
         """Count a request for a model that is not served, under one label value for all such models.
 
@@ -123,6 +127,8 @@ class ModelMetrics:
         self._in_flight = families.in_flight.labels(name)
         self._model_bytes = families.model_bytes.labels(name)
         self._own_in_flight = 0
+        self._unknown = families.unknown
+        self._name = name
 
     def count_request(self, protocol: str) -> None:
         """Count a request, whatever its outcome.
@@ -139,6 +145,15 @@ class ModelMetrics:
             reason: A value in `REASONS`.
         """
         self._failures[reason].inc()
+
+    def count_unknown_categories(self, counts: Mapping[str, int]) -> None:
+        """Count categories that the training data did not have and that were answered as none.
+
+        Args:
+            counts: Counts by the model's input.
+        """
+        for name, count in counts.items():
+            self._unknown.labels(self._name, name).inc(count)
 
     def observe_latency(self, seconds: float) -> None:
         """Observe the time from a request's arrival to its response with outputs."""
@@ -203,18 +218,23 @@ class _Families:
         self.requests = count("requests_total", "Requests.", "protocol")
         self.failures = count("request_failures_total", "Requests that were not answered with outputs.", "reason")
         self.loads = count("loads_total", "Loads and reloads of the model.", "result")
+        self.unknown = count("unknown_categories_total", "Categories that the training data did not have.", "input")
         self.latency = observe("request_seconds", "Time from a request's arrival to its response with outputs.")
         self.queue = observe("queue_seconds", "Time of a request in the queue.")
         self.rows = observe("batch_rows", "Rows computed together.", ROWS)
         self.inference = observe("inference_seconds", "Time of the graph for a batch.")
         self.warm_shapes = gauge("warm_shapes", "Compiled input shapes.")
         self.in_flight = gauge("in_flight", "Requests that are queued or computed.")
+        self.device = Gauge(
+            "mindsporeserver_device_info", "1 for the device type that the process uses.", ["device"], registry=registry
+        )
         self.model_bytes = gauge("model_bytes", "Size of the model bundle's files.")
 
     def remove(self, name: str) -> None:
         for counter, values in ((self.requests, PROTOCOLS), (self.failures, REASONS), (self.loads, LOAD_RESULTS)):
             for value in values:
                 counter.remove(name, value)
+        self.unknown.remove_by_labels({"model_name": name})
         for family in (self.latency, self.queue, self.rows, self.inference):
             family.remove(name)
         for gauge in (self.warm_shapes, self.in_flight, self.model_bytes):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -140,6 +141,11 @@ class ColumnReader:
         """Return [N] for [N, 1], the form of clients that send matrices."""
         is_matrix = isinstance(shape, list) and len(shape) == 2 and shape[1] == 1
         return shape[:1] if is_matrix and len(self._spec.shape) == 1 else shape
+
+
+def describe_unknown(counts: Mapping[str, int]) -> str:
+    """Return unknown categories as `INPUT=COUNT, …`, the names percent-encoded as headers need it; empty for none."""
+    return ", ".join(f"{quote(name, safe=' ')}={count}" for name, count in counts.items()) if counts else ""
 
 
 def _name_instance(index: int) -> str:

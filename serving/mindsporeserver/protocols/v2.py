@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-
+UNKNOWN_PARAMETER = "unknown_categories"
 # From Triton's extensions for classification and shared memory.
 _REFUSED_PARAMETERS = (
     "classification",
@@ -144,7 +144,9 @@ def decode(
     return Inference(request_id or "", inputs, _read_outputs(payload.get("outputs"), outputs, binary), binary)
 
 
-def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: str, model_version: str) -> Answer:
+def encode(
+    outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: str, model_version: str, unknown: str = ""
+) -> Answer:
     """Encode the requested outputs; NaN becomes null in JSON.
 
     Args:
@@ -152,6 +154,7 @@ def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: 
         request: The decoded request.
         model_name: Model name in the URL.
         model_version: The model version that computed the outputs.
+        unknown: Unknown categories as text, for the response's parameters; empty for none.
     """
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
@@ -175,6 +178,7 @@ def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: 
             "model_name": model_name,
             "model_version": model_version,
             "id": request.id,
+            **({"parameters": {UNKNOWN_PARAMETER: unknown}} if unknown else {}),
             "outputs": described,
         },
         default=to_json,

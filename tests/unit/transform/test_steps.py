@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zlib
@@ -21,6 +22,7 @@ from kfp_mindspore.transform import (
     CenterCrop,
     DecodeImage,
     Normalize,
+    OneHot,
     Pipeline,
     Resize,
     Softmax,
@@ -29,9 +31,12 @@ from kfp_mindspore.transform import (
     Tokenize,
     TopK,
     TransformInputError,
+    Vocabulary,
 )
 from kfp_mindspore.transform.base import Signature, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
+from kfp_mindspore.transform.categories import Categories, find_refused
+from kfp_mindspore.transform.declaration import declare_step
 
 SCORES = Signature(
     (TensorSpec("image", "float32", (-1, 3, 8, 8)),), (TensorSpec("output", "float32", (-1, 4)),), "2.9.0"
@@ -167,8 +172,8 @@ def make_bomb() -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "image: must be a whole PNG or JPEG file, got no bytes"),
-        (b"GIF89a", "image: must be a whole PNG or JPEG file, got 6 bytes that cannot be decoded"),
+        (b"", "image: must be a whole PNG or JPEG file, .* got no bytes"),
+        (b"GIF89a", "image: must be a whole PNG or JPEG file, .* got 6 bytes that cannot be decoded"),
         (encode(make_pixels(9, 9))[:-30], "must be a whole PNG or JPEG file"),
         (encode(make_pixels(9, 9), "JPEG")[:-20], "must be a whole PNG or JPEG file"),
         (encode(make_pixels(4, 4), "BMP"), "must be a whole PNG or JPEG file"),
@@ -196,6 +201,44 @@ def test_damaged_files_are_decoded_or_rejected(data: st.DataObject, kind: str) -
         except TransformInputError:
             continue
         assert decoded.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_image_as_base64_or_data_url_equals_its_file(kind: str) -> None:
+    file = encode(make_pixels(5, 4), kind)
+    text = base64.b64encode(file)
+    for content in (text, b"data:image/png;base64," + text):
+        np.testing.assert_array_equal(DecodeImage()(content), DecodeImage()(file))
+    for content in (text[:-9], b"data:image/png;base64,?", b"data:", b"iVBORw0KGgo", b"hello"):
+        with pytest.raises(
+            TransformInputError, match=r'must be a whole PNG or JPEG file, in JSON as {"b64": "…"}, got'
+        ):
+            DecodeImage()(content)
+
+
+@pytest.mark.parametrize("step", [OneHot(["a", "b"], column="x"), Vocabulary(["a", "b"], column="x")])
+def test_unknown_categories_are_counted_or_refused_in_requests(step: Categories) -> None:
+    arrays = {"x": fill_objects([b"a", b"c", b"d"]), "y": np.zeros(3, np.float32)}
+    unknown: dict[str, int] = {}
+    found = Pipeline([step]).preprocess_request(arrays, unknown)
+    assert unknown == {"x": 2}
+    strict = Pipeline([step.replace_rule("refuse")])
+    np.testing.assert_array_equal(found["x"], strict.preprocess(arrays)["x"])
+    with pytest.raises(TransformInputError, match="input 'x': row 1: unknown category 'c', not in the training data"):
+        strict.preprocess_request(arrays, {})
+    assert find_refused(strict, arrays).tolist() == [False, True, True]
+    assert declare_step(strict.pre[0])["unknown"] == "refuse"
+    assert "unknown" not in declare_step(step)
+
+
+def test_unknown_categories_in_lists_are_counted() -> None:
+    rows = fill_objects([np.array([b"a"], object), np.array([b"b", b"c"], object)])
+    unknown: dict[str, int] = {}
+    with pytest.raises(TransformInputError, match="all rows must have the same shape"):
+        Pipeline([Vocabulary(["a", "b"])]).preprocess_request({"x": rows}, unknown)
+    assert unknown == {"x": 1}
+    with pytest.raises(TransformInputError, match="row 1: unknown category 'c'"):
+        Pipeline([Vocabulary(["a", "b"], unknown="refuse")]).preprocess_request({"x": rows}, {})
 
 
 def test_error_names_row() -> None:
@@ -243,6 +286,7 @@ def test_images_of_different_sizes_need_resize() -> None:
             lambda: Tokenize(4, lowercase=True),
             "lowercase: must be true or false with unit words or subwords, got True, unit char",
         ),
+        (lambda: OneHot(unknown="fail"), "OneHot: unknown: must be ignore or refuse, got 'fail'"),
         (lambda: TopK(0), "TopK: k: must be a number of at least 1, got 0"),
         (lambda: TopK(1, "abc"), "TopK: labels: must be a list of texts"),
         (lambda: TopK(1, classes="x", scores="x"), "must have different names"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ FIELDS = ("age", "income", "garden", "city")
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mean": ({"missing": "mean", "ids": ["id"]}, {}),
     "strict": ({"missing": "drop", "ids": ["id"]}, {"extra_columns": "refuse"}),
+    "known": ({"missing": "mean", "ids": ["id"], "unknown": "refuse"}, {}),
     "plain": ({"missing": 0, "features": ["age", "income"], "preprocessing": "none"}, {}),
 }
 CODED = "coded"
@@ -144,6 +146,52 @@ def test_rows_become_features_of_training(served: Any, tables: Path, name: str, 
 def test_model_with_transform_code_accepts_rows(served: Any, predict: Any) -> None:
     rows = [{"garden": True, "price": 3, "income": 3.25, "age": 41, "city": "Oslo"}]
     np.testing.assert_allclose(predict(served, CODED, rows), [[4.1, 3.25, 0, 0, 1, 0]], rtol=1e-6)
+
+
+def test_unknown_categories_are_named_and_counted(served: Any) -> None:
+    def count() -> int:
+        body = urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=30).read().decode()
+        found = re.search(r'unknown_categories_total{input="city",model_name="mean"} (\d+)', body)
+        return int(found.group(1)) if found else 0
+
+    before = count()
+    rows = [{**ROW, "city": "Atlantis"}, ROW, {**ROW, "city": "Eldorado"}]
+    status, _, headers = served.request("/v1/models/mean:predict", {"instances": rows})
+    assert (status, headers["x-unknown-categories"]) == (200, "city=2")
+    _, answer, headers = served.request("/v2/models/mean/infer", {"inputs": describe_columns(rows)})
+    assert headers["x-unknown-categories"] == answer["parameters"]["unknown_categories"] == "city=2"
+    parameters = call_grpc(served, "mean", describe_columns(rows)).parameters
+    assert parameters["unknown_categories"].string_param == "city=2"
+    assert count() - before == 6
+    _, answer, headers = served.request("/v2/models/mean/infer", {"inputs": describe_columns([ROW])})
+    assert "x-unknown-categories" not in headers
+    assert "parameters" not in answer
+    assert not call_grpc(served, "mean", describe_columns([ROW])).parameters
+
+
+def test_unknown_categories_are_refused_by_declaration(served: Any, tables: Path) -> None:
+    rows = [ROW, {**ROW, "city": "Atlantis"}]
+    message = "input 'city': row 1: unknown category 'Atlantis', not in the training data"
+    for path, body in (
+        ("/v1/models/known:predict", {"instances": rows}),
+        ("/v2/models/known/infer", {"inputs": describe_columns(rows)}),
+    ):
+        status, answer, _ = served.request(path, body)
+        assert (status, answer["error"]) == (400, message)
+    with pytest.raises(grpc.RpcError, match=re.escape(message)):
+        call_grpc(served, "known", describe_columns(rows))
+    file = tables / "unknown.jsonl"
+    file.write_text(json.dumps(rows[1]))
+    result = CliRunner().invoke(cli, ["model", "predict", str(tables / "known"), str(file)])
+    assert isinstance(result.exception, UserError)
+    assert "unknown category 'Atlantis'" in str(result.exception)
+
+
+def test_duplicate_key_of_row_is_refused(served: Any) -> None:
+    row = json.dumps(ROW)
+    body = f'{{"instances": [{row}, {row[:-1]}, "city": "Bergen"}}]}}'.encode()
+    status, answer, _ = served.request("/v1/models/mean:predict", body)
+    assert (status, answer["error"]) == (400, "body: key 'city': given twice in one object")
 
 
 def test_table_is_predicted_and_evaluated_with_transform_code(served: Any, tables: Path) -> None:
