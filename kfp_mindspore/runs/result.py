@@ -69,10 +69,11 @@ class StepResult:
         shown = {**headline, **shown}
         metrics = self.list_metrics()
         for name, value in (shown or {name: metrics[name] for name in _HEADLINES if name in metrics}).items():
-            if isinstance(value, dict) and value:
+            if isinstance(value, dict):
                 # A sweep's best parameters.
-                value = " ".join(f"{key}={_shorten(entry)}" for key, entry in value.items())
-            if isinstance(value, bool):
+                texts = [f"{key}={_shorten(entry)}" for key, entry in value.items()]
+                values += [f"{name} {' '.join(texts)}"] if texts else []
+            elif isinstance(value, bool):
                 values.append(f"{name} {'yes' if value else 'no'}")
             elif isinstance(value, float):
                 values.append(f"{name} {value:.4g}")
