@@ -41,7 +41,7 @@ class Categories(Step):
         if unknown not in UNKNOWN_RULES:
             raise UserError(f"{type(self).__name__}: unknown: must be {' or '.join(UNKNOWN_RULES)}, got {unknown!r}")
         self.values = _check_values(self, values)
-        self.unknown = unknown
+        self.unknown = self.unknown_rule = unknown
         self._positions = None if self.values is None else _Positions(self.values)
 
     def fit(self, arrays: Arrays) -> Categories:
@@ -84,7 +84,8 @@ class OneHot(Categories):
 
     def find_unknown(self, computed: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which vectors are zeros."""
-        return np.logical_not(computed.any(axis=-1))
+        unknown: NDArray[np.bool_] = np.logical_not(computed.any(axis=-1))
+        return unknown
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the category spec."""
@@ -290,7 +291,7 @@ def find_refused(pipeline: Pipeline, raw: Arrays) -> NDArray[np.bool_]:
         raw: Its inputs.
     """
     refused = np.zeros(len(next(iter(raw.values()))), bool)
-    strict = [step for step in pipeline.pre if step.unknown == "refuse"]
+    strict = [step for step in pipeline.pre if step.unknown_rule == "refuse"]
     for row in range(len(refused) if strict else 0):
         try:
             pipeline.preprocess_request({name: array[row : row + 1] for name, array in raw.items()}, {})

@@ -34,7 +34,7 @@ class Step:
 
     max_rows: int | None = None
     """Most rows per call, whatever they hold; None without a limit."""
-    unknown = ""
+    unknown_rule = ""
     """Rule for a request's unknown categories, `ignore` or `refuse`; empty for a step without categories."""
 
     def __init__(self, column: str = "") -> None:
@@ -64,7 +64,7 @@ class Step:
         return {**arrays, column: self.compute(batch)}
 
     def find_unknown(self, computed: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of a batch's categories were unknown, in its shape; for steps with a rule `unknown` only.
+        """Return which of a batch's categories were unknown, in its shape; for steps with an `unknown_rule` only.
 
         Args:
             computed: The step's result.
@@ -199,7 +199,7 @@ class Pipeline(Transform):
         arrays = inputs
         for step in self.pre:
             given, arrays = arrays, step.apply(arrays)
-            if unknown is not None and step.unknown:
+            if unknown is not None and step.unknown_rule:
                 column = step.get_column(given)
                 if count := _count_unknown(step, column, given[column], arrays[column]):
                     unknown[column] = unknown.get(column, 0) + count
@@ -279,12 +279,12 @@ def _count_unknown(step: Step, column: str, given: NDArray[Any], computed: NDArr
     if not is_ragged(given):
         mask = step.find_unknown(computed)
         count = int(np.count_nonzero(mask))
-        if count and step.unknown == "refuse":
+        if count and step.unknown_rule == "refuse":
             index = np.unravel_index(int(np.argmax(mask)), mask.shape)
             _refuse_unknown(column, int(index[0]), given[index])
         return count
     masks = [step.find_unknown(row) for row in computed]
-    if step.unknown == "refuse":
+    if step.unknown_rule == "refuse":
         for row, (values, mask) in enumerate(zip(given, masks, strict=True)):
             if mask.any():
                 _refuse_unknown(column, row, values[mask].flat[0])

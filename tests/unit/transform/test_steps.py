@@ -231,6 +231,12 @@ def test_unknown_categories_are_counted_or_refused_in_requests(step: Categories)
     assert "unknown" not in declare_step(step)
 
 
+def test_unknown_tokens_of_texts_are_no_categories() -> None:
+    unknown: dict[str, int] = {}
+    found = Pipeline([Tokenize(3, values=["a"])]).preprocess_request({"x": fill_objects([b"ab"])}, unknown)
+    assert (found["x"].tolist(), unknown) == ([[2, 1, 0]], {})
+
+
 def test_unknown_categories_in_lists_are_counted() -> None:
     rows = fill_objects([np.array([b"a"], object), np.array([b"b", b"c"], object)])
     unknown: dict[str, int] = {}
