@@ -23,15 +23,24 @@ if TYPE_CHECKING:
 
 _PASS = frozenset({"Load", "Depend", "Cast", "Identity", "Dropout", "StopGradient", "Tile"})
 _UNARY = frozenset(
-    {"ReLU", "ReLU6", "GeLU", "FastGeLU", "GeLUExt", "Gelu", "SiLU", "Sigmoid", "Tanh", "HSwish", "HSigmoid", "Mish"}
-    | {"LeakyReLUExt", "LeakyRelu", "Elu", "EluExt", "SeLU", "SeluExt", "Softplus", "SoftplusExt", "Softsign", "Abs"}
-    | {"Exp", "Log", "Log1p", "Neg", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Sin", "Cos", "Erf", "ClampScalar"}
+    {"ReLU", "ReLU6", "GeLU", "FastGeLU", "GeluExt", "SiLU", "Sigmoid", "Tanh", "HSwish", "HSigmoid", "Mish"}
+    | {"MishExt", "LeakyReLUExt", "LeakyRelu", "Elu", "EluExt", "SeLU", "SeLUExt", "CeLU", "Softplus", "SoftplusExt"}
+    | {"Softsign", "LogSigmoid", "SoftShrink", "HShrink", "Hardtanh", "Threshold", "NanToNum", "Abs", "Exp", "Exp2"}
+    | {"Expm1", "Log", "Log1p", "Log2", "Log10", "Neg", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Sin", "Cos", "Tan"}
+    | {"Sinh", "Cosh", "Erf", "Erfc", "Floor", "Ceil", "Round", "Trunc", "Sign", "LogicalNot", "ClampScalar"}
 )
+# Each operator of two tensors, and its forms with a number in place of one, which MindSpore writes for `values / 2`.
 _BINARY = frozenset(
-    {"Add", "AddExt", "AddScalar", "Sub", "SubExt", "SubScalar", "Mul", "Muls", "Div", "RealDiv", "Pow", "BiasAdd"}
-    | {"Maximum", "Minimum", "Select", "Where", "MaskedFill", "PReLU", "Equal", "NotEqual", "Less", "LessEqual"}
-    | {"Greater", "GreaterEqual", "LogicalAnd", "LogicalOr"}
+    {"Add", "AddExt", "AddScalar", "Sub", "SubExt", "SubScalar", "Mul", "Muls", "Div", "RealDiv", "Divs", "BiasAdd"}
+    | {"DivMod", "DivMods", "FloorDiv", "FloorDivScalar", "FloorMod", "Mod", "FmodTensor", "FmodScalar"}
+    | {"RemainderTensorTensor", "RemainderTensorScalar", "RemainderScalarTensor", "Atan2", "Atan2Ext"}
+    | {"Pow", "PowTensorScalar", "PowScalarTensor", "Xlogy", "XLogYScalarOther", "XLogYScalarSelf", "PReLU"}
+    | {"Lerp", "LerpScalar", "Addcmul", "AddcmulExt", "Addcdiv", "AddcdivExt", "LogAddExp", "LogAddExp2"}
+    | {"Maximum", "Minimum", "ClampTensor", "Select", "SelectV2", "Where", "MaskedFill", "MaskedFillScalar"}
+    | {"Equal", "EqualExt", "EqScalar", "NotEqual", "Less", "LessScalar", "LessEqual", "Greater", "GreaterEqual"}
+    | {"GreaterEqualScalar", "LogicalAnd", "LogicalOr", "LogicalXor"}
 )
+ELEMENT_WISE = _UNARY | _BINARY
 _REDUCTIONS = frozenset({"ReduceMean", "MeanExt", "ReduceSum", "SumExt", "ReduceMax", "ReduceMin", "ArgMaxWithValue"})
 _POOLS = frozenset(
     {"MaxPool", "AvgPool", "AvgPool2D", "MaxPool3D", "AvgPool3D", "MaxPoolWithMask", "MaxPoolWithIndices"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore
-from mindspore import nn, ops
+from mindspore import mint, nn, ops
 
 
 def build_convolution(inputs: int, outputs: int, group: int = 1, *, has_bias: bool = False) -> nn.Conv2d:
@@ -26,6 +26,49 @@ class Plain(nn.Cell):  # type: ignore[misc]
 
     def construct(self, image: Any) -> Any:
         return self.layers(image)
+
+
+class Attention(nn.Cell):  # type: ignore[misc]
+    """Attention as textbooks write it, with scores divided by a number, between two dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.size = 4, 3
+        self.embed = nn.Dense(8, 12)
+        self.query, self.key, self.value = nn.Dense(12, 12), nn.Dense(12, 12), nn.Dense(12, 12)
+        self.project, self.head = nn.Dense(12, 12), nn.Dense(12, 3)
+
+    def divide(self, values: Any) -> Any:
+        return values.reshape(-1, 8, self.heads, self.size).swapaxes(1, 2)
+
+    def construct(self, image: Any) -> Any:
+        values = self.embed(image.reshape(-1, 8, 8))
+        q, k, v = self.divide(self.query(values)), self.divide(self.key(values)), self.divide(self.value(values))
+        scores = ops.softmax(q @ k.swapaxes(2, 3) / self.size**0.5)
+        found = (scores @ v).swapaxes(1, 2).reshape(-1, 8, self.heads * self.size)
+        return self.head(self.project(found).mean(1))
+
+
+class ElementWise(nn.Cell):  # type: ignore[misc]
+    """A row of operators, each with a number as its other operand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Dense(4, 6), nn.Dense(6, 3)
+
+    def construct(self, rows: Any) -> Any:
+        values = self.first(rows)
+        values = 4 - ((values / 2 * 3 + 1) - 2) % 5 // 2
+        values = (2 / values) ** 2 + 2**values
+        values = mint.add(mint.sub(mint.mul(mint.div(values, 2.0), 3.0), 1.0, alpha=2), 1.0, alpha=2)
+        values = mint.pow(2.0, mint.pow(values, 2.0))
+        values = mint.floor_divide(mint.fmod(mint.remainder(values, 4.0), 3.0), 0.5)
+        values = mint.remainder(5.0, mint.div(values, 2.0, rounding_mode="floor"))
+        values = mint.xlogy(2.0, mint.xlogy(values, 2.0))
+        values = mint.where(values > 0.5, mint.clamp(values, -1.0, 1.0), 0.0)
+        values = values * (values == 1) * (values < 1) * (values >= 1) * (values <= 1) * (values != 2)
+        values = values.masked_fill(values > 3, 0.0)
+        return self.second(mint.nn.functional.gelu(mint.lerp(values, values, 0.5)))
 
 
 class Residual(nn.Cell):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -10,11 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mindspore.ops.auto_generate import gen_ops_prim
 
-from kfp_mindspore.compression.cutting import Cutter, drop_one, find_groups, set_parameters
+from kfp_mindspore.compression import structure
+from kfp_mindspore.compression.cutting import Cutter, drop_one, find_groups, read_proto, set_parameters
 from kfp_mindspore.compression.groups import select_units
 from kfp_mindspore.compression.lowbit import search_weights
 from kfp_mindspore.compression.scop import mix_layers
+from kfp_mindspore.compression.structure import trace
+from kfp_mindspore.mindir.graph_export import export_graph
+from kfp_mindspore.mindir.network import scratch_directory
 from kfp_mindspore.training import set_seed
 from kfp_mindspore.workloads.vit.network import Network
 from tests.support import cut_networks
@@ -26,6 +32,7 @@ NETWORKS: Mapping[str, Callable[[], Any]] = {
         name: getattr(cut_networks, name)
         for name in (
             *("Plain", "Residual", "Depthwise", "Concatenated", "Gated", "Shared", "Sorted", "Hardwired", "Tokens"),
+            "Attention",
         )
     },
     "ViT": lambda: Network(16, 3, width=16, depth=1, heads=4),
@@ -42,6 +49,7 @@ EXPECTED: Mapping[str, tuple[dict[str, int], dict[str, str]]] = {
     "Sorted": ({"middle": 5}, {"stem": "operator CumSum in the network", "head": OUTPUT}),
     "Tokens": ({"embedding": 6, "neighbours": 8}, {"head": OUTPUT}),
     "Hardwired": ({"middle": 5}, {"stem": "the layer's code needs this width", "head": OUTPUT}),
+    "Attention": ({"embed": 12, "query": 4, "project": 12}, {"head": OUTPUT}),
     "ViT": (
         {"embed.0": 8, "embed.2": 16, "embed.4": 16, "encoder.0.attention.1.project": 4, "encoder.0.dense.1": 32},
         {"classifier": OUTPUT},
@@ -92,6 +100,25 @@ def test_cut_network_computes_whole_one_with_zeros(name: str, data: st.DataObjec
 
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(expected).max())))
     assert cutter.groups.count_parameters(kept) == sum(item.size for item in cut.trainable_params())
+
+
+def test_element_wise_operators_with_numbers_are_known() -> None:
+    with scratch_directory() as scratch:
+        network = cut_networks.ElementWise().set_train(False)
+        found = trace(read_proto(export_graph(network, scratch, {"rows": np.ones((2, 4), np.float32)}, 1, {})))
+
+    assert found.unknown == []
+    assert {name for name, _ in found.produced} == {"first.weight", "second.weight"}
+
+
+def test_scalar_forms_of_this_mindspore_are_known() -> None:
+    # Written in place, of gradients, or of indices and bits, which channels do not pass through.
+    others = re.compile(r"^(Inplace|Bitwise|Bernoulli|IndexFill)|^(FillScalar|ScalarCast|TensorToScalar)$|Grad")
+    scalar = re.compile(r"Scalar(Tensor|Other|Self)?$|^[A-Z]\w*(iv|ul|dd|ub|ow|od)s$")
+    names = {name for name in dir(gen_ops_prim) if scalar.search(name) and not others.search(name)}
+
+    assert {"Divs", "Muls", "AddScalar", "PowTensorScalar"} <= names
+    assert sorted(names - structure.ELEMENT_WISE) == []
 
 
 def test_width_behind_layer_norm_is_cut_with_its_attribute() -> None:
