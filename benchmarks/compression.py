@@ -6,12 +6,19 @@ parameters that is trained from scratch for the epochs of both; and with packed 
 split; the gate of a compression never saw it. Prints a line a result, and all as JSON on the last line.
 
 `--quick`: one seed, 4,000 images, few epochs. It shows that everything runs, and proves nothing about accuracy.
-`--rows FILE` appends each result to a file and leaves out what the file has, so that hours can be spread over days.
+`--rows FILE` appends each result to a file and leaves out what the file has, so that hours can be spread over days. The
+table of docs/compression.md, with both controls, `random` and `from scratch`, and SLB beside float32 (`whole`):
+
+    python benchmarks/compression.py --images 10000 --epochs 8 --rows compression.jsonl
+
+Start it again after an interruption: only results that the file lacks are computed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import statistics
 import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -152,7 +159,7 @@ def measure(name: str, dataset: Path, epochs: int, seed: int, variants: Collecti
                 evaluate(result.checkpoint, dataset, root / f"{variant}-model"),
                 pruned=round(result.pruned, 3),
                 bytes=round(result.after.bytes / result.before.bytes, 3),
-                faster=round(result.before.latency[32] / result.after.latency[32], 2),
+                **{name: round(value, 2) for name, value in dataclasses.asdict(result.speedups[32]).items()},
             )
 
 
@@ -181,6 +188,21 @@ class Rows:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
+    def render_table(self) -> str:
+        """Return the accuracies as a Markdown table: the seeds' mean, with their standard deviation."""
+        variants = list(dict.fromkeys(row["variant"] for row in self.values))
+        lines = [["", *variants], ["---"] * (len(variants) + 1)]
+        for network in dict.fromkeys(row["network"] for row in self.values):
+            cells = []
+            for variant in variants:
+                found = [
+                    row["accuracy"] for row in self.values if (row["network"], row["variant"]) == (network, variant)
+                ]
+                spread = f" ± {statistics.stdev(found):.4f}" if len(found) > 1 else ""
+                cells.append(f"{statistics.fmean(found):.4f}{spread}" if found else "")
+            lines.append([network, *cells])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
 
 def main() -> None:
     """Run and print the results."""
@@ -198,6 +220,7 @@ def main() -> None:
         for seed in (1,) if options.quick else (1, 2, 3):
             for name in CASES:
                 measure(name, dataset, options.epochs, seed, options.variants, rows)
+    print(rows.render_table())
     print(json.dumps({"name": "compression", "rows": rows.values}))
 
 

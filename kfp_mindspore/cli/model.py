@@ -164,7 +164,7 @@ def compress(
     before, after = result.before, result.after
     click.echo(
         f"{result.checkpoint}: {before.parameters:,} → {after.parameters:,} parameters, batch 32 "
-        f"{before.latency[32] / after.latency[32]:.1f} times as fast; {result.metric} {result.value_before:.4f} → "
+        f"{result.speedups[32].describe()}; {result.metric} {result.value_before:.4f} → "
         f"{result.value:.4f} on {result.split}"
     )
     if result.left:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_mindspore.compat.graph_executor import CompiledGraph, flatten_outputs
+from kfp_mindspore.compression.result import BLOCKS
 from kfp_mindspore.data.samples import Samples
 from kfp_mindspore.evaluation import Predictions
 from kfp_mindspore.formats.dataset import Dataset
@@ -58,10 +59,8 @@ def evaluate_network(
     return summarize(dataset, Predictions.concatenate(parts), metric).value
 
 
-def measure_latency(networks: Sequence[Any], inputs: Mapping[str, NDArray[Any]]) -> list[dict[int, float]]:
-    """Return each exported graph's least seconds by batch size.
-
-    The networks are run in turns and the fastest execution counts, so that other load on the machine changes little.
+def measure_latency(networks: Sequence[Any], inputs: Mapping[str, NDArray[Any]]) -> list[dict[int, list[float]]]:
+    """Return each exported graph's seconds by batch size, of executions in turns.
 
     Args:
         networks: The networks, with the same inputs.
@@ -69,7 +68,7 @@ def measure_latency(networks: Sequence[Any], inputs: Mapping[str, NDArray[Any]])
     """
     import mindspore
 
-    found: list[dict[int, float]] = [{} for _ in networks]
+    found: list[dict[int, list[float]]] = [{} for _ in networks]
     with scratch_directory() as scratch, use_graph_mode():
         graphs = []
         for network in networks:
@@ -80,11 +79,11 @@ def measure_latency(networks: Sequence[Any], inputs: Mapping[str, NDArray[Any]])
             seconds: list[list[float]] = [[] for _ in graphs]
             for graph in graphs:
                 graph.run(arrays)
-            while len(seconds[0]) < _REPEATS and sum(map(sum, seconds)) < _SECONDS:
+            while len(seconds[0]) < BLOCKS or (len(seconds[0]) < _REPEATS and sum(map(sum, seconds)) < _SECONDS):
                 for graph, times in zip(graphs, seconds, strict=True):
                     begun = time.perf_counter()
                     graph.run(arrays)
                     times.append(time.perf_counter() - begun)
             for latency, times in zip(found, seconds, strict=True):
-                latency[batch] = min(times)
+                latency[batch] = times
     return found

@@ -15,7 +15,7 @@ import numpy as np
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.compression.options import CompressionOptions
-from kfp_mindspore.compression.result import CompressionResult, Layer, Round, Sizes
+from kfp_mindspore.compression.result import CompressionResult, Layer, Round, Sizes, compare_latency
 from kfp_mindspore.data.samples import Samples, read_samples
 from kfp_mindspore.errors import GateNotMetError, UserError, join_names
 from kfp_mindspore.evaluation import get_metric
@@ -222,6 +222,7 @@ class _Work:
             layers=tuple(self._list_layers(best)),
             left=groups.left,
             rounds=tuple(rounds),
+            speedups={batch: compare_latency(times, latency[batch]) for batch, times in latency_before.items()},
         )
 
     def write(self, best: _Attempt, result: CompressionResult, version: str) -> None:
@@ -294,7 +295,7 @@ class _Work:
             if self.options.target == "latency":
                 networks = [self.cutter.cut(units) for units in (groups.whole, kept)]
                 before, after = self._measure(networks, self._select(self._train))
-                return 1 - after[32] / before[32]
+                return 1 - 1 / compare_latency(before[32], after[32]).ratio
             count = groups.count_flops if self.options.target == "flops" else groups.count_parameters
             return 1 - count(kept) / count(groups.whole)
 
@@ -371,14 +372,17 @@ class _Work:
             ),
         )
 
-    def _get_sizes(self, kept: Kept, latency: Mapping[int, float], packed: Mapping[str, Any] | None = None) -> Sizes:
+    def _get_sizes(
+        self, kept: Kept, latency: Mapping[int, Sequence[float]], packed: Mapping[str, Any] | None = None
+    ) -> Sizes:
         groups = self.cutter.groups
         stored = (
             sum(value.nbytes for value in self.cutter.values.values())
             if packed is None
             else sum(map(count_bytes, packed.values()))
         )
-        return Sizes(groups.count_parameters(kept), groups.count_flops(kept), stored, dict(latency))
+        least = {batch: min(seconds) for batch, seconds in latency.items()}
+        return Sizes(groups.count_parameters(kept), groups.count_flops(kept), stored, least)
 
     def _list_layers(self, best: _Attempt) -> list[Layer]:
         groups = self.cutter.groups

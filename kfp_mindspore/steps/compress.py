@@ -82,6 +82,9 @@ def compress_checkpoint(
         metrics.log_metric(f"{name}_before", getattr(result.before, name))
         metrics.log_metric(name, getattr(result.after, name))
     for batch, seconds in result.after.latency.items():
+        if not result.speedups[batch].is_reliable:
+            print(f"latency at batch {batch} is not logged: {result.speedups[batch].describe()}", flush=True)
+            continue
         metrics.log_metric(f"latency_before.{batch}", result.before.latency[batch])
         metrics.log_metric(f"latency.{batch}", seconds)
     metrics.log_metric(f"{result.metric}_before", result.value_before)
