@@ -19,7 +19,8 @@ class CompressionOptions:
 
     Args:
         method: Scores by which channels are kept. `l1`: mean absolute weight; `bn`: scale of the BatchNorm behind a
-            layer; `taylor`: weight · gradient; `scop`: real features against knock-off ones; `random`: a control.
+            layer; `taylor`: weight · gradient; `scop`: real features against knock-off ones, for inputs of real
+            numbers; `random`: a control.
         pruned: Part that is cut in the first round, 0 to below 1. 0 cuts nothing, to pack weights only.
         min_pruned: Least part that later rounds may go back to when the first one loses too much.
         target: What the parts are of. `parameters`; `flops`, multiplications and additions for a sample; or `latency`,
@@ -40,7 +41,7 @@ class CompressionOptions:
         ValidationError: A value is invalid; the message names each field.
     """
 
-    method: str = option("l1", enum=list(METHODS))
+    method: str = option("scop", enum=list(METHODS))
     pruned: float = option(0.5, minimum=0, exclusiveMaximum=1)
     min_pruned: float = option(0.45, minimum=0, exclusiveMaximum=1)
     target: str = option("parameters", enum=list(TARGETS))

@@ -79,7 +79,9 @@ def score_batch_norm(cutter: Cutter) -> Scores:
             scores[name] = _sum_slots(group, {slot: np.abs(cutter.values[slot[0]]) for slot in slots})
             found = True
     if not found:
-        raise UserError("method: 'bn' needs BatchNorm layers behind the layers to cut, found none", hint="Use l1.")
+        raise UserError(
+            "method: 'bn' needs BatchNorm layers behind the layers to cut, found none", hint="Use scop or taylor."
+        )
     return scores
 
 

@@ -15,7 +15,7 @@ def compress_model(
     report: Output[HTML],
     min_pruned: float = 0.45,
     max_accuracy_lost: float = 0.005,
-    method: str = "l1",
+    method: str = "scop",
     pruned: float = 0.5,
     target: str = "parameters",
     metric: str = "",

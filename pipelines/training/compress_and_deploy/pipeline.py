@@ -17,7 +17,7 @@ def compress_and_deploy(
     pruned: float = 0.5,
     min_pruned: float = 0.45,
     max_accuracy_lost: float = 0.005,
-    method: str = "taylor",
+    method: str = "scop",
     weights: str = "float32",
     metric: str = "accuracy",
     margin: float = -0.03,
