@@ -67,7 +67,9 @@ def sweep(
 
     Each trial is an MSJob. Its metrics are read after each epoch, and the pruner stops a trial that falls behind with
     SIGTERM. A sweep that was interrupted or killed goes on when it is started in the same directory: trials that have
-    ended are not run again, jobs that still run are followed, and others continue from their checkpoints.
+    ended are not run again, jobs that still run are followed, and others continue from their checkpoints. Parameters
+    follow from the seed, the trial's number and the results before it, so that a resume chooses none twice. SIGTERM,
+    as Ctrl-C, ends the running jobs; their trials go on at the next start.
 
     Args:
         template: `MSJobClient.train` arguments without `name`, such as {"network": "my_network:LeNet5", "dataset":
@@ -220,7 +222,7 @@ class _Engine:
                 while len(self._running) < self._options.parallel and self._count() < self._trials:
                     if not self._prepare_generation():
                         break
-                    self._begin(self._study.ask())
+                    self._begin(studies.begin_trial(self._study, self._options))
                 followed = list(self._running)
                 for running in followed:
                     self._follow(running)
@@ -273,7 +275,7 @@ class _Engine:
             if found.state.is_finished() and name in names:
                 self._jobs.end(name)
         for found in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            running = self._begin(studies.adopt_trial(self._study, self._folder, found.number))
+            running = self._begin(studies.adopt_trial(self._study, self._options, self._folder, found.number))
             if not running.seed:
                 running.values.update(found.intermediate_values)
 

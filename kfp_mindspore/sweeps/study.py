@@ -8,14 +8,20 @@ tune/                Ray Tune's experiment, of a sweep on Ray
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import re
 import statistics
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 
 SWEEP_FILE = "sweep.json"
 JOURNAL_FILE = "journal.log"
+# A journal as it was before its damaged lines were removed.
+DAMAGED_FILE = "journal.log.damaged"
 TRIALS_FOLDER = "trials"
 JOB_ATTRIBUTE, REASON_ATTRIBUTE, SECONDS_ATTRIBUTE = "job", "reason", "seconds"
 # All objectives of each seed, and the number of epochs where Optuna has no intermediate values.
@@ -37,6 +45,8 @@ SEEDS_ATTRIBUTE, EPOCHS_ATTRIBUTE = "seeds", "epochs"
 SOURCE_ATTRIBUTE = "source"
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 _NAME = "sweep"
+# What Optuna imports for a sampler.
+_SAMPLER_LIBRARIES = {"gp": "torch", "cmaes": "cmaes"}
 
 
 @dataclass(frozen=True)
@@ -148,33 +158,42 @@ def read_description(directory: Path) -> dict[str, Any]:
 
 
 def open_study(directory: Path, options: SweepOptions) -> Study:
-    """Create the study in a directory, or open it, without a last line that a full disk or a crash has cut.
+    """Create the study in a directory, or open it, without lines that a full disk or a crash has damaged.
 
     Raises:
-        UserError: The journal is damaged.
+        UserError: The journal is none of a sweep, or the sampler needs a library that is not installed.
     """
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = _build_sampler(options, 0)
     _cut_unfinished_line(directory / JOURNAL_FILE)
-    storage = _open_storage(directory)
-    try:
+    if number := _get_damaged_line(directory / JOURNAL_FILE):
+        _keep_readable_lines(directory / JOURNAL_FILE, number)
+    with _name_damaged_line(directory):
         return optuna.create_study(
-            storage=storage,
+            storage=_open_storage(directory),
             study_name=_NAME,
             directions=["maximize" if is_maximized else "minimize" for is_maximized in options.directions.values()],
-            sampler=_build_sampler(options),
+            sampler=sampler,
             pruner=_build_pruner(options),
             load_if_exists=True,
         )
-    except (ValueError, KeyError, AssertionError) as error:
-        raise UserError(
-            f"{directory / JOURNAL_FILE}: cannot be read ({error})", hint="Start the sweep in another directory."
-        ) from error
 
 
-def adopt_trial(study: Study, directory: Path, number: int) -> Trial:
+def begin_trial(study: Study, options: SweepOptions) -> Trial:
+    """Return the next trial: a planned one, or one whose parameters the sampler chooses."""
+    optuna = import_optuna()
+    trials = study.get_trials(deepcopy=False)
+    planned = (trial.number for trial in trials if trial.state == optuna.trial.TrialState.WAITING)
+    study.sampler = _build_sampler(options, next(planned, len(trials)))
+    return study.ask()
+
+
+def adopt_trial(study: Study, options: SweepOptions, directory: Path, number: int) -> Trial:
     """Return a trial that an earlier engine has begun, to go on with it."""
     optuna = import_optuna()
+    # It may have been killed before it had chosen all parameters.
+    study.sampler = _build_sampler(options, number)
     storage = _open_storage(directory)
     study_id = storage.get_study_id_from_name(_NAME)
     return optuna.trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
@@ -188,12 +207,13 @@ def read_sweep(directory: Path | str) -> SweepResult:
 
     Raises:
         NotFoundError: It is no sweep.
+        UserError: Its journal is damaged; the message names the line.
     """
     directory = Path(directory)
     description = read_description(directory)
     optuna = import_optuna()
     options = SweepOptions(**description["options"])
-    study = optuna.load_study(study_name=_NAME, storage=_open_storage(directory))
+    study = _load_study(directory)
     states = {
         optuna.trial.TrialState.COMPLETE: COMPLETE,
         optuna.trial.TrialState.PRUNED: PRUNED,
@@ -227,7 +247,7 @@ def _compute_spread(seeds: Sequence[Sequence[float]]) -> float | None:
 def compute_importances(directory: Path) -> dict[str, float]:
     """Return how much of the objective's variance each parameter explains, 0 to 1; {} for too few or equal trials."""
     optuna = import_optuna()
-    study = optuna.load_study(study_name=_NAME, storage=_open_storage(directory))
+    study = _load_study(directory)
     values = {
         trial.values[0] for trial in study.get_trials(deepcopy=False) if trial.state == optuna.trial.TrialState.COMPLETE
     }
@@ -266,6 +286,76 @@ def _open_storage(directory: Path) -> Any:
     return JournalStorage(JournalFileBackend(str(directory / JOURNAL_FILE)))
 
 
+def _load_study(directory: Path) -> Study:
+    with _name_damaged_line(directory):
+        return import_optuna().load_study(study_name=_NAME, storage=_open_storage(directory))
+
+
+@contextlib.contextmanager
+def _name_damaged_line(directory: Path) -> Iterator[None]:
+    """Raise UserError with the journal's damaged line in place of Optuna's errors."""
+    try:
+        yield
+    except (ValueError, KeyError, AssertionError) as error:
+        journal = directory / JOURNAL_FILE
+        number = _get_damaged_line(journal)
+        place = f"{journal}: line {number} is no entry of Optuna's journal" if number else f"{journal}: cannot be read"
+        raise UserError(
+            f"{place} ({error})",
+            hint=f"kfp-mindspore sweep resume {directory} goes on with what can be read."
+            if number
+            else "Start the sweep in another directory.",
+        ) from error
+
+
+def _get_damaged_line(journal: Path) -> int:
+    """Return the number of the first line that is no entry, from 1; 0 without one."""
+    if not journal.is_file():
+        return 0
+    lines = journal.read_bytes().splitlines()
+    return next((number for number, line in enumerate(lines, 1) if not _is_entry(line)), 0)
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "op_code" in found
+
+
+def _keep_readable_lines(journal: Path, damaged: int) -> None:
+    """Replace a journal by its readable lines, or, if these are no whole record, by those in front of the damage.
+
+    Without the line that creates a trial, Optuna ignores the entries of later trials.
+    """
+    files.write_bytes(journal.with_name(DAMAGED_FILE), journal.read_bytes())
+    lines = journal.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if _is_entry(line)]
+    if not _is_whole_record(kept):
+        kept = lines[: damaged - 1]
+    files.write_bytes(journal, b"".join(kept))
+    warnings.warn(
+        f"{journal}: line {damaged} was damaged: kept {len(kept)} of {len(lines)} lines, the former file is "
+        f"{journal.with_name(DAMAGED_FILE)}",
+        stacklevel=2,
+    )
+
+
+def _is_whole_record(lines: Sequence[bytes]) -> bool:
+    """Return whether all trials in a journal have been given their jobs, but one, whose entry may be the damaged."""
+    from optuna.trial import TrialState
+
+    with tempfile.TemporaryDirectory() as scratch:
+        files.write_bytes(Path(scratch, JOURNAL_FILE), b"".join(lines))
+        try:
+            trials = _load_study(Path(scratch)).get_trials(deepcopy=False)
+        except UserError:
+            return False
+    begun = [trial for trial in trials if trial.state != TrialState.WAITING]
+    return sum(JOB_ATTRIBUTE not in trial.user_attrs for trial in begun) <= 1
+
+
 def _cut_unfinished_line(journal: Path) -> None:
     """Remove a last line without its end: Optuna ignores it, but would write the next entry behind it."""
     if not journal.is_file():
@@ -277,10 +367,23 @@ def _cut_unfinished_line(journal: Path) -> None:
             file.truncate(end)
 
 
-def _build_sampler(options: SweepOptions) -> BaseSampler:
+def _build_sampler(options: SweepOptions, number: int) -> BaseSampler:
+    """Return the sampler for a trial, whose seed follows from the sweep's and the trial's number.
+
+    A sampler's random state is not in the journal: with one seed for all trials, a resumed sweep would draw the first
+    trials' parameters again.
+
+    Raises:
+        UserError: The sampler needs a library that is not installed.
+    """
     from optuna import samplers
 
-    seed = options.seed
+    if (library := _SAMPLER_LIBRARIES.get(options.sampler)) and find_spec(library) is None:
+        raise UserError(
+            f"sampler: {options.sampler} needs the library {library}, which is not installed",
+            hint=f"pip install {library}, or another sampler.",
+        )
+    seed = int(np.random.SeedSequence([options.seed, number]).generate_state(1)[0])
     return {
         "tpe": samplers.TPESampler,
         "random": samplers.RandomSampler,
