@@ -237,14 +237,13 @@ def best(directory: Path, as_json: bool) -> None:
     "-o",
     "--output",
     type=OutputPath(),
-    default=Path("sweep.html"),
-    show_default=True,
-    help="Page to write.",
+    help="Page to write. [default: sweep.html in DIRECTORY]",
 )
-def report(directory: Path, output: Path) -> None:
+def report(directory: Path, output: Path | None) -> None:
     """Write a page with the trials, their parameters and learning curves."""
     from kfp_mindspore import sweeps
 
+    output = output or directory / "sweep.html"
     check_page(output, [directory])
     files.write_text(output, sweeps.render_report(sweeps.read_sweep(directory)))
     click.echo(output)
@@ -305,7 +304,7 @@ def print_best(result: SweepResult, *, as_json: bool) -> None:
             {
                 "objective": result.objective,
                 **dataclasses.asdict(found),
-                "checkpoint": f"{found.output}/checkpoint",
+                "checkpoint": result.get_checkpoint(found),
                 "front": [trial.number for trial in result.front],
             }
         )
@@ -315,4 +314,5 @@ def print_best(result: SweepResult, *, as_json: bool) -> None:
         spread = {} if trial.spread is None else {result.objective: f" ± {trial.spread:.2g}"}
         values = ", ".join(f"{name} {value:.4g}{spread.get(name, '')}" for name, value in trial.values.items())
         click.echo(f"best: trial {trial.number}, {values}, {sweeps.describe_parameters(trial.parameters)}")
-        click.echo(f"checkpoint: {trial.output}/checkpoint")
+        checkpoint = result.get_checkpoint(trial)
+        click.echo(f"checkpoint: {checkpoint or f'none, its training has written no {trial.output}/checkpoint'}")

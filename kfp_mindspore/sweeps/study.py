@@ -98,6 +98,15 @@ class SweepResult:
     trials: Sequence[TrialResult]
     directions: Mapping[str, bool] = field(default_factory=dict)
 
+    def get_checkpoint(self, trial: TrialResult) -> str | None:
+        """Return a trial's final checkpoint; None if it has written none.
+
+        On a cluster it is in the pods' storage, where its existence is not checked.
+        """
+        checkpoint = f"{trial.output}/checkpoint"
+        is_here = Path(trial.output).is_relative_to(self.directory.absolute())
+        return None if is_here and not Path(checkpoint).exists() else checkpoint
+
     @property
     def front(self) -> list[TrialResult]:
         """The complete trials that no other one surpasses in one objective without being worse in another."""
