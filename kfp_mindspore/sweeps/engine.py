@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.kube.errors import UnreachableError
+from kfp_mindspore.local.interrupts import Interrupts
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
@@ -133,6 +135,20 @@ def _make_jobs(client: MSJobClient | None, template: Mapping[str, Any], options:
 
 
 def _start(
+    folder: Path,
+    description: dict[str, Any],
+    options: SweepOptions,
+    space: Space,
+    client: MSJobClient | None,
+    jobs: TrialJobs | None,
+    on_trial: Callable[[TrialResult], None] | None,
+) -> SweepResult:
+    # A given place for the jobs handles signals itself, as a step does.
+    with Interrupts() if jobs is None else contextlib.nullcontext():
+        return _run(folder, description, options, space, client, jobs, on_trial)
+
+
+def _run(
     folder: Path,
     description: dict[str, Any],
     options: SweepOptions,
