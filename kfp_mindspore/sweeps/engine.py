@@ -317,6 +317,7 @@ class _Engine:
             source="" if source is None else studies.name_output(self._description, self._folder, source),
             slot=slot,
             slots=self._options.parallel,
+            timeout=self._options.trial_timeout,
         )
         trial.set_user_attr(studies.JOB_ATTRIBUTE, job.name)
         # Both before the job: the next engine finds the parameters of each job that exists, and none is left running.

@@ -33,6 +33,7 @@ class TrialJob:
         source: Output of another trial, from whose checkpoints a new job starts; empty for its own.
         slot: Its place among the trials that run at the same time, from 0.
         slots: How many these are; on one machine each has its share of the cores.
+        timeout: Seconds after which the job is terminated and fails; None for no limit.
     """
 
     number: int
@@ -42,6 +43,7 @@ class TrialJob:
     source: str = ""
     slot: int = 0
     slots: int = 1
+    timeout: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,9 @@ class ClientJobs:
         template = dict(self._template)
         if self.is_local and job.slots > 1 and not isinstance(given := template.get("env_vars") or {}, Sequence):
             template["env_vars"] = {**share_cores(job, template.get("num_workers", 1)), **given}
+        if job.timeout is not None:
+            own = template.get("active_deadline_seconds")
+            template["active_deadline_seconds"] = min(job.timeout, own or job.timeout)
         with contextlib.suppress(AlreadyExistsError):
             self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
 

@@ -93,7 +93,7 @@ def build_katib_experiment(
                 *({"name": key, "reference": key} for key in parsed.parameters),
                 *([{"name": _NAME, "reference": "${trialSpec.Name}"}] if output else []),
             ],
-            "trialSpec": _build_trial(template, parsed, output, image, claims),
+            "trialSpec": _build_trial(template, parsed, output, image, claims, given.trial_timeout),
         },
     }
     if given.pruner == "median":
@@ -145,7 +145,12 @@ def _build_condition(kind: str) -> str:
 
 
 def _build_trial(
-    template: Mapping[str, Any], space: Space, output: str, image: str, claims: Sequence[tuple[str, str]]
+    template: Mapping[str, Any],
+    space: Space,
+    output: str,
+    image: str,
+    claims: Sequence[tuple[str, str]],
+    timeout: int | None,
 ) -> dict[str, Any]:
     """Return the MSJob of a trial, without a name; Katib names it."""
     fields = dict(template)
@@ -181,6 +186,7 @@ def _build_trial(
         env=to_env_vars({key: str(value) for key, value in variables.items() if value is not None}),
         # The collector reads the metrics after the training's end.
         clean_pod_policy="None",
+        active_deadline_seconds=timeout,
         pod=PodPatch(volumes=volumes, volume_mounts=mounts),
     )
     manifest = job.to_dict()

@@ -38,6 +38,8 @@ class SweepOptions:
             winner's checkpoint with perturbed parameters.
         population: Members of a generation for `pbt`.
         interval: Epochs of the first generation for `halving`, and of each for `pbt`.
+        trial_timeout: Seconds after which a trial's training is terminated and the trial fails. Each of several seeds
+            has this time. Default: no limit.
         seed: The sampler's seed.
 
     Raises:
@@ -54,6 +56,7 @@ class SweepOptions:
     pruner: str = option("asha", enum=list(PRUNERS))
     population: int = option(4, minimum=2)
     interval: int = option(1, minimum=1)
+    trial_timeout: int | None = option(None, minimum=1)
     seed: int = option(0, minimum=0)
 
     def __post_init__(self) -> None:

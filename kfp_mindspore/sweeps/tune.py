@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _TIME = "epoch"
 _NAME = "tune"
+# Has a file by the ID of each trial that ran longer than its timeout: Ray reports a lost process.
+_EXPIRED = "expired"
 # Each trial ends by itself.
 _MOST_EPOCHS = 1_000_000
 _SAMPLERS = ("tpe", "random", "grid")
@@ -63,7 +65,7 @@ def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options:
         return build_training_command(network, arguments, script, dataset, ".", {**shared, **chosen})[1:]
 
     directories = build_directory_variables(dataset, None, None, in_pods=False)
-    trainable = to_command_trainable(build, directories)
+    trainable = to_command_trainable(build, directories, options.trial_timeout, folder / _EXPIRED)
     if tune.Tuner.can_restore(str(folder / _NAME)):
         tuner = tune.Tuner.restore(str(folder / _NAME), trainable, restart_errored=True)
     else:
@@ -187,7 +189,9 @@ def _record(folder: Path, study: Study, number: int, result: Any, space: Space, 
     state = TrialState.COMPLETE if metrics.get("finished") and best is not None else TrialState.PRUNED
     if result.error is not None or best is None:
         state = TrialState.FAIL
-        reason = str(result.error or f"no epoch of it has reported {options.objective!r}")
+        ran_too_long = any(file.name in Path(result.path).name for file in (folder / _EXPIRED).glob("*"))
+        reason = f"ran longer than {options.trial_timeout} s" if ran_too_long and result.error is not None else ""
+        reason = reason or str(result.error or f"no epoch of it has reported {options.objective!r}")
         trial.set_user_attr(studies.REASON_ATTRIBUTE, reason)
     # A trial that a scheduler has stopped has fewer epochs than it was to train.
     study.tell(trial, best if state == TrialState.COMPLETE else None, state=state)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kfp_mindspore.cli.main import run
@@ -183,7 +184,13 @@ def test_show_and_best_print_trials(tmp_path: Path, client: MSJobClient, capsys:
     assert run(["sweep", "best", directory, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["number"], found["parameters"]) == (result.best.number, {"x": 0.5})
-    assert found["checkpoint"] == f"{result.best.output}/checkpoint"
+    assert found["checkpoint"] is None
+    checkpoint = Path(result.best.output, "checkpoint")
+    assert run(["sweep", "best", directory]) == 0
+    assert f"checkpoint: none, its training has written no {checkpoint}\n" in capsys.readouterr().out
+    checkpoint.mkdir()
+    assert run(["sweep", "best", directory, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint"] == str(checkpoint)
 
 
 @pytest.mark.slow
@@ -197,6 +204,31 @@ def test_sigint_ends_jobs(tmp_path: Path, client: MSJobClient) -> None:
         engine.stdout.readline()
         engine.send_signal(signal.SIGINT)
         assert engine.wait() == 130
+    assert client.list_jobs() == []
+
+
+@pytest.mark.slow
+def test_sigterm_ends_jobs_and_sweep_goes_on(tmp_path: Path, client: MSJobClient) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text(json.dumps(SPACE))
+    directory = tmp_path / "sweep"
+    command = [sys.executable, "-m", "kfp_mindspore.cli.main", "sweep", "run", directory, "--script", SCRIPT]
+    command += ["--space", space, "--objective", "loss", "--trials", "2", "--pruner", "none"]
+    metrics = directory / "trials" / "0" / "metrics.jsonl"
+    with subprocess.Popen(list(map(str, command))) as engine:
+        wait_for(metrics.exists, lambda: "no epoch", 60)
+        engine.terminate()
+        assert engine.wait() == 143
+    assert client.list_jobs() == []
+    assert not psutil.pid_exists(read_records(metrics)[0]["pid"])
+    assert [trial.state for trial in resume_sweep(directory).trials] == ["complete"] * 2
+
+
+def test_hanging_trial_is_terminated_after_its_timeout(tmp_path: Path, client: MSJobClient) -> None:
+    space = {"x": [0.0], "kind": ["hangs"]}
+    with pytest.raises(ProcessFailedError, match="ran longer than 1 s"):
+        run_sweep(tmp_path, space, sampler="grid", trials=1, trial_timeout=1)
+    assert [trial.state for trial in read_sweep(tmp_path / "sweep").trials] == ["failed"]
     assert client.list_jobs() == []
 
 

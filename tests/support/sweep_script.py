@@ -1,4 +1,7 @@
-"""A training without MindSpore: its loss falls with each epoch to (x - 0.3)², and kind b never gets as low."""
+"""A training without MindSpore: its loss falls with each epoch to (x - 0.3)², and kind b never gets as low.
+
+Kind hangs writes no epoch.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ def main() -> None:
         loss += options.seed / 1000
         record = {"epoch": epoch, "step": epoch, "pid": os.getpid(), "loss": loss, "latency": 1 - options.x}
         record["cores"] = [os.environ.get("OMP_NUM_THREADS"), os.environ.get("KFP_MINDSPORE_CORES")]
+        if options.kind == "hangs":
+            time.sleep(1000)
         if options.kind == "silent":
             del record["loss"]
         with (output / "metrics.jsonl").open("a") as file:

@@ -41,7 +41,8 @@ from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, Network
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobOptions
-from kfp_mindspore.options import option
+from kfp_mindspore.options import list_options, option
+from kfp_mindspore.pipelines import compress_and_deploy, sweep_and_deploy
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
 from kfp_mindspore.sweeps import SweepOptions
@@ -248,3 +249,16 @@ def test_unknown_field_in_table_is_named() -> None:
     differences = Signature(Brew, set_pot, SETTER, only=("cup",)).list_differences()
 
     assert differences == ["set_pot: cup: is no field of Brew"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "declaration", "names"),
+    [
+        (compress_and_deploy, CompressionOptions, ["method", "weights"]),
+        (sweep_and_deploy, SweepOptions, ["trial_timeout", "sampler", "pruner", "seed"]),
+    ],
+)
+def test_pipeline_has_defaults_of_declaration(pipeline: Any, declaration: type[Any], names: list[str]) -> None:
+    declared = {entry.name: entry.literal_default for entry in list_options(declaration)}
+    inputs = pipeline.component_spec.inputs
+    assert {name: inputs[name].default for name in names} == {name: declared[name] for name in names}

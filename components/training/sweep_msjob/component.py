@@ -39,6 +39,7 @@ def sweep_msjob(
     pruner: str = "asha",
     population: int = 4,
     interval: int = 1,
+    trial_timeout: int = 0,
     seed: int = 0,
     workers: int = 1,
     image: str = "",
@@ -85,6 +86,7 @@ def sweep_msjob(
         pruner: Which trials are stopped early, by their epochs: `asha`, `hyperband`, `median` or `none`.
         population: Members of a generation for `pbt`.
         interval: Epochs of the first generation for `halving`, and of each for `pbt`.
+        trial_timeout: Seconds after which a trial's training is terminated and the trial fails; 0 for no limit.
         seed: The sampler's seed.
         workers: Worker count, of each trial.
         image: The workers' image; default $KFP_MINDSPORE_IMAGE, else the step's image.

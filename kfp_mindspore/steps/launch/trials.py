@@ -133,6 +133,9 @@ class StepTrials:
         if not self._jobs.has_lease and job.slots > 1:
             shared = share_cores(job, options.workers)
             options = options.merge({"env": {name: shared[name] for name in shared if name not in options.env}})
+        if job.timeout is not None:
+            deadline = min(job.timeout, options.active_deadline_seconds or job.timeout)
+            options = options.merge({"active_deadline_seconds": deadline})
         built = self._jobs.build(
             job.name,
             [*files.wrapper, *self._build_command(job)],

@@ -19,6 +19,7 @@ def sweep_and_deploy(
     parallel: int = 2,
     sampler: str = "tpe",
     pruner: str = "asha",
+    trial_timeout: int = 0,
     seed: int = 0,
     metric: str = "accuracy",
     threshold: float = 0.95,
@@ -38,6 +39,7 @@ def sweep_and_deploy(
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.
         pruner: Which trials are stopped early: `asha`, `hyperband`, `median` or `none`.
+        trial_timeout: Seconds after which a trial's training is terminated and the trial fails; 0 for no limit.
         seed: The sampler's seed.
         metric: Metric on the test split that is the gate, see docs/evaluation.md.
         threshold: Its threshold: a minimum, or a maximum where less is better.
@@ -59,6 +61,7 @@ def sweep_and_deploy(
         parallel=parallel,
         sampler=sampler,
         pruner=pruner,
+        trial_timeout=trial_timeout,
         seed=seed,
         namespace=namespace,
     )
