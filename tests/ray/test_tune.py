@@ -41,6 +41,15 @@ def test_sweep_has_record_of_other_engine(ray_session: Any, tmp_path: Path, caps
         sweep({"script": loops.__file__}, SPACE, "loss", directory=tmp_path / "sweep", trials=3)
 
 
+def test_hanging_trial_ends_after_its_timeout(ray_session: Any, tmp_path: Path) -> None:
+    script = tmp_path / "hang.py"
+    script.write_text("import time\ntime.sleep(1000)\n")
+    found = sweep(
+        *({"script": str(script)}, SPACE, "loss"), directory=tmp_path / "s", engine="ray", trials=1, trial_timeout=2
+    )
+    assert [(trial.state, trial.reason) for trial in found.trials] == [("failed", "ran longer than 2 s")]
+
+
 def test_population_continues_from_winners_checkpoint(ray_session: Any, tmp_path: Path) -> None:
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining

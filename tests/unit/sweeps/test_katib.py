@@ -23,7 +23,11 @@ SPACE = {
 def test_experiment_has_space_and_quoted_command() -> None:
     template = {"network": "my:Net", "network_arguments": {"classes": 10}, "dataset": "/data", "num_workers": 2}
     spec = build_katib_experiment(
-        "lenet", template, SPACE, "accuracy", image="lenet:1", claims=[("digits", "/data")], output="s3://bucket/"
+        *("lenet", template, SPACE, "accuracy"),
+        image="lenet:1",
+        claims=[("digits", "/data")],
+        output="s3://bucket/",
+        trial_timeout=60,
     )["spec"]
 
     assert [(item["name"], item["parameterType"], item["feasibleSpace"]) for item in spec["parameters"]] == [
@@ -31,6 +35,7 @@ def test_experiment_has_space_and_quoted_command() -> None:
         ("batch_size", "int", {"min": "16", "max": "64", "step": "16"}),
         ("optimizer", "categorical", {"list": ["Adam", "SGD"]}),
     ]
+    assert spec["trialTemplate"]["trialSpec"]["spec"]["runPolicy"]["activeDeadlineSeconds"] == 60
     worker = spec["trialTemplate"]["trialSpec"]["spec"]["msReplicaSpecs"]["Worker"]
     container = worker["template"]["spec"]["containers"][0]
     assert (worker["replicas"], container["name"]) == (2, spec["trialTemplate"]["primaryContainerName"])
