@@ -30,7 +30,7 @@ class StubJobs:
 class StubFiles:
     directories: dict[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
-    patch: PodPatch = PodPatch()
+    patch: PodPatch = field(default_factory=PodPatch)
 
 
 @pytest.mark.parametrize(
