@@ -18,6 +18,7 @@ from mindspore import nn, ops
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.lm.rope import RopeScaling, compute_frequencies
 
 # Added to the scores of tokens that are not seen.
 MASKED = -1e9
@@ -50,9 +51,10 @@ class DecoderConfig:
         mlp_bias: Whether the feed-forward network has biases.
         embeds: Whether the inputs are token IDs; else the previous stage's hidden states.
         predicts: Whether the outputs are logits; else hidden states for the next stage. `Decoder` has whole models.
+        rope_scaling: The rotary positions' scaling, also as a mapping of its fields.
 
     Raises:
-        ValidationError: A size is not positive or sizes do not fit; the message names them.
+        ValidationError: A size is not positive, sizes do not fit or a number is out of range; the message names them.
     """
 
     vocabulary_size: int
@@ -75,14 +77,21 @@ class DecoderConfig:
     mlp_bias: bool = False
     embeds: bool = True
     predicts: bool = True
+    rope_scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rope_scaling", RopeScaling.build(self.rope_scaling))
         sizes = ("vocabulary_size", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "max_length")
         errors = [f"{name}: must be >= 1, got {value}" for name in sizes if (value := getattr(self, name)) < 1]
         if not errors and self.heads % self.kv_heads:
             errors.append(f"kv_heads: must divide {self.heads} heads, got {self.kv_heads}")
         if self.rope_theta and self.head_size % 2:
             errors.append(f"head_size: must be even with rotary positions, got {self.head_size}")
+        if not 0 <= self.rope_theta < math.inf:
+            errors.append(f"rope_theta: must be >= 0, got {self.rope_theta}")
+        if not 0 < self.epsilon < 1:
+            errors.append(f"epsilon: must be > 0 and < 1, got {self.epsilon}")
+        errors += self._check_scaling()
         errors += [
             f"{name}: must be one of {', '.join(allowed)}, got {value!r}"
             for name, allowed in (("norm", ("rms", "layer")), ("activation", ("silu", "gelu", "gelu_tanh")))
@@ -90,6 +99,17 @@ class DecoderConfig:
         ]
         if errors:
             raise ValidationError(errors, subject="the decoder's configuration")
+
+    def _check_scaling(self) -> list[str]:
+        scaling, pairs = self.rope_scaling, self.head_size // 2
+        if scaling is None:
+            return []
+        errors = [] if self.rope_theta else ["rope_scaling: must be None with learned positions"]
+        if scaling.kind == "yarn" and 0 < self.rope_theta <= 1:
+            errors.append(f"rope_theta: must be > 1 with yarn, got {self.rope_theta}")
+        if scaling.factors and len(scaling.factors) != pairs:
+            errors.append(f"rope_scaling.factors: must be {pairs} numbers, got {len(scaling.factors)}")
+        return errors
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -143,11 +163,13 @@ def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArr
     """Return cosines and sines of the rotary positions, each float32 with shape (max_length, head_size / 2).
 
     Args:
-        config: The decoder's; its `rope_theta` is not 0.
+        config: The decoder's; with learned positions the tables are not used.
     """
-    exponents = 2 * np.arange(config.head_size // 2) / config.head_size
-    angles = np.outer(np.arange(config.max_length), (config.rope_theta or 1.0) ** -exponents)
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    scaling = config.rope_scaling
+    frequencies = compute_frequencies(config.rope_theta or 1.0, config.head_size, scaling)
+    angles = np.outer(np.arange(config.max_length), frequencies)
+    magnitude = scaling.attention_factor if scaling else 1.0
+    return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
 
 
 def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> Any:
