@@ -10,8 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.encoder import EncoderConfig, list_encoder_weights
+from kfp_mindspore.lm.sources.families import HINT
+from kfp_mindspore.lm.sources.fields import (
+    COMMON,
+    IGNORED,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    Key,
+    choice,
+    classes,
+    flag,
+    number,
+    off,
+    only,
+    optional,
+    read_keys,
+    refuse,
+    size,
+)
 from kfp_mindspore.lm.sources.huggingface import open_weights, read_json
-from kfp_mindspore.lm.sources.model import name_fields, read_tensors, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.model import read_tensors, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
 if TYPE_CHECKING:
@@ -19,6 +37,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ARCHITECTURES = ("BertModel", "BertForMaskedLM")
+# transformers' keys with their defaults (4.57).
+KEYS: Mapping[str, Key] = {
+    **COMMON,
+    "architectures": classes(*ARCHITECTURES),
+    "vocab_size": size(30522),
+    "hidden_size": size(768),
+    "num_hidden_layers": size(12, most=MOST_LAYERS),
+    "num_attention_heads": size(12),
+    "intermediate_size": size(3072),
+    "hidden_act": choice("gelu", ("gelu", "relu")),
+    "max_position_embeddings": size(512, most=MOST_POSITIONS),
+    "type_vocab_size": size(2),
+    "layer_norm_eps": number(1e-12, below=1),
+    "position_embedding_type": only("absolute"),
+    "is_decoder": off(),
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), IGNORED),
+    # Of the pooler, which an embedding does not use.
+    **dict.fromkeys(("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"), IGNORED),
+    **dict.fromkeys(("pooler_size_per_head", "pooler_type", "directionality"), IGNORED),
+}
+# Of sentence_bert_config.json; its other keys change no embedding.
+_TEXTS = {"max_seq_length": optional(size(None)), "do_lower_case": flag(False)}
 _MODULES = ("Transformer", "Pooling", "Normalize")
 _POOLING = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
 _IGNORED = (".position_ids", "pooler.dense.weight", "pooler.dense.bias")
@@ -77,27 +117,16 @@ def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: s
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
     """
-    refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
-    refuse_architecture(subject, next(iter(values.get("architectures") or ["BertModel"])), ARCHITECTURES)
-    kind, activation = values.get("position_embedding_type", "absolute"), values.get("hidden_act", "")
-    refuse_fields(
-        subject,
-        {
-            "position_embedding_type": kind != "absolute" and f"must be 'absolute', got {kind!r}",
-            "hidden_act": activation not in ("gelu", "relu") and f"must be one of gelu, relu, got {activation!r}",
-            "quantization_config": values.get("quantization_config") and "not supported; import the float weights",
-            **{name: values.get(name) and "not supported" for name in ("is_decoder", "add_cross_attention")},
-        },
+    found = read_keys(values, KEYS, subject, hint=HINT)
+    width, heads, positions = found["hidden_size"], found["num_attention_heads"], found["max_position_embeddings"]
+    refuse([f"num_attention_heads: must divide hidden_size {width}, got {heads}"] if width % heads else [], subject)
+    return EncoderConfig(
+        *(found["vocab_size"], width, found["num_hidden_layers"], heads),
+        *(found["intermediate_size"], positions, found["type_vocab_size"]),
+        epsilon=found["layer_norm_eps"],
+        activation=found["hidden_act"],
+        **{"max_length": positions, **pooling},
     )
-    with name_fields(subject):
-        positions = values["max_position_embeddings"]
-        return EncoderConfig(
-            *(values["vocab_size"], values["hidden_size"], values["num_hidden_layers"], values["num_attention_heads"]),
-            *(values["intermediate_size"], positions, values["type_vocab_size"]),
-            epsilon=values.get("layer_norm_eps", 1e-12),
-            activation=activation,
-            **{"max_length": positions, **pooling},
-        )
 
 
 def read_pooling(directory: Path) -> dict[str, Any]:
@@ -133,10 +162,12 @@ def read_pooling(directory: Path) -> dict[str, Any]:
         if len(modes) != 1 or modes[0] not in _POOLING:
             raise UserError(f"{file}: pooling_mode: must be mean_tokens or cls_token, got {', '.join(modes)}")
         found["pooling"] = _POOLING[modes[0]]
-    values = read_json(directory / "sentence_bert_config.json", required=False)
-    if values.get("max_seq_length"):
+    file = directory / "sentence_bert_config.json"
+    values = read_json(file, required=False)
+    values = read_keys({name: values[name] for name in _TEXTS if name in values}, _TEXTS, str(file))
+    if values["max_seq_length"]:
         found["max_length"] = values["max_seq_length"]
-    return {**found, "lower_case": bool(values.get("do_lower_case"))}
+    return {**found, "lower_case": values["do_lower_case"]}
 
 
 def _list_parts(config: EncoderConfig) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,23 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network import DecoderConfig
-from kfp_mindspore.lm.sources.model import (
-    SourceModel,
-    name_fields,
-    read_weights,
-    refuse_architecture,
-    refuse_fields,
+from kfp_mindspore.lm.rope import RopeScaling, compute_frequencies, get_yarn_magnitude
+from kfp_mindspore.lm.sources.fields import (
+    IGNORED,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    REQUIRED,
+    Key,
+    choice,
+    number,
+    off,
+    only,
+    optional,
+    read_keys,
+    refuse,
+    size,
 )
+from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _LLAMA3 = (
@@ -27,6 +38,39 @@ _LLAMA3 = (
 # None splits by the byte level's own expression.
 SPLITS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
 CONTROL, USER_DEFINED = 3, 4
+FREQUENCIES = "rope_freqs.weight"
+# llama.cpp's keys, behind the architecture's name, with its defaults.
+KEYS: Mapping[str, Key] = {
+    "vocab_size": IGNORED,
+    "tensor_data_layout": IGNORED,
+    "context_length": size(REQUIRED, most=MOST_POSITIONS),
+    "embedding_length": size(REQUIRED),
+    "block_count": size(REQUIRED, most=MOST_LAYERS),
+    "feed_forward_length": size(REQUIRED),
+    "attention.head_count": size(REQUIRED),
+    "attention.head_count_kv": optional(size(None)),
+    "attention.key_length": optional(size(None)),
+    "attention.value_length": optional(size(None)),
+    "attention.layer_norm_rms_epsilon": number(REQUIRED, below=1),
+    "attention.sliding_window": optional(size(None, least=0)),
+    "attention.causal": only(True),
+    "rope.dimension_count": optional(size(None)),
+    "rope.freq_base": number(10000.0),
+    # A file without a type has a factor of 1, or the one of its linear scaling.
+    "rope.scaling.type": choice("linear", ("none", "linear", "yarn")),
+    "rope.scaling.factor": number(1.0, least=0),
+    "rope.scale_linear": number(1.0, least=0),
+    "rope.scaling.original_context_length": size(None, least=0, most=MOST_POSITIONS),
+    "rope.scaling.attn_factor": number(1.0),
+    "rope.scaling.yarn_beta_fast": number(32.0),
+    "rope.scaling.yarn_beta_slow": number(1.0),
+    "rope.scaling.yarn_ext_factor": only(1.0, -1.0),
+    "rope.scaling.yarn_attn_factor": only(1.0, -1.0),
+    "rope.scaling.yarn_log_multiplier": off(),
+    "rope.scaling.finetuned": IGNORED,
+    "expert_count": off("mixtures of experts are not supported"),
+    "expert_used_count": off("mixtures of experts are not supported"),
+}
 # Least bytes per entry: metadata, tensors.
 _LEAST_ENTRY, _LEAST_TENSOR = 13, 24
 
@@ -52,10 +96,11 @@ def read_gguf(file: Path) -> SourceModel:
         values = {name: field.contents() for name, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise UserError(f"{file}: metadata and tensor entries: truncated or damaged: {error}") from None
-    config, kind = _parse_config(values, reader, str(file)), str(values["general.architecture"])
+    arrays = {tensor.name: tensor for tensor in reader.tensors}
+    config, kind = _parse_config(values, arrays, str(file)), str(values["general.architecture"])
     tokenizer = build_tokenizer(values, config.vocabulary_size, str(file))
-    tensors = _GgufReader({tensor.name: tensor for tensor in reader.tensors}, config, interleaved=kind == "llama")
-    weights = read_weights(config, tensors, list_parts(config), subject=str(file), ignored=("rope_freqs.weight",))
+    tensors = _GgufReader(arrays, config, interleaved=kind == "llama")
+    weights = read_weights(config, tensors, list_parts(config), subject=str(file), ignored=(FREQUENCIES,))
     ids = {name: values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "bos", "padding")}
     generation = {f"{name.replace('padding', 'pad')}_token_id": number for name, number in ids.items()}
     if (turn := values.get("tokenizer.ggml.eot_token_id")) not in (None, ids["eos"]) and ids["eos"] is not None:
@@ -135,43 +180,93 @@ def _check_header(file: Path) -> None:
             raise UserError(f"{file}: {name}: {count} do not fit in the file's {size} bytes")
 
 
-def _parse_config(values: Mapping[str, Any], reader: Any, subject: str) -> DecoderConfig:
+def _parse_config(values: Mapping[str, Any], tensors: Mapping[str, Any], subject: str) -> DecoderConfig:
     kind = values.get("general.architecture")
     refuse_architecture(subject, kind, _ARCHITECTURES)
-    scaling = values.get(f"{kind}.rope.scaling.type", "none")
-    window, experts = values.get(f"{kind}.attention.sliding_window"), values.get(f"{kind}.expert_count")
-    shapes = {tensor.name: tuple(int(size) for size in tensor.shape[::-1]) for tensor in reader.tensors}
-    with name_fields(subject):
-        width, heads = values[f"{kind}.embedding_length"], values[f"{kind}.attention.head_count"]
-        size = values.get(f"{kind}.attention.key_length") or width // heads
-        rotated, length = values.get(f"{kind}.rope.dimension_count", size), values[f"{kind}.context_length"]
-        refuse_fields(
-            subject,
-            {
-                f"{kind}.rope.scaling.type": scaling != "none" and f"must be 'none', got {scaling!r}",
-                f"{kind}.rope.dimension_count": rotated != size and f"must be {size}, got {rotated}",
-                f"{kind}.attention.sliding_window": window and window < length and f"not supported, got {window}",
-                f"{kind}.expert_count": experts and "mixtures of experts are not supported",
-                "rope_freqs.weight": "rope_freqs.weight" in shapes and "scaled rotary positions are not supported",
-                "token_embd.weight": len(shapes.get("token_embd.weight", ())) != 2 and "missing or no matrix",
-            },
-        )
-        return DecoderConfig(
-            *(shapes["token_embd.weight"][0], width, values[f"{kind}.block_count"], heads),
-            *(
-                values.get(f"{kind}.attention.head_count_kv", heads),
-                size,
-                values[f"{kind}.feed_forward_length"],
-                length,
-            ),
-            rope_theta=values.get(f"{kind}.rope.freq_base", 10000.0),
-            epsilon=values[f"{kind}.attention.layer_norm_rms_epsilon"],
-            tied="output.weight" not in shapes,
-            qk_norm=kind == "qwen3",
-            qkv_bias="blk.0.attn_q.bias" in shapes,
-            out_bias="blk.0.attn_output.bias" in shapes,
-            mlp_bias="blk.0.ffn_down.bias" in shapes,
-        )
+    prefix = f"{kind}."
+    own = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    found = read_keys(own, KEYS, subject, prefix=prefix)
+    shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
+    width, heads = found["embedding_length"], found["attention.head_count"]
+    length, window = found["context_length"], found["attention.sliding_window"]
+    kv_heads = found["attention.head_count_kv"] or heads
+    features = found["attention.key_length"] or width // heads
+    errors = [
+        f"{prefix}{name}: must be {features}, got {found[name]}"
+        for name in ("attention.value_length", "rope.dimension_count")
+        if found[name] not in (None, features)
+    ]
+    if window and window < length:
+        errors.append(f"{prefix}attention.sliding_window: must be >= context_length {length}, got {window}")
+    if heads % kv_heads:
+        errors.append(f"{prefix}attention.head_count_kv: must divide attention.head_count {heads}, got {kv_heads}")
+    if features % 2 or not features:
+        errors.append(f"{prefix}attention.key_length: must be even, got {features}")
+    if len(shapes.get("token_embd.weight", ())) != 2:
+        errors.append("token_embd.weight: missing or no matrix")
+    refuse(errors, subject)
+    return DecoderConfig(
+        *(shapes["token_embd.weight"][0], width, found["block_count"], heads),
+        *(kv_heads, features, found["feed_forward_length"], length),
+        rope_theta=found["rope.freq_base"],
+        epsilon=found["attention.layer_norm_rms_epsilon"],
+        tied="output.weight" not in shapes,
+        qk_norm=kind == "qwen3",
+        qkv_bias="blk.0.attn_q.bias" in shapes,
+        out_bias="blk.0.attn_output.bias" in shapes,
+        mlp_bias="blk.0.ffn_down.bias" in shapes,
+        rope_scaling=_parse_scaling(found, tensors, features, subject, prefix),
+    )
+
+
+def _parse_scaling(
+    found: Mapping[str, Any], tensors: Mapping[str, Any], features: int, subject: str, prefix: str
+) -> RopeScaling | None:
+    """Return the rotary positions' scaling as llama.cpp computes it; 0 as a factor is 1 there."""
+    kind, factor = found["rope.scaling.type"], found["rope.scaling.factor"] or found["rope.scale_linear"] or 1.0
+    is_scaled = kind == "yarn" or (kind == "linear" and factor != 1)
+    errors = [f"{prefix}rope.scaling.factor: must be >= 1, got {factor}"] if is_scaled and factor < 1 else []
+    if kind != "yarn" and (magnitude := found["rope.scaling.attn_factor"]) != 1:
+        errors.append(f"{prefix}rope.scaling.attn_factor: must be 1 with type {kind!r}, got {magnitude}")
+    if FREQUENCIES in tensors:
+        if is_scaled:
+            errors.append(f"{FREQUENCIES}: not supported with rope.scaling.type {kind!r}")
+        factors = [float(value) for value in tensors[FREQUENCIES].data.reshape(-1)]
+        if len(factors) != features // 2 or not all(1 <= value < math.inf for value in factors):
+            errors.append(f"{FREQUENCIES}: must be {features // 2} numbers >= 1, got {factors[:4]}")
+        refuse(errors, subject)
+        return _recognise_factors(factors, features, found["rope.freq_base"])
+    refuse(errors, subject)
+    if not is_scaled:
+        return None
+    if kind == "linear":
+        return RopeScaling(kind, factor)
+    return RopeScaling(
+        *(kind, factor, found["rope.scaling.original_context_length"] or found["context_length"]),
+        beta_fast=found["rope.scaling.yarn_beta_fast"],
+        beta_slow=found["rope.scaling.yarn_beta_slow"],
+        attention_factor=found["rope.scaling.attn_factor"] * get_yarn_magnitude(factor),
+    )
+
+
+def _recognise_factors(factors: list[float], features: int, theta: float) -> RopeScaling:
+    """Return Llama 3's scaling where the file's divisors are those of its published parameters, else the divisors."""
+    published = RopeScaling("llama3", max(factors), 8192, low_freq_factor=1.0, high_freq_factor=4.0)
+    if np.allclose(list_divisors(published, features, theta), factors, rtol=1e-5):
+        return published
+    return RopeScaling("factors", factors=tuple(factors))
+
+
+def list_divisors(scaling: RopeScaling, features: int, theta: float) -> list[float]:
+    """Return `rope_freqs.weight`, what a scaling divides each frequency by.
+
+    Args:
+        scaling: Of the kind llama3 or factors.
+        features: Per head.
+        theta: Base of the frequencies.
+    """
+    frequencies = compute_frequencies(theta, features, None)
+    return list(frequencies / compute_frequencies(theta, features, scaling))
 
 
 def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:

@@ -9,22 +9,11 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.network import DecoderConfig
-from kfp_mindspore.lm.sources.model import (
-    SourceModel,
-    name_fields,
-    read_weights,
-    refuse_architecture,
-    refuse_fields,
-)
+from kfp_mindspore.lm.sources.families import FAMILIES, build_config
+from kfp_mindspore.lm.sources.fields import GENERATION, read_keys
+from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
-_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
-_ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh"),
-}
 _GENERATION = ("eos_token_id", "bos_token_id", "pad_token_id", "temperature", "top_p", "top_k", "repetition_penalty")
 _IGNORED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
@@ -50,7 +39,7 @@ def read_huggingface(directory: Path) -> SourceModel:
     parts = list_parts(config, gpt2=values["model_type"] == "gpt2")
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
     tokenizer_config = read_json(directory / "tokenizer_config.json", required=False)
-    generation = {**values, **read_json(directory / "generation_config.json", required=False)}
+    generation = read_generation(directory, values)
     return SourceModel(
         config,
         weights,
@@ -71,58 +60,26 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
     """
-    kind = values.get("model_type")
+    # Code of the author's own makes any other key meaningless.
     refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
-    refuse_architecture(subject, kind, ("gpt2", *_LLAMA_LIKE))
-    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    window = values.get("sliding_window") if kind == "mistral" or values.get("use_sliding_window") else None
-    length = values.get("max_position_embeddings", values.get("n_positions", 0))
-    activation = values.get("hidden_act", values.get("activation_function", ""))
-    experts = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if values.get(name)]
-    refuse_fields(
-        subject,
-        {
-            "rope_type": rope_type != "default" and f"must be 'default', got {rope_type!r}",
-            "sliding_window": window and window < length and f"not supported, got {window}",
-            "quantization_config": values.get("quantization_config") and "not supported; import the float weights",
-            **dict.fromkeys(experts, "mixtures of experts are not supported"),
-            "hidden_act": activation not in _ACTIVATIONS
-            and f"must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}",
-            "scale_attn_by_inverse_layer_idx": values.get("scale_attn_by_inverse_layer_idx") and "not supported",
-            "add_cross_attention": values.get("add_cross_attention") and "not supported",
-        },
-    )
-    with name_fields(subject):
-        if kind == "gpt2":
-            width, heads = values["n_embd"], values["n_head"]
-            return DecoderConfig(
-                *(values["vocab_size"], width, values["n_layer"], heads, heads, width // heads),
-                *(values.get("n_inner") or 4 * width, length),
-                rope_theta=0,
-                epsilon=values.get("layer_norm_epsilon", 1e-5),
-                norm="layer",
-                activation=_ACTIVATIONS[activation],
-                gated=False,
-                tied=values.get("tie_word_embeddings", True),
-                **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True),
-            )
-        width, heads = values["hidden_size"], values["num_attention_heads"]
-        bias = bool(values.get("attention_bias", False))
-        return DecoderConfig(
-            *(values["vocab_size"], width, values["num_hidden_layers"], heads),
-            *(values.get("num_key_value_heads") or heads, values.get("head_dim") or width // heads),
-            *(values["intermediate_size"], length),
-            rope_theta=rope.get("rope_theta", values.get("rope_theta", 10000.0)),
-            epsilon=values.get("rms_norm_eps", 1e-6),
-            activation=_ACTIVATIONS[activation],
-            tied=bool(values.get("tie_word_embeddings", False)),
-            qk_norm=kind == "qwen3",
-            # Qwen2 has these biases without a field.
-            qkv_bias=bias or kind == "qwen2",
-            out_bias=bias and kind != "qwen2",
-            mlp_bias=bool(values.get("mlp_bias", False)),
-        )
+    refuse_architecture(subject, values.get("model_type"), tuple(FAMILIES))
+    return build_config(values, subject)
+
+
+def read_generation(directory: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json's values with those of generation_config.json, after sampling defaults and IDs were checked.
+
+    Args:
+        directory: The model's.
+        values: config.json, whose keys were checked.
+
+    Raises:
+        UserError: generation_config.json is no JSON object, or a value is out of range; the message names the key.
+    """
+    file = directory / "generation_config.json"
+    found = read_json(file, required=False)
+    read_keys({name: found[name] for name in GENERATION if name in found}, GENERATION, str(file))
+    return {**values, **found}
 
 
 def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:

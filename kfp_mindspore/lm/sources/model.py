@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -135,24 +134,6 @@ def refuse_fields(subject: str, refused: Mapping[str, Any]) -> None:
     errors = [f"{name}: {reason}" for name, reason in refused.items() if reason]
     if errors:
         raise ValidationError(errors, subject=subject)
-
-
-@contextmanager
-def name_fields(subject: str) -> Iterator[None]:
-    """Name the source and the field in errors from reading a configuration.
-
-    Args:
-        subject: The source.
-
-    Raises:
-        UserError: A field is missing, or a size is no positive number.
-    """
-    try:
-        yield
-    except KeyError as error:
-        raise UserError(f"{subject}: {error.args[0]}: missing") from None
-    except (TypeError, ZeroDivisionError) as error:
-        raise UserError(f"{subject}: sizes must be positive numbers: {error}") from None
 
 
 def refuse_architecture(subject: str, name: Any, supported: Collection[str]) -> None:

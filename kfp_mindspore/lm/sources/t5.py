@@ -9,8 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
-from kfp_mindspore.lm.sources.huggingface import open_weights, read_json
-from kfp_mindspore.lm.sources.model import name_fields, read_tensors, refuse_architecture, refuse_fields
+from kfp_mindspore.lm.sources.families import HINT
+from kfp_mindspore.lm.sources.fields import (
+    COMMON,
+    IGNORED,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    Key,
+    alias,
+    choice,
+    classes,
+    flag,
+    number,
+    only,
+    optional,
+    read_keys,
+    refuse,
+    size,
+)
+from kfp_mindspore.lm.sources.huggingface import open_weights, read_generation, read_json
+from kfp_mindspore.lm.sources.model import read_tensors
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
 if TYPE_CHECKING:
@@ -21,6 +39,36 @@ ARCHITECTURES = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
 # The activation, and whether the network is gated.
 _FEED_FORWARD = {"relu": ("relu", False), "gated-gelu": ("gelu_tanh", True)}
 _TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+# transformers' keys with their defaults (4.57).
+KEYS: Mapping[str, Key] = {
+    **COMMON,
+    "architectures": classes(*ARCHITECTURES),
+    "is_encoder_decoder": only(True),
+    "vocab_size": size(32128),
+    "d_model": size(512),
+    "d_kv": size(64),
+    "d_ff": size(2048),
+    "num_layers": size(6, most=MOST_LAYERS),
+    "num_decoder_layers": optional(size(None, most=MOST_LAYERS)),
+    "num_heads": size(8),
+    "relative_attention_num_buckets": size(32),
+    "relative_attention_max_distance": size(128),
+    "layer_norm_epsilon": number(1e-6, below=1),
+    "feed_forward_proj": choice("relu", _FEED_FORWARD),
+    # transformers writes these two beside it, and believes them.
+    "dense_act_fn": IGNORED,
+    "is_gated_act": IGNORED,
+    "tie_word_embeddings": flag(True),
+    # Null follows `tie_word_embeddings`.
+    "scale_decoder_outputs": optional(flag(None)),
+    "n_positions": size(512, most=MOST_POSITIONS),
+    "pad_token_id": size(0, least=0),
+    "dropout_rate": IGNORED,
+    "hidden_size": alias("d_model"),
+    "num_attention_heads": alias("num_heads"),
+    "num_hidden_layers": alias("num_layers"),
+    "head_dim": alias("d_kv"),
+}
 # Old checkpoints have it; the network has no positions there.
 _IGNORED = ("EncDecAttention.relative_attention_bias.weight",)
 
@@ -72,7 +120,7 @@ def read_t5(directory: Path) -> SourceSeq2Seq:
     reader = _T5Reader(open_weights(directory), tied=config.tied, subject=str(directory))
     parts = _list_parts(config)
     weights = read_tensors(list_seq2seq_weights(config), parts, reader, subject=str(directory), ignored=_IGNORED)
-    found = {**values, **read_json(directory / "generation_config.json", required=False)}
+    found = read_generation(directory, values)
     generation: dict[str, Any] = {"decoder_start_token_id": config.pad_id, "eos_token_id": 1}
     names = ("decoder_start_token_id", "eos_token_id", "temperature", "top_p", "top_k", "repetition_penalty")
     generation |= {name: found[name] for name in names if found.get(name) is not None}
@@ -99,33 +147,32 @@ def parse_t5(values: Mapping[str, Any], subject: str) -> Seq2SeqConfig:
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
     """
-    refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
-    refuse_architecture(subject, next(iter(values.get("architectures") or ARCHITECTURES)), ARCHITECTURES)
-    kind = values.get("feed_forward_proj", "relu")
-    refuse_fields(
+    found = read_keys(values, KEYS, subject, hint=HINT)
+    activation, is_gated = _FEED_FORWARD[found["feed_forward_proj"]]
+    derived = {"dense_act_fn": "gelu_new" if is_gated else "relu", "is_gated_act": is_gated}
+    refuse(
+        [
+            f"{name}: must be {value!r} with feed_forward_proj {found['feed_forward_proj']!r}, got {values[name]!r}"
+            for name, value in derived.items()
+            if values.get(name) not in (None, value)
+        ],
         subject,
-        {
-            "feed_forward_proj": kind not in _FEED_FORWARD
-            and f"must be one of {', '.join(_FEED_FORWARD)}, got {kind!r}",
-            "quantization_config": values.get("quantization_config") and "not supported; import the float weights",
-        },
     )
-    activation, is_gated = _FEED_FORWARD[kind]
-    is_tied = bool(values.get("tie_word_embeddings", True))
-    with name_fields(subject):
-        return Seq2SeqConfig(
-            *(values["vocab_size"], values["d_model"], values["num_layers"]),
-            *(values.get("num_decoder_layers") or values["num_layers"], values["num_heads"]),
-            *(values["d_kv"], values["d_ff"], values.get("n_positions", 512)),
-            buckets=values.get("relative_attention_num_buckets", 32),
-            max_distance=values.get("relative_attention_max_distance", 128),
-            epsilon=values.get("layer_norm_epsilon", 1e-6),
-            activation=activation,
-            gated=is_gated,
-            tied=is_tied,
-            scaled=bool(values.get("scale_decoder_outputs", is_tied)),
-            pad_id=values.get("pad_token_id", 0),
-        )
+    return Seq2SeqConfig(
+        *(found["vocab_size"], found["d_model"], found["num_layers"]),
+        *(found["num_decoder_layers"] or found["num_layers"], found["num_heads"]),
+        *(found["d_kv"], found["d_ff"], found["n_positions"]),
+        buckets=found["relative_attention_num_buckets"],
+        max_distance=found["relative_attention_max_distance"],
+        epsilon=found["layer_norm_epsilon"],
+        activation=activation,
+        gated=is_gated,
+        tied=found["tie_word_embeddings"],
+        scaled=found["tie_word_embeddings"]
+        if found["scale_decoder_outputs"] is None
+        else found["scale_decoder_outputs"],
+        pad_id=found["pad_token_id"],
+    )
 
 
 def _check_tokenizer(model: SourceSeq2Seq, file: Path) -> None:

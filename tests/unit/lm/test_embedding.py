@@ -106,12 +106,12 @@ def test_directory_without_modules_has_mean_pooling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["BertForTokenClassification"]}, "architecture must be one of BertForMaskedLM, BertModel"),
+        ({"architectures": ["BertForTokenClassification"]}, "architectures: must be one of BertModel, BertForM"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map: the author's code is never run"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: must be 'absolute'"),
         ({"hidden_act": "gelu_new"}, "hidden_act: must be one of gelu, relu, got 'gelu_new'"),
-        ({"num_attention_heads": 3}, "heads: must divide width 16, got 3"),
-        ({"hidden_size": None}, "sizes must be positive numbers"),
+        ({"num_attention_heads": 3}, "num_attention_heads: must divide hidden_size 16, got 3"),
+        ({"hidden_size": None}, "hidden_size: must be a whole number >= 1, got None"),
         ({"max_position_embeddings": 60}, "max_length: must be at most 60 positions, got 64"),
     ],
 )
@@ -127,6 +127,11 @@ def test_unsupported_configurations_are_refused(tmp_path: Path, change: dict[str
         ("modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Dense", "path": "2"}], "Dense: not supp"),
         ("modules.json", [[]], "must be a list of modules"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "must be mean_tokens or cls_token, got max_token"),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": "64"},
+            "max_seq_length: must be a whole number >= 1",
+        ),
         ("1_Pooling/config.json", {}, "must be mean_tokens or cls_token, got none"),
     ],
 )

@@ -100,15 +100,20 @@ def test_gpt2_matrices_are_transposed(tmp_path: Path) -> None:
     [
         ({"model_type": "mamba"}, "architecture must be one of gpt2, llama, mistral, qwen2, qwen3, got 'mamba'"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map: the author's code is never run"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type: must be 'default', got 'yarn'"),
-        ({"rope_parameters": {"rope_type": "llama3"}}, "rope_type: must be 'default', got 'llama3'"),
-        ({"model_type": "mistral", "sliding_window": 32}, "sliding_window: not supported, got 32"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8}, "sliding_window: not supported"),
+        (
+            {"rope_scaling": {"rope_type": "longrope"}},
+            "rope_type: must be one of default, linear, llama3, yarn, got 'lo",
+        ),
+        ({"model_type": "mistral", "sliding_window": 32}, "sliding_window: must be null or >= .* 64, got 32"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0, "sliding_window": 8},
+            "sliding_window: must be null or >=",
+        ),
         ({"num_local_experts": 8}, "num_local_experts: mixtures of experts are not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: not supported"),
         ({"hidden_act": "relu"}, "hidden_act: must be one of silu"),
-        ({"hidden_size": "16"}, "sizes must be positive numbers"),
-        ({"num_key_value_heads": 3}, "kv_heads: must divide 4 heads, got 3"),
+        ({"hidden_size": "16"}, "hidden_size: must be a whole number >= 1, got '16'"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads: must divide num_attention_heads 4, got 3"),
     ],
 )
 def test_unsupported_configurations_are_refused(change: dict[str, Any], message: str) -> None:

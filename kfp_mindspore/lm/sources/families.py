@@ -1,0 +1,296 @@
+"""Decoders of Hugging Face directories: each family's keys with transformers' defaults (4.57), and its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.lm.network import DecoderConfig
+from kfp_mindspore.lm.rope import RopeScaling, get_yarn_magnitude
+from kfp_mindspore.lm.sources.fields import (
+    COMMON,
+    IGNORED,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    REQUIRED,
+    Key,
+    choice,
+    classes,
+    flag,
+    number,
+    off,
+    only,
+    optional,
+    read_keys,
+    refuse,
+    size,
+)
+from kfp_mindspore.lm.sources.fields import alias as same_as
+
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
+}
+HINT = "Delete a key from config.json only if it does not change the network's numbers."
+_FULL = "full_attention"
+_ROTARY: Mapping[str, Key] = {
+    **COMMON,
+    "vocab_size": size(32000),
+    "hidden_size": size(4096),
+    "intermediate_size": size(11008),
+    "num_hidden_layers": size(32, most=MOST_LAYERS),
+    "num_attention_heads": size(32),
+    "num_key_value_heads": optional(size(None)),
+    "head_dim": optional(size(None, multiple=2)),
+    "hidden_act": choice("silu", ACTIVATIONS),
+    "max_position_embeddings": size(2048, most=MOST_POSITIONS),
+    "rms_norm_eps": number(1e-6, below=1),
+    "tie_word_embeddings": flag(False),
+    "rope_theta": number(10000.0),
+    "rope_scaling": IGNORED,
+    "rope_parameters": IGNORED,
+    "partial_rotary_factor": optional(only(1.0)),
+    # Read by no family's attention here but Llama's and Qwen3's.
+    "attention_bias": off("this family has no biases"),
+    "mlp_bias": off("this family has no biases"),
+    "pretraining_tp": IGNORED,
+}
+_QWEN: Mapping[str, Key] = {
+    **_ROTARY,
+    "vocab_size": size(151936),
+    "intermediate_size": size(22016),
+    "num_key_value_heads": optional(size(32)),
+    "max_position_embeddings": size(32768, most=MOST_POSITIONS),
+    "use_sliding_window": flag(False),
+    "sliding_window": optional(size(4096)),
+    "max_window_layers": size(28, least=0),
+    "layer_types": IGNORED,
+    "use_mrope": off(),
+}
+FAMILIES: Mapping[str, Mapping[str, Key]] = {
+    "gpt2": {
+        **COMMON,
+        "architectures": classes(CLASSES["gpt2"], "GPT2Model"),
+        "vocab_size": size(50257),
+        "n_embd": size(768),
+        "n_layer": size(12, most=MOST_LAYERS),
+        "n_head": size(12),
+        "n_inner": optional(size(None)),
+        "n_positions": size(1024, most=MOST_POSITIONS),
+        "activation_function": choice("gelu_new", ACTIVATIONS),
+        "layer_norm_epsilon": number(1e-5, below=1),
+        "tie_word_embeddings": flag(True),
+        "scale_attn_weights": only(True),
+        "scale_attn_by_inverse_layer_idx": off(),
+        # Another order of the same products.
+        "reorder_and_upcast_attn": IGNORED,
+        **dict.fromkeys(("n_ctx", "resid_pdrop", "embd_pdrop", "attn_pdrop"), IGNORED),
+        **dict.fromkeys(("summary_type", "summary_use_proj", "summary_activation"), IGNORED),
+        **dict.fromkeys(("summary_proj_to_labels", "summary_first_dropout"), IGNORED),
+        "hidden_size": same_as("n_embd"),
+        "num_hidden_layers": same_as("n_layer"),
+        "num_attention_heads": same_as("n_head"),
+        "max_position_embeddings": same_as("n_positions"),
+    },
+    "llama": {
+        **_ROTARY,
+        "architectures": classes(CLASSES["llama"], "LlamaModel"),
+        "attention_bias": flag(False),
+        "mlp_bias": flag(False),
+    },
+    "mistral": {
+        **_ROTARY,
+        "architectures": classes(CLASSES["mistral"], "MistralModel"),
+        "intermediate_size": size(14336),
+        "num_key_value_heads": optional(size(8)),
+        "max_position_embeddings": size(131072, most=MOST_POSITIONS),
+        "sliding_window": optional(size(4096)),
+    },
+    # Its queries, keys and values have biases without a key.
+    "qwen2": {**_QWEN, "architectures": classes(CLASSES["qwen2"], "Qwen2Model"), "attention_bias": IGNORED},
+    "qwen3": {
+        **_QWEN,
+        "architectures": classes(CLASSES["qwen3"], "Qwen3Model"),
+        "head_dim": size(128, multiple=2),
+        "attention_bias": flag(False),
+    },
+}
+_FACTOR = number(REQUIRED, least=1)
+_ROPE: Mapping[str, Mapping[str, Key]] = {
+    "default": {},
+    "linear": {"factor": _FACTOR},
+    "llama3": {
+        "factor": _FACTOR,
+        "low_freq_factor": number(REQUIRED),
+        "high_freq_factor": number(REQUIRED),
+        "original_max_position_embeddings": size(REQUIRED),
+    },
+    "yarn": {
+        "factor": _FACTOR,
+        "original_max_position_embeddings": optional(size(None)),
+        "attention_factor": optional(number(None)),
+        "beta_fast": optional(number(None)),
+        "beta_slow": optional(number(None)),
+        "mscale": optional(number(None, least=0)),
+        "mscale_all_dim": optional(number(None, least=0)),
+        "truncate": flag(True),
+        "finetuned": IGNORED,
+    },
+}
+
+
+def build_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
+    """Return the decoder's configuration.
+
+    Args:
+        values: config.json of one of `FAMILIES`.
+        subject: Its path, for messages.
+
+    Raises:
+        ValidationError: A key is not known, not supported or has a wrong value; the message names all such keys.
+    """
+    kind = values["model_type"]
+    found = read_keys(values, FAMILIES[kind], subject, hint=HINT)
+    return _build_gpt2(found, subject) if kind == "gpt2" else _build_rotary(found, values, subject)
+
+
+def _build_gpt2(found: Mapping[str, Any], subject: str) -> DecoderConfig:
+    width, heads = found["n_embd"], found["n_head"]
+    refuse([f"n_head: must divide n_embd {width}, got {heads}"] if width % heads else [], subject)
+    return DecoderConfig(
+        *(found["vocab_size"], width, found["n_layer"], heads, heads, width // heads),
+        *(found["n_inner"] or 4 * width, found["n_positions"]),
+        rope_theta=0,
+        epsilon=found["layer_norm_epsilon"],
+        norm="layer",
+        activation=ACTIVATIONS[found["activation_function"]],
+        gated=False,
+        tied=found["tie_word_embeddings"],
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+    )
+
+
+def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: str) -> DecoderConfig:
+    kind, width, heads = found["model_type"], found["hidden_size"], found["num_attention_heads"]
+    kv_heads, head_size = found["num_key_value_heads"] or heads, found["head_dim"] or width // heads
+    errors = _check_window(found, kind)
+    if heads % kv_heads:
+        errors.append(f"num_key_value_heads: must divide num_attention_heads {heads}, got {kv_heads}")
+    if not found["head_dim"] and (width % heads or head_size % 2):
+        errors.append(f"num_attention_heads: must divide hidden_size {width} into even parts, got {heads}")
+    refuse(errors, subject)
+    theta, scaling = _parse_rope(found, values, subject)
+    return DecoderConfig(
+        *(found["vocab_size"], width, found["num_hidden_layers"], heads, kv_heads, head_size),
+        *(found["intermediate_size"], found["max_position_embeddings"]),
+        rope_theta=theta,
+        epsilon=found["rms_norm_eps"],
+        activation=ACTIVATIONS[found["hidden_act"]],
+        tied=found["tie_word_embeddings"],
+        qk_norm=kind == "qwen3",
+        qkv_bias=kind == "qwen2" or bool(found["attention_bias"]),
+        out_bias=kind != "qwen2" and bool(found["attention_bias"]),
+        mlp_bias=bool(found["mlp_bias"]),
+        rope_scaling=scaling,
+    )
+
+
+def _check_window(found: Mapping[str, Any], kind: str) -> list[str]:
+    """Return the error of a sliding window that a text can exceed."""
+    layers, length = found["num_hidden_layers"], found["max_position_embeddings"]
+    window, types = found.get("sliding_window"), found.get("layer_types")
+    is_windowed = kind == "mistral"
+    if kind.startswith("qwen"):
+        is_windowed = found["use_sliding_window"] and found["max_window_layers"] < layers
+    if types is not None:
+        if not isinstance(types, list) or len(types) != layers:
+            return [f"layer_types: must be a list of {layers} names, got {types!r}"]
+        is_windowed = found["use_sliding_window"] and "sliding_attention" in types
+        allowed = (_FULL, "sliding_attention") if found["use_sliding_window"] else (_FULL,)
+        if unknown := [name for name in types if name not in allowed]:
+            return [f"layer_types: must be {' or '.join(allowed)}, got {unknown[0]!r}"]
+    if not is_windowed or window is None or window >= length:
+        return []
+    return [
+        f"sliding_window: must be null or >= max_position_embeddings {length}, got {window}; with "
+        f"max_position_embeddings {window} the model can be imported for texts of at most as many tokens"
+    ]
+
+
+def _parse_rope(found: Mapping[str, Any], values: Mapping[str, Any], subject: str) -> tuple[float, RopeScaling | None]:
+    """Return the base of the rotary positions and their scaling."""
+    name = "rope_parameters" if found["rope_parameters"] else "rope_scaling"
+    parameters = found[name] or {}
+    if not isinstance(parameters, dict):
+        refuse([f"{name}: must be an object or null, got {parameters!r}"], subject)
+    if found["rope_parameters"] and found["rope_scaling"] not in (None, {}, parameters):
+        refuse(["rope_scaling: must equal rope_parameters, or one of them be null"], subject)
+    if parameters and name == "rope_scaling" and not {"rope_type", "type"} & parameters.keys():
+        refuse([f"rope_scaling.rope_type: missing, must be one of {', '.join(_ROPE)}"], subject)
+    # Older files call it `type`.
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind not in tuple(_ROPE):
+        refuse([f"{name}.rope_type: must be one of {', '.join(_ROPE)}, got {kind!r}"], subject)
+    table = {"rope_type": Key(default=kind), "type": same_as("rope_type"), "rope_theta": number(found["rope_theta"])}
+    table |= {"partial_rotary_factor": optional(only(1.0)), **_ROPE[kind]}
+    read = read_keys(parameters, table, subject, prefix=f"{name}.", hint=HINT)
+    if "rope_theta" in values and read["rope_theta"] != found["rope_theta"]:
+        refuse([f"{name}.rope_theta: must equal rope_theta {found['rope_theta']}, got {read['rope_theta']}"], subject)
+    try:
+        return read["rope_theta"], _build_scaling(kind, read, found["max_position_embeddings"])
+    except ValidationError as error:
+        raise ValidationError([f"{name}.{text}" for text in error.errors], subject=subject) from None
+
+
+def _build_scaling(kind: str, read: Mapping[str, Any], length: int) -> RopeScaling | None:
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RopeScaling(kind, read["factor"])
+    if kind == "llama3":
+        return RopeScaling(
+            *(kind, read["factor"], read["original_max_position_embeddings"]),
+            low_freq_factor=read["low_freq_factor"],
+            high_freq_factor=read["high_freq_factor"],
+        )
+    magnitude, factor = read["attention_factor"], read["factor"]
+    if magnitude is None:
+        magnitude = get_yarn_magnitude(factor)
+        if read["mscale"] and read["mscale_all_dim"]:
+            magnitude = get_yarn_magnitude(factor, read["mscale"]) / get_yarn_magnitude(factor, read["mscale_all_dim"])
+    return RopeScaling(
+        *(kind, factor, read["original_max_position_embeddings"] or length),
+        beta_fast=read["beta_fast"] or 32.0,
+        beta_slow=read["beta_slow"] or 1.0,
+        truncate=read["truncate"],
+        attention_factor=magnitude,
+    )
+
+
+def describe_rope(scaling: RopeScaling | None) -> dict[str, Any] | None:
+    """Return `rope_scaling` of config.json; None without a scaling, or for one that it has no form for.
+
+    Args:
+        scaling: The network's.
+    """
+    if scaling is None or scaling.kind == "factors":
+        return None
+    value: dict[str, Any] = {"rope_type": scaling.kind, "factor": float(scaling.factor)}
+    names = {"llama3": ["low_freq_factor", "high_freq_factor"]}
+    names["yarn"] = ["beta_fast", "beta_slow", "truncate", "attention_factor"]
+    value |= {name: getattr(scaling, name) for name in names.get(scaling.kind, [])}
+    if scaling.original_length:
+        value["original_max_position_embeddings"] = scaling.original_length
+    return value
