@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,12 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.runner import read_network
-from kfp_mindspore.lm.sources.huggingface import list_parts
+from kfp_mindspore.lm.sources.families import CLASSES, describe_rope
+from kfp_mindspore.lm.sources.fields import refuse
+from kfp_mindspore.lm.sources.huggingface import list_parts, parse_config
 from kfp_mindspore.lm.sources.model import split_rows
 from kfp_mindspore.outputs import check_replaceable
 
-_CLASSES = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 _TYPES = {"float32": np.float32, "float16": np.float16}
 
 
@@ -37,7 +33,8 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
         dtype: float32 or float16.
 
     Raises:
-        UserError: The bundle is no language model, the dtype is another one, or the directory has content.
+        UserError: The bundle is no language model, the dtype is another one, the directory has content, or transformers
+            has no form for a field of the network; the message names it.
         CorruptBundleError: A file has another digest than signed.
     """
     from safetensors.numpy import save_file
@@ -45,11 +42,12 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
     check_replaceable(directory, None, [bundle])
     opened = ModelBundle.open(bundle)
     kind = opened.signature.metadata.get("architecture", "")
-    if kind not in _CLASSES:
-        raise UserError(f"{bundle}: architecture must be one of {', '.join(_CLASSES)}, got {kind!r}")
+    if kind not in CLASSES:
+        raise UserError(f"{bundle}: architecture must be one of {', '.join(CLASSES)}, got {kind!r}")
     if dtype not in _TYPES:
         raise UserError(f"dtype: must be one of {', '.join(_TYPES)}, got {dtype!r}")
     config, weights = read_network(bundle)
+    check_form(config, kind, str(bundle))
     generation = json.loads((bundle / "generation.json").read_text())
     ids = {name: generation[name] for name in generation if name.endswith("_token_id")}
     tensors = {name: array.astype(_TYPES[dtype]) for name, array in split_weights(config, weights, kind).items()}
@@ -89,6 +87,29 @@ def split_weights(
     return tensors
 
 
+def check_form(config: DecoderConfig, kind: str, subject: str) -> None:
+    """Raise unless config.json describes the network: transformers would compute other numbers without a word.
+
+    Args:
+        config: The decoder's.
+        kind: `model_type`.
+        subject: The bundle, for messages.
+
+    Raises:
+        UserError: A field differs in the configuration that config.json is read as; the message names it.
+    """
+    written = parse_config(build_config(config, kind), subject)
+    refuse(
+        [
+            f"{field.name}: {kind} of transformers has no form for {found!r}, only for {getattr(written, field.name)!r}"
+            for field in dataclasses.fields(config)
+            if (found := getattr(config, field.name)) != getattr(written, field.name)
+        ],
+        subject,
+        "Export a GGUF.",
+    )
+
+
 def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
     """Return config.json.
 
@@ -98,7 +119,7 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
     """
     value: dict[str, Any] = {
         "model_type": kind,
-        "architectures": [_CLASSES[kind]],
+        "architectures": [CLASSES[kind]],
         "vocab_size": config.vocabulary_size,
     }
     value["tie_word_embeddings"] = config.tied
@@ -110,7 +131,11 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
     value |= {"hidden_size": config.width, "num_hidden_layers": config.layers, "num_attention_heads": config.heads}
     value |= {"num_key_value_heads": config.kv_heads, "head_dim": config.head_size, "intermediate_size": config.hidden}
     value |= {"max_position_embeddings": config.max_length, "rms_norm_eps": config.epsilon}
-    value |= {"rope_theta": config.rope_theta, "mlp_bias": config.mlp_bias, "attention_bias": config.out_bias}
+    value |= {"rope_theta": config.rope_theta, "rope_scaling": describe_rope(config.rope_scaling)}
+    if kind == "llama":
+        value["mlp_bias"] = config.mlp_bias
+    if kind in ("llama", "qwen3"):
+        value["attention_bias"] = config.out_bias
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     value["hidden_act"] = names.get(config.activation, config.activation)
     if kind == "mistral":
