@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from kfp_mindspore import files
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
-from kfp_mindspore.lm.sources.gguf import CONTROL, SPLITS, USER_DEFINED, list_parts
+from kfp_mindspore.lm.rope import RopeScaling, get_yarn_magnitude
+from kfp_mindspore.lm.sources.gguf import CONTROL, FREQUENCIES, SPLITS, USER_DEFINED, list_divisors, list_parts
 from kfp_mindspore.lm.sources.model import SourceModel, refuse_fields, split_rows
 from kfp_mindspore.outputs import check_output_file, has_mark
 
@@ -23,6 +24,8 @@ _FILE_TYPES = {"float32": 0, "float16": 1}
 _NORMAL, _UNUSED = 1, 5
 # In the header, by which an earlier export is recognised.
 _DESCRIPTION = "Exported by kfp-mindspore"
+# Scalings that are written as a tensor, which llama.cpp reads for Llama only.
+_DIVIDED = ("llama3", "factors")
 
 
 def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subject: str) -> None:
@@ -52,8 +55,10 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
     if dtype not in _TYPES:
         raise UserError(f"dtype: must be one of {', '.join(_TYPES)}, got {dtype!r}")
     activation = f"must be 'silu' for a GGUF, got {config.activation!r}" if config.activation != "silu" else None
-    refuse_fields(subject, {"activation": activation})
     architecture = _ARCHITECTURES[model.architecture]
+    refuse_fields(
+        subject, {"activation": activation, "rope_scaling": _check_scaling(config.rope_scaling, architecture)}
+    )
     tokenizer = build_metadata(model, subject)
     check_output_file(file, "an earlier export", lambda found: has_mark(found, _DESCRIPTION))
     with files.replace_path(file) as temporary:
@@ -73,6 +78,9 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
                 writer.add_array(key, value)
         for name, array in split_weights(model, interleaved=architecture == "llama").items():
             writer.add_tensor(name, array.astype(_TYPES[dtype] if array.ndim > 1 else np.float32))
+        if config.rope_scaling and config.rope_scaling.kind in _DIVIDED:
+            divisors = list_divisors(config.rope_scaling, config.head_size, config.rope_theta)
+            writer.add_tensor(FREQUENCIES, np.array(divisors, np.float32))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -196,3 +204,23 @@ def _add_config(writer: Any, config: DecoderConfig) -> None:
     writer.add_rope_dimension_count(config.head_size)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.epsilon)
+    if (scaling := config.rope_scaling) is None or scaling.kind in _DIVIDED:
+        return
+    prefix = f"{writer.arch}.rope.scaling"
+    writer.add_string(f"{prefix}.type", scaling.kind)
+    writer.add_float32(f"{prefix}.factor", scaling.factor)
+    if scaling.kind == "yarn":
+        writer.add_uint32(f"{prefix}.original_context_length", scaling.original_length)
+        # llama.cpp multiplies by the published factor itself.
+        writer.add_float32(f"{prefix}.attn_factor", scaling.attention_factor / get_yarn_magnitude(scaling.factor))
+        writer.add_float32(f"{prefix}.yarn_beta_fast", scaling.beta_fast)
+        writer.add_float32(f"{prefix}.yarn_beta_slow", scaling.beta_slow)
+
+
+def _check_scaling(scaling: RopeScaling | None, architecture: str) -> str | None:
+    """Return why a GGUF cannot have a scaling."""
+    if scaling is None:
+        return None
+    if scaling.kind in _DIVIDED and architecture != "llama":
+        return f"must be linear or yarn for a GGUF of {architecture}, got {scaling.kind}"
+    return "truncate: must be true for a GGUF, got false" if not scaling.truncate else None
