@@ -52,6 +52,8 @@ KEYS: Mapping[str, Key] = {
     "layer_norm_eps": number(1e-12, below=1),
     "position_embedding_type": only("absolute"),
     "is_decoder": off(),
+    # Of the head for masked tokens, which an embedding does not use.
+    "tie_word_embeddings": IGNORED,
     **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), IGNORED),
     # Of the pooler, which an embedding does not use.
     **dict.fromkeys(("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"), IGNORED),

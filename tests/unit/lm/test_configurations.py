@@ -180,7 +180,7 @@ def test_key_is_refused_by_name(family: str, key: str, value: Any) -> None:
 def test_other_keys_change_nothing(family: str) -> None:
     small, _, _, ignored = FAMILIES[family]
     expected = parse(family, **small)
-    checked = {"max_window_layers": 5, "use_sliding_window": False, "pad_token_id": 2, "tie_word_embeddings": False}
+    checked = {"max_window_layers": 5, "use_sliding_window": False, "pad_token_id": 2, "tie_word_embeddings": True}
     checked |= dict.fromkeys(("eos_token_id", "bos_token_id", "decoder_start_token_id", "top_k"), 7)
     checked |= {"architectures": None, "temperature": 0.5, "top_p": 0.5, "repetition_penalty": 2.0}
     for key in (*BASE, *ignored.split()):
