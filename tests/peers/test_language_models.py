@@ -18,12 +18,14 @@ from tokenizers import Tokenizer
 from kfp_mindspore.lm.bundle import import_model, read_model
 from kfp_mindspore.lm.export import export_huggingface
 from kfp_mindspore.lm.export_gguf import write_gguf
+from kfp_mindspore.lm.runner import load
 from tests.support.demo_models import get_demo_weights
 from tests.support.language_servers import LanguageServer
 from tests.support.numpy_decoder import TEXTS, write_tokenizer
 from tests.support.ports import reserve_port
 from tests.support.tiny_language_model import write_random_adapter, write_source
 from tests.support.tiny_t5 import T5, V1_1, write_t5
+from tests.unit.lm import test_configurations as configurations
 
 pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)]
 
@@ -32,6 +34,8 @@ HERE = Path(__file__).parent
 LLAMA_SERVER = HERE.parents[1] / "benchmarks" / "peers" / "serving" / "llama_server.py"
 TOKENS = 64
 QUESTIONS = ("The capital of France is", "Water boils at", "Once upon a time there was a")
+IDS = np.random.default_rng(0).integers(3, 300, 400).tolist()
+SCALED = ("llama-linear", "llama-llama3", "mistral-yarn", "qwen2-yarn", "qwen3-yarn")
 CAPITALS = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo"}
 
 
@@ -50,6 +54,38 @@ def run_peer(peers: Path, *arguments: object) -> str:
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def write_models(peers: Path, root: Path, variants: Mapping[str, tuple[str, str]]) -> None:
+    """Write random models of transformers with a tokenizer, by directory name their variant and dtype."""
+    for name in variants:
+        (root / name).mkdir()
+        write_tokenizer(root / name / "tokenizer.json")
+    items = [
+        {"directory": str(root / name), "variant": variant, "dtype": dtype}
+        for name, (variant, dtype) in variants.items()
+    ]
+    (root / "request.json").write_text(json.dumps(items))
+    run_peer(peers, HERE / "torch_models.py", "write", root / "request.json")
+
+
+def compute_logits(peers: Path, root: Path, items: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return transformers' logits for `IDS`; `directory` and further fields by item."""
+    outputs = [str(root / f"logits{number}.npy") for number in range(len(items))]
+    requests = [{**item, "ids": IDS, "output": output} for item, output in zip(items, outputs, strict=True)]
+    (root / "request.json").write_text(json.dumps(requests))
+    run_peer(peers, HERE / "torch_models.py", "logits", root / "request.json")
+    return [np.load(output) for output in outputs]
+
+
+def measure_difference(found: Any, expected: Any) -> float:
+    """Return the largest difference as a part of the largest expected value."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def compute_own_logits(bundle: Path) -> Any:
+    runner = load(bundle, slots=1, max_length=len(IDS))
+    return runner.prefill(0, np.array(IDS, np.int32), 0, all_positions=True)
 
 
 def ask_transformers(peers: Path, command: str, model: Path, directory: Path, **request: Any) -> Any:
@@ -95,10 +131,8 @@ def exported(smollm2: tuple[Path, Any]) -> Path:
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
 def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
+    write_models(peers, tmp_path, {"model": (architecture, "float32")})
     model = tmp_path / "model"
-    model.mkdir()
-    write_tokenizer(model / "tokenizer.json")
-    run_peer(peers, HERE / "torch_models.py", "write", architecture, model)
     import_model(model, tmp_path / "bundle")
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     prompts = [tokenizer.encode(text).ids for text in TEXTS]
@@ -106,6 +140,77 @@ def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, a
     assert all(len(set(answer)) > 5 for answer in expected)
     with LanguageServer(tmp_path, "--max-num-seqs=2", bundle=tmp_path / "bundle") as server:
         assert generate(server, prompts) == decode(model, expected)
+
+
+@pytest.fixture(scope="module")
+def scaled(peers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories of random models with scaled positions, and `<variant>.bundle` of each."""
+    root = tmp_path_factory.mktemp("scaled")
+    write_models(peers, root, {variant: (variant, "float32") for variant in SCALED})
+    for variant in SCALED:
+        import_model(root / variant, root / f"{variant}.bundle")
+    return root
+
+
+def test_scaled_positions_give_transformers_logits(peers: Path, scaled: Path) -> None:
+    for variant in SCALED:
+        export_huggingface(scaled / f"{variant}.bundle", scaled / f"{variant}.exported")
+    items: list[dict[str, Any]] = []
+    for variant in SCALED:
+        items += [{"directory": str(scaled / name)} for name in (variant, f"{variant}.exported")]
+        items.append({"directory": str(scaled / variant), "rope_scaling": None})
+    logits = compute_logits(peers, scaled, items)
+    for number, variant in enumerate(SCALED):
+        expected, exported, unscaled = logits[3 * number : 3 * number + 3]
+        assert measure_difference(compute_own_logits(scaled / f"{variant}.bundle"), expected) <= 5e-5, variant
+        assert measure_difference(exported, expected) <= 1e-6, variant
+        assert measure_difference(unscaled, expected) > 0.05, variant
+
+
+@pytest.mark.parametrize("variant", ["llama-linear", "llama-llama3", "mistral-yarn", "qwen2-yarn"])
+def test_llama_cpp_reads_scaled_positions(peers: Path, scaled: Path, tmp_path: Path, variant: str) -> None:
+    bundle, file, port = scaled / f"{variant}.bundle", tmp_path / "model.gguf", reserve_port()
+    write_gguf(read_model(bundle), file, subject="model.gguf")
+    logits = compute_own_logits(bundle)[-1]
+    ranked = np.argsort(-logits)[:5].tolist()
+    shares = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    process = subprocess.Popen([peers, LLAMA_SERVER, str(port), file, "1", "512", "2"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        other = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", timeout=300)
+        request: Any = {"prompt": list(IDS), "max_tokens": 1, "temperature": 0, "logprobs": 5}
+        content = other.completions.create(model="-", **request).model_dump()["choices"][0]["logprobs"]["content"]
+    finally:
+        process.kill()
+        process.wait(20)
+    found = {item["id"]: item["logprob"] for item in content[0]["top_logprobs"]}
+    assert list(found) == ranked
+    np.testing.assert_allclose(list(found.values()), shares[ranked], atol=0.02)
+
+
+def test_16_bit_weights_are_compared_in_float32(peers: Path, tmp_path: Path) -> None:
+    """`from_pretrained(dtype=float32)` widens the file's weights, as an import does.
+
+    `model.to(bfloat16).float()` is another model: it also rounds the rotary positions' frequencies.
+    """
+    dtypes = ("bfloat16", "float16")
+    write_models(peers, tmp_path, {dtype: ("llama-linear", dtype) for dtype in dtypes})
+    items = [{"directory": str(tmp_path / dtype), "cast": cast} for dtype in dtypes for cast in ("float32", dtype)]
+    logits = compute_logits(peers, tmp_path, items)
+    for number, dtype in enumerate(dtypes):
+        import_model(tmp_path / dtype, tmp_path / f"{dtype}.bundle")
+        found, (widened, rounded) = compute_own_logits(tmp_path / f"{dtype}.bundle"), logits[2 * number :][:2]
+        assert measure_difference(found, widened) <= 5e-5
+        assert measure_difference(rounded, widened) > 1e-3
+
+
+def test_keys_and_defaults_are_those_of_transformers(peers: Path) -> None:
+    defaults = json.loads(run_peer(peers, HERE / "torch_models.py", "defaults").splitlines()[-1])
+    for family, values in defaults.items():
+        assert set(values) <= configurations.KEYS[family], family
+        own = {} if family != "mistral" else {"sliding_window": None}
+        assert configurations.parse(family, **{**values, **own}) == configurations.DEFAULTS[family], family
 
 
 @pytest.mark.parametrize("config", [T5, V1_1], ids=["t5", "t5-v1.1"])

@@ -1,6 +1,8 @@
 """transformers and peft in an environment of their own; prints JSON.
 
-python torch_models.py write ARCHITECTURE DIR        a random model for DIR/tokenizer.json
+python torch_models.py write REQUEST.json            random models, each by a variant of FIELDS for its tokenizer.json
+python torch_models.py defaults                      each configuration's keys with their defaults
+python torch_models.py logits REQUEST.json           all positions' logits, into an .npy file for each item
 python torch_models.py generate DIR REQUEST.json     greedy answers to the request's `prompts`, lists of token IDs
 python torch_models.py embed DIR REQUEST.json        normalised means of the hidden states of `texts`
 """
@@ -12,21 +14,49 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 SIZES: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 GROUPED: Any = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 256}
+# Head sizes and lengths with frequencies that are divided, that are not, and in between.
+SCALED: Any = {**GROUPED, "head_dim": 16, "max_position_embeddings": 512}
 FIELDS: Any = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
     "llama": GROUPED,
     "mistral": {**GROUPED, "sliding_window": None},
     "qwen2": GROUPED,
     "qwen3": {**GROUPED, "head_dim": 8},
-}
+    "llama-linear": {**SCALED, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "llama-llama3": {
+        **SCALED,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "mistral-yarn": {
+        **SCALED,
+        "sliding_window": None,
+        "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
+    },
+    "qwen2-yarn": {
+        **SCALED,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 16.0,
+            "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.707,
+        },
+    },
+    "qwen3-yarn": {
+        **SCALED,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8, "truncate": False},
+    },
+}  # fmt: skip
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "t5", "bert")
 
 
-def write(architecture: str, directory: Path) -> None:
+def write(directory: Path, variant: str, dtype: str = "float32") -> None:
     """Write a model whose weights are large enough for answers of many words."""
     set_seed(1)
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0)
@@ -34,8 +64,21 @@ def write(architecture: str, directory: Path) -> None:
     size = len(vocabulary["model"]["vocab"]) + sum(
         token["content"] not in vocabulary["model"]["vocab"] for token in vocabulary["added_tokens"]
     )
-    fields = {**FIELDS[architecture], **ids, "vocab_size": size, "initializer_range": 0.3}
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **fields)).save_pretrained(directory)
+    fields = {**FIELDS[variant], **ids, "vocab_size": size, "initializer_range": 0.3}
+    config = AutoConfig.for_model(variant.partition("-")[0], **fields)
+    AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype)).save_pretrained(directory)
+
+
+def list_defaults() -> dict[str, dict[str, Any]]:
+    """Return the configurations that save_pretrained writes, with all keys."""
+    return {kind: AutoConfig.for_model(kind).to_dict() for kind in FAMILIES}
+
+
+def write_logits(directory: Path, ids: list[int], output: Path, *, cast: str = "float32", **fields: Any) -> None:
+    """Write the logits of a model that is cast to a dtype after it was loaded, and back to float32."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **fields).to(getattr(torch, cast))
+    with torch.inference_mode():
+        np.save(output, model.float()(torch.tensor([ids])).logits[0].numpy())
 
 
 def generate(directory: Path, prompts: list[list[int]], tokens: int, adapter: str | None = None) -> list[list[int]]:
@@ -71,9 +114,13 @@ def embed(directory: Path, texts: list[str]) -> list[list[float]]:
 
 
 if __name__ == "__main__":
-    command, subject, argument = sys.argv[1:]
-    if command == "write":
-        write(subject, Path(argument))
+    command, *arguments = sys.argv[1:]
+    if command == "defaults":
+        print(json.dumps(list_defaults()))
+    elif command in ("write", "logits"):
+        for item in json.loads(Path(arguments[0]).read_text()):
+            directory = Path(item.pop("directory"))
+            write(directory, **item) if command == "write" else write_logits(directory, **item)
     else:
         functions: Any = {"generate": generate, "embed": embed}
-        print(json.dumps(functions[command](Path(subject), **json.loads(Path(argument).read_text()))))
+        print(json.dumps(functions[command](Path(arguments[0]), **json.loads(Path(arguments[1]).read_text()))))
