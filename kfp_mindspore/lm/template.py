@@ -1,17 +1,19 @@
-"""Chat templates: a bundle's jinja2 text, rendered in a sandbox within limits on time and size."""
+"""Chat templates: a bundle's jinja2 text, rendered in a process with limits on time and memory."""
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import json
-import time
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import TemplateError
-from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from kfp_mindspore.errors import UserError, ValidationError
 
@@ -19,56 +21,61 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TEMPLATE_FILE = "chat_template.jinja"
-_SECONDS = 2.0
-_MAX_CHARACTERS = 4 << 20
-# Methods and filters that build a text of any length from a number.
-_GROWING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map", "indent", "wordwrap"})
+# The key of generation.json with the tokens that templates read, by name.
+SPECIAL_TOKENS = "special_tokens"
+TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+_MODULE = "kfp_mindspore.lm.template_process"
+# Processor time of a rendering, and memory of its process beside the interpreter's own.
+_SECONDS, _BYTES = 2.0, 64 << 20
+# A stopped process uses no processor time.
+_WALL_SECONDS = 60.0
 
 
-class _LimitError(TemplateError):
-    """The template exceeds a limit."""
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox that checks time and size wherever a template calls a function or reads an attribute."""
-
-    intercepted_binops = frozenset({"*", "**", "%"})
+class _Renderer:
+    """A process that has compiled one template, see `kfp_mindspore.lm.template_process`."""
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], cache_size=0)
-        self.deadline = 0.0
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _format_now}
-        self.filters = {name: value for name, value in self.filters.items() if name not in _GROWING}
-        self.filters["tojson"] = _to_json
+        theirs, requests = os.pipe()
+        responses, theirs_too = os.pipe()
+        self._requests = Connection(requests, readable=False)
+        self._responses = Connection(responses, writable=False)
+        command = [sys.executable, "-m", _MODULE, str(theirs), str(theirs_too), str(_SECONDS), str(_BYTES)]
+        try:
+            # A session of its own: Ctrl-C and a service's SIGTERM end it by the closed pipe, after the last answers.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs, theirs_too), start_new_session=True
+            )
+        finally:
+            os.close(theirs)
+            os.close(theirs_too)
+        self.close = weakref.finalize(self, _close, self._process, self._requests, self._responses)
 
-    def check(self, value: Any = "") -> Any:
-        if time.monotonic() > self.deadline:
-            raise _LimitError(f"it takes more than {_SECONDS:g} s")
-        if isinstance(value, (str, list, tuple)) and len(value) > _MAX_CHARACTERS:
-            raise _LimitError(f"it makes a value of more than {_MAX_CHARACTERS} characters")
-        return value
+    def call(self, value: Any) -> str:
+        """Return the response to a value.
 
-    def call(self, context: Any, obj: Any, *arguments: Any, **named: Any) -> Any:
-        self.check()
-        if getattr(obj, "__name__", "") in _GROWING:
-            raise SecurityError(f"{obj.__name__} is not allowed")
-        return self.check(super().call(context, obj, *arguments, **named))
+        Raises:
+            _TemplateError: The template failed.
+            _LimitError: It has exceeded a limit; the process has ended.
+        """
+        try:
+            self._requests.send_bytes(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+            if not self._responses.poll(_WALL_SECONDS):
+                self._process.kill()
+            response = json.loads(self._responses.recv_bytes().decode("utf-8", "surrogatepass"))
+        except (EOFError, OSError):
+            raise _LimitError(_describe_end(self._process.wait())) from None
+        if "error" in response:
+            raise _TemplateError(response["error"])
+        text: str = response["text"]
+        return text
 
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        return self.check(super().getattr(obj, attribute))
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        return self.check(super().getitem(obj, argument))
+class _TemplateError(Exception):
+    """A template's own error."""
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        values = (left, right)
-        numbers = (int, float)
-        # 4,096 bits for numbers; no repetition and no formatting of texts.
-        if not all(isinstance(value, numbers) and abs(value) < 1 << 64 for value in values):
-            raise SecurityError(f"the operator {operator} is allowed for numbers only")
-        if operator == "**" and abs(right) > 64:
-            raise SecurityError("an exponent must be at most 64")
-        return super().call_binop(context, operator, left, right)
+
+class _LimitError(_TemplateError):
+    """The template's process has ended."""
 
 
 class ChatTemplate:
@@ -86,9 +93,11 @@ class ChatTemplate:
     def __init__(self, text: str, tokens: Mapping[str, str], param: str = TEMPLATE_FILE) -> None:
         self.text = text
         self._tokens = dict(tokens)
+        self._lock = threading.Lock()
+        self._renderer: _Renderer | None = None
         try:
-            _Environment().from_string(text)
-        except TemplateError as error:
+            self._renderer = self._start()
+        except _TemplateError as error:
             raise UserError(f"{param}: not a valid jinja2 template: {error}") from None
 
     def render(
@@ -97,6 +106,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return a chat's text.
 
@@ -104,24 +114,32 @@ class ChatTemplate:
             messages: With `role` and `content`.
             tools: In the OpenAI protocol's form.
             generation_prompt: Whether the text ends with the beginning of the next assistant message.
+            variables: The template's further variables, such as Qwen3's `enable_thinking`.
 
         Raises:
             ValidationError: The template refuses the messages, or exceeds its limits.
         """
-        environment = _Environment()
-        environment.deadline = time.monotonic() + _SECONDS
-        values = {"messages": messages, "tools": list(tools) or None, "add_generation_prompt": generation_prompt}
-        pieces, size = [], 0
+        values = {"messages": list(messages), "tools": list(tools) or None, "add_generation_prompt": generation_prompt}
         try:
-            for piece in environment.from_string(self.text).generate({**self._tokens, **values}):
-                size += len(piece)
-                if size > _MAX_CHARACTERS:
-                    raise _LimitError(f"it makes more than {_MAX_CHARACTERS} characters")
-                environment.check()
-                pieces.append(piece)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            with self._lock:
+                return self._call({**self._tokens, **(variables or {}), **values})
+        except _TemplateError as error:
             raise ValidationError([f"messages: the model's chat template failed: {error}"]) from None
-        return "".join(pieces)
+
+    def _call(self, values: Mapping[str, Any]) -> str:
+        if self._renderer is None:
+            self._renderer = self._start()
+        try:
+            return self._renderer.call(values)
+        except _LimitError:
+            self._renderer.close()
+            self._renderer = None
+            raise
+
+    def _start(self) -> _Renderer:
+        renderer = _Renderer()
+        renderer.call(self.text)
+        return renderer
 
 
 def read_template(bundle: Path, tokenizer: Tokenizer, generation: Mapping[str, Any]) -> ChatTemplate | None:
@@ -130,7 +148,7 @@ def read_template(bundle: Path, tokenizer: Tokenizer, generation: Mapping[str, A
     Args:
         bundle: The bundle.
         tokenizer: Its tokenizer.
-        generation: Its generation.json, with the special tokens' IDs.
+        generation: Its generation.json, with the special tokens or their IDs.
 
     Returns:
         The template; None without one.
@@ -141,22 +159,57 @@ def read_template(bundle: Path, tokenizer: Tokenizer, generation: Mapping[str, A
     file = bundle / TEMPLATE_FILE
     if not file.is_file():
         return None
+    return ChatTemplate(file.read_text(), get_special_tokens(tokenizer, generation), str(file))
+
+
+def get_special_tokens(tokenizer: Tokenizer, generation: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tokens that templates read, by name.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        generation: generation.json; without `special_tokens` the first ID of each kind counts.
+    """
+    if SPECIAL_TOKENS in generation:
+        return dict(generation[SPECIAL_TOKENS])
     tokens = {}
-    for name in ("bos_token", "eos_token", "pad_token"):
+    for name in TOKEN_NAMES:
         number = generation.get(f"{name}_id")
         number = number[0] if isinstance(number, list) else number
-        tokens[name] = (tokenizer.id_to_token(number) or "") if number is not None else ""
-    return ChatTemplate(file.read_text(), tokens, str(file))
+        if number is not None and (token := tokenizer.id_to_token(number)) is not None:
+            tokens[name] = token
+    return tokens
 
 
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
+def read_special_tokens(*configurations: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens that a tokenizer's configurations name, the last one first.
+
+    Args:
+        configurations: special_tokens_map.json, tokenizer_config.json.
+    """
+    tokens = {}
+    for name in TOKEN_NAMES:
+        for configuration in configurations:
+            # A text, or the fields of an added token.
+            token = configuration.get(name)
+            text = token.get("content") if isinstance(token, Mapping) else token
+            if isinstance(text, str):
+                tokens[name] = text
+    return tokens
 
 
-def _format_now(pattern: str) -> str:
-    return datetime.datetime.now().strftime(pattern[:100])
+def _describe_end(code: int) -> str:
+    from kfp_mindspore.lm.template_process import OUT_OF_MEMORY
+
+    if code == -signal.SIGPROF:
+        return f"it takes more than {_SECONDS:g} s"
+    if code == OUT_OF_MEMORY:
+        return f"it takes more than {_BYTES >> 20} MiB"
+    return f"its process has ended with exit code {code}"
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    # jinja2's own filter escapes characters of HTML.
-    return json.dumps(value, ensure_ascii=False, indent=None if indent is None else min(indent, 8))
+def _close(process: subprocess.Popen[bytes], *pipes: Connection) -> None:
+    for pipe in pipes:
+        pipe.close()
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
