@@ -20,6 +20,7 @@ from kfp_mindspore.lm.sources.fields import refuse
 from kfp_mindspore.lm.sources.huggingface import list_parts, parse_config
 from kfp_mindspore.lm.sources.model import split_rows
 from kfp_mindspore.outputs import check_replaceable
+from kfp_mindspore.lm.template import SPECIAL_TOKENS, get_special_tokens
 
 _TYPES = {"float32": np.float32, "float16": np.float16}
 
@@ -38,6 +39,7 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
         CorruptBundleError: A file has another digest than signed.
     """
     from safetensors.numpy import save_file
+    from tokenizers import Tokenizer
 
     check_replaceable(directory, None, [bundle])
     opened = ModelBundle.open(bundle)
@@ -57,7 +59,10 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
         save_file(tensors, output / "model.safetensors", {"format": "pt"})
         tokenizer = (bundle / "tokenizer.json").read_text()
         (output / "tokenizer.json").write_text(tokenizer)
-        files.write_json(output / "tokenizer_config.json", _build_tokenizer_config(tokenizer, ids))
+        tokens = get_special_tokens(Tokenizer.from_str(tokenizer), generation)
+        described = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
+        files.write_json(output / "tokenizer_config.json", described)
+        generation.pop(SPECIAL_TOKENS, None)
         files.write_json(output / "generation_config.json", generation)
         if template.is_file():
             (output / template.name).write_text(template.read_text())
@@ -140,15 +145,4 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
     value["hidden_act"] = names.get(config.activation, config.activation)
     if kind == "mistral":
         value["sliding_window"] = None
-    return value
-
-
-def _build_tokenizer_config(tokenizer: str, ids: dict[str, Any]) -> dict[str, Any]:
-    from tokenizers import Tokenizer
-
-    loaded, value = Tokenizer.from_str(tokenizer), {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for name, number in ids.items():
-        token = loaded.id_to_token(number[0] if isinstance(number, list) else number)
-        if token is not None:
-            value[name.removesuffix("_id")] = token
     return value

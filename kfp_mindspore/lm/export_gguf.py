@@ -16,6 +16,7 @@ from kfp_mindspore.lm.rope import RopeScaling, get_yarn_magnitude
 from kfp_mindspore.lm.sources.gguf import CONTROL, FREQUENCIES, SPLITS, USER_DEFINED, list_divisors, list_parts
 from kfp_mindspore.lm.sources.model import SourceModel, refuse_fields, split_rows
 from kfp_mindspore.outputs import check_output_file, has_mark
+from kfp_mindspore.lm.template import get_special_tokens
 
 # llama.cpp's architecture by model_type.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -123,10 +124,14 @@ def build_metadata(model: SourceModel, subject: str) -> dict[str, Any]:
     generation = model.generation
     ends = generation.get("eos_token_id")
     ends = [ends] if isinstance(ends, int) else list(ends or ())
+    tokenizer = Tokenizer.from_str(model.tokenizer)
+    # The end of a text is the tokenizer's; an assistant's message may end with another token.
+    named = tokenizer.token_to_id(get_special_tokens(tokenizer, generation).get("eos_token", ""))
+    ends = list(dict.fromkeys([*([] if named is None else [named]), *ends]))
     found = {"bos": generation.get("bos_token_id"), "padding": generation.get("pad_token_id")}
     found |= dict(zip(("eos", "eot"), ends, strict=False))
     ids = {f"tokenizer.ggml.{name}_token_id": number for name, number in found.items() if number is not None}
-    first = Tokenizer.from_str(model.tokenizer).encode("").ids[:1]
+    first = tokenizer.encode("").ids[:1]
     if first and first != [found["bos"]]:
         raise UserError(
             f"{subject}: tokenizer.json: post_processor: must begin with bos_token_id {found['bos']}, got {first[0]}"

@@ -13,6 +13,7 @@ from kfp_mindspore.lm.sources.families import FAMILIES, build_config
 from kfp_mindspore.lm.sources.fields import GENERATION, read_keys
 from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
+from kfp_mindspore.lm.template import SPECIAL_TOKENS, read_special_tokens
 
 _GENERATION = ("eos_token_id", "bos_token_id", "pad_token_id", "temperature", "top_p", "top_k", "repetition_penalty")
 _IGNORED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
@@ -40,12 +41,17 @@ def read_huggingface(directory: Path) -> SourceModel:
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
     tokenizer_config = read_json(directory / "tokenizer_config.json", required=False)
     generation = read_generation(directory, values)
+    tokens_map = read_json(directory / "special_tokens_map.json", required=False)
+    tokens = read_special_tokens(tokens_map, tokenizer_config)
     return SourceModel(
         config,
         weights,
         (directory / "tokenizer.json").read_text(),
         _read_template(directory, tokenizer_config),
-        {name: generation[name] for name in _GENERATION if generation.get(name) is not None},
+        {
+            **{name: generation[name] for name in _GENERATION if generation.get(name) is not None},
+            **({SPECIAL_TOKENS: tokens} if tokens else {}),
+        },
         str(values["model_type"]),
     )
 

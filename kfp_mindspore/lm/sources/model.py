@@ -24,7 +24,8 @@ class SourceModel:
         weights: float32 arrays by the network's names.
         tokenizer: tokenizer.json.
         template: The chat template; empty without one.
-        generation: `eos_token_id`, `bos_token_id`, `pad_token_id` and sampling defaults.
+        generation: `eos_token_id`, `bos_token_id`, `pad_token_id`, sampling defaults, and `special_tokens`, which chat
+            templates read, by name.
         architecture: The source's name for it.
     """
 

@@ -152,6 +152,13 @@ def test_unsupported_metadata_is_refused(
         read_gguf(tmp_path / "model.gguf")
 
 
+def test_end_is_the_tokenizers(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = make_model(tokenizer, "llama")
+    generation = {**model.generation, "eos_token_id": [0, 2], "special_tokens": {"eos_token": "<|im_end|>"}}
+    write_gguf(dataclasses.replace(model, generation=generation), tmp_path / "model.gguf", subject="model")
+    assert read_gguf(tmp_path / "model.gguf").generation["eos_token_id"] == [2, 0]
+
+
 def test_models_without_a_form_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = make_model(tokenizer, "llama")
     value = json.loads(model.tokenizer)

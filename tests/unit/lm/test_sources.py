@@ -58,6 +58,13 @@ def test_directory_gives_stacked_weights(tmp_path: Path) -> None:
     assert model.generation == {"eos_token_id": 2}
 
 
+def test_special_tokens_are_those_of_tokenizer_config(tmp_path: Path) -> None:
+    directory = write_directory(tmp_path, LLAMA, make_tensors())
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}, "bos_token": None}))
+    model = read_huggingface(directory)
+    assert model.generation == {"eos_token_id": 2, "special_tokens": {"eos_token": "<end>"}}
+
+
 def test_shards_in_16_bits_are_widened(tmp_path: Path) -> None:
     tensors = make_tensors()
     write_directory(tmp_path, LLAMA, {})
