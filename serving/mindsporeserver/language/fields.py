@@ -21,6 +21,7 @@ _MAX_INPUTS = 2048
 _MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
 _MAX_TOP_LOGPROBS = 20
 _MAX_SCHEMA_BYTES = 64 << 10
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # Least and greatest value, and whether it must be an integer.
@@ -128,7 +129,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
     """Return a request's JSON object; NaN and Infinity are read, so that the error can name their field.
 
     Raises:
-        LanguageError: The body is no JSON object.
+        LanguageError: The body is no JSON object, or a text in it is no valid Unicode.
     """
     try:
         value = orjson.loads(body)
@@ -139,6 +140,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
             value = json.loads(body)
         except (ValueError, RecursionError):
             raise LanguageError(f"body: not valid JSON: {error}") from None
+        # orjson refuses lone surrogates, so only these bodies can have them.
+        _check_surrogates(value)
     if not isinstance(value, dict):
         raise LanguageError(f"body: must be a JSON object, got {type(value).__name__}")
     return value
@@ -302,11 +305,28 @@ def _read_bool(body: Mapping[str, Any], name: str) -> bool:
 def _check_text(value: Any, param: str) -> str:
     if not isinstance(value, str):
         raise _refuse(param, "a text", value)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise LanguageError(f"{param}: must be valid Unicode, got a lone surrogate", param) from None
     return value
+
+
+def _check_surrogates(body: Any) -> None:
+    """Raise for the first text with a lone surrogate, which can be sent to no tokenizer; its path is the `param`."""
+    waiting: list[tuple[str, Any]] = [("", body)]
+    while waiting:
+        param, value = waiting.pop()
+        if isinstance(value, str):
+            if _SURROGATE.search(value):
+                raise LanguageError(f"{param or 'body'}: must be valid Unicode, got a lone surrogate", param or None)
+        elif isinstance(value, list):
+            waiting += reversed([(f"{param}[{index}]", item) for index, item in enumerate(value)])
+        elif isinstance(value, dict):
+            # A key is named by its object.
+            waiting += reversed(
+                [pair for key, item in value.items() for pair in ((param, key), (_join(param, key), item))]
+            )
+
+
+def _join(param: str, key: str) -> str:
+    return f"{param}.{shorten_text(key, 64)}" if param else shorten_text(key, 64)
 
 
 def _parse_ids(value: Any, vocabulary_size: int, param: str) -> tuple[int, ...]:

@@ -16,6 +16,8 @@ USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1}'}}
 
+PARAMETERS = "tools[0].function.parameters"
+
 BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model"),
     ({"model": 5}, "model"),
@@ -89,6 +91,17 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"functions": [{}]}, "functions"),
     ({"best_of": 2}, "best_of"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"messages": [{"role": "user", "content": "x", "name": "\ud800"}]}, "messages[0].name"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a", "description": "\udfff"}}]},
+        "tools[0].function.description",
+    ),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"a": {"\ud800": 1}}}}]},
+        PARAMETERS + ".a",
+    ),
+    ({"stop": ["x", "\ud800"]}, "stop[1]"),
+    ({"unknown": "\ud800"}, "unknown"),
 ]
 BAD_COMPLETION: list[tuple[dict[str, Any], str]] = [
     ({"prompt": None}, "prompt"),
@@ -106,9 +119,9 @@ BAD_COMPLETION: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "param"), BAD_CHAT, ids=str)
 def test_chat_error_names_field(fields: dict[str, Any], param: str) -> None:
-    body = parse_body(json.dumps({"model": "chat", "messages": [USER], **fields}).encode())
+    body = json.dumps({"model": "chat", "messages": [USER], **fields}).encode()
     with pytest.raises(LanguageError) as raised:
-        parse_chat(body, 100, {})
+        parse_chat(parse_body(body), 100, {})
     assert (raised.value.param, raised.value.status) == (param, 400)
     assert len(raised.value.message) < 400
     assert describe_error(raised.value)["error"]["type"] == "invalid_request_error"
