@@ -29,6 +29,7 @@ from kfp_mindspore.operator.spares import SPARE_DELAY_SECONDS
 from kfp_mindspore.runs.sources import list_pipelines as list_packaged
 from kfp_mindspore.runs.sources import load_spec
 from kfp_mindspore.runs.step_needs import list_needed_extras
+from mindsporeserver.language.fields import CHAT_FIELDS, COMPLETION_FIELDS, UNSUPPORTED_FIELDS
 from mindsporeserver.options import build_parser
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load
 
@@ -299,3 +300,14 @@ def test_extras_of_pipelines() -> None:
         images = list_needed_extras(load_spec(name), {})
         needed[name] = {extra for extras in images.values() for extra in list_missing_extras(extras, DEFAULT_EXTRAS)}
     assert documented == needed
+
+
+def test_fields_of_language_models_are_documented() -> None:
+    page = "docs/language-models.md"
+    taken = {name.partition(".")[0] for name in list_names(page, "field")}
+    assert taken == CHAT_FIELDS | COMPLETION_FIELDS
+    rows = [(set(re.findall(r"`([^`]+)`", row[0])), row[1]) for row in list_rows(page, "vLLM's field")]
+    refused = [names for names, what in rows if what.startswith("refused")]
+    assert set().union(*refused) == set(UNSUPPORTED_FIELDS)
+    for names, what in rows:
+        assert names.isdisjoint(taken)

@@ -13,7 +13,9 @@ from kfp_mindspore.errors import UserError
 TEXTS = ("the quick brown fox jumps over the lazy dog ", "Wie schön ist das Wetter in Zürich, für 5 € 你好 ")
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if tools %}{{ tools | tojson }}\n{% endif %}<|im_start|>assistant\n"
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    # As Qwen3's.
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n{% endif %}"
 )
 
 

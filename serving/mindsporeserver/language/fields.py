@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -17,11 +18,12 @@ from mindsporeserver.language.errors import LanguageError
 logger = logging.getLogger(__name__)
 
 _MAX_MESSAGES, _MAX_CHOICES, _MAX_PROMPTS, _MAX_TOOLS, _MAX_BIASES = 4096, 128, 128, 128, 1024
-_MAX_INPUTS = 2048
+_MAX_INPUTS, _MAX_VARIABLES = 2048, 64
 _MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
 _MAX_TOP_LOGPROBS = 20
 _MAX_SCHEMA_BYTES = 64 << 10
-_SURROGATE = re.compile("[\ud800-\udfff]")
+# The conversion from llama.cpp's form takes 1 s for 40 KiB.
+_MAX_GRAMMAR = 16 << 10
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # Least and greatest value, and whether it must be an integer.
@@ -36,25 +38,58 @@ _NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "seed": (-(1 << 63), (1 << 63) - 1, True),
 }
 _COMMON = frozenset({*_NUMBERS, "model", "max_tokens", "logit_bias", "stop", "n", "logprobs", "stream"})
-_COMMON |= {"stream_options", "ignore_eos", "user", "response_format"}
-_CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"}
-_COMPLETION = _COMMON | {"prompt", "echo"}
+_COMMON |= {"stream_options", "ignore_eos", "user", "response_format", "structured_outputs"}
+_COMMON |= {"stop_token_ids", "min_tokens", "add_special_tokens"}
+_GUIDED = ("json", "regex", "choice", "grammar")
+_COMMON |= {f"guided_{name}" for name in _GUIDED}
+# How messages become a prompt; POST tokenize has these too.
+TEMPLATE_FIELDS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
+TEMPLATE_FIELDS |= {"chat_template_kwargs", "add_special_tokens"}
+CHAT_FIELDS = (
+    _COMMON | TEMPLATE_FIELDS | {"max_completion_tokens", "top_logprobs", "tool_choice", "parallel_tool_calls"}
+)
+COMPLETION_FIELDS = _COMMON | {"prompt", "echo"}
 _EMBEDDING = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 # Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
 # 1 equals True, and None always is one.
-_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+UNSUPPORTED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "prediction", "web_search_options", "reasoning_effort", "verbosity"), ()),
-    **dict.fromkeys(("chat_template", "allowed_token_ids", "structured_outputs", "truncate_prompt_tokens"), ()),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
-    **dict.fromkeys(("functions", "stop_token_ids", "bad_words", "documents"), ([],)),
-    **dict.fromkeys(("store", "use_beam_search", "include_stop_str_in_output", "continue_final_message"), (False,)),
-    **dict.fromkeys(("parallel_tool_calls", "skip_special_tokens", "add_generation_prompt", "best_of"), (True,)),
-    **dict.fromkeys(("prompt_logprobs", "min_tokens"), (0,)),
+    **dict.fromkeys(("chat_template", "allowed_token_ids", "truncate_prompt_tokens", "prompt_embeds"), ()),
+    **dict.fromkeys(("guided_whitespace_pattern", "structural_tag", "thinking_token_budget"), ()),
+    **dict.fromkeys(("functions", "bad_words", "documents", "logits_processors"), ([],)),
+    **dict.fromkeys(("store", "use_beam_search", "include_stop_str_in_output"), (False,)),
+    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids"), (False,)),
+    **dict.fromkeys(("skip_special_tokens", "best_of"), (True,)),
+    "prompt_logprobs": (0,),
     "suffix": ("",),
     "modalities": (["text"],),
     "function_call": ("none",),
-    "chat_template_kwargs": ({},),
 }
+# Keys of structured_outputs beside the constraints, as above.
+_STRUCTURE_OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("structural_tag", "whitespace_pattern"), ()),
+    **dict.fromkeys(("disable_fallback", "disable_any_whitespace"), (False, True)),
+    "disable_additional_properties": (False,),
+}
+# Variables that the request's own fields set.
+_TEMPLATE_VARIABLES = frozenset({*TEMPLATE_FIELDS, "chat_template", "tokenize"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What an answer must match.
+
+    Args:
+        kind: json for a JSON schema, regex, or grammar for one in Lark's or llama.cpp's form.
+        text: The schema, expression or grammar.
+        param: The request's field.
+    """
+
+    kind: Literal["json", "regex", "grammar"]
+    text: str
+    param: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +106,7 @@ class SamplingOptions:
         repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt and answer.
         logit_bias: Added to logits, by token ID.
         seed: Seed of the random generator; None for a random one.
+        min_tokens: Least tokens before an end.
     """
 
     temperature: float = 1.0
@@ -82,6 +118,7 @@ class SamplingOptions:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
+    min_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,12 +136,18 @@ class GenerationRequest:
         is_stream: Whether the answer is sent as server-sent events.
         include_usage: Whether a stream's last event has the token counts.
         ignore_eos: Whether an end-of-sequence token does not end the answer.
-        schema: JSON schema that the answer must match, as JSON text; None without one.
+        constraint: What the answer must match; None without one.
+        stop_ids: Tokens that end an answer, beside the model's own.
+        add_special_tokens: Whether the tokenizer adds its special tokens to a text.
         prompts: For completions, texts or token IDs.
         echo: For completions, whether the answer begins with the prompt.
         messages: For chat completions, in the form that chat templates read.
         tools: Tool definitions, in the protocol's form.
         tool_choice: none, auto, required, or a tool's name.
+        parallel_calls: Whether an answer may have several tool calls.
+        generation_prompt: Whether the prompt ends with the beginning of an assistant's message.
+        continues: Whether the answer continues the last message.
+        variables: Further variables of the chat template.
     """
 
     model: str
@@ -117,12 +160,18 @@ class GenerationRequest:
     is_stream: bool
     include_usage: bool
     ignore_eos: bool
-    schema: str | None
+    constraint: Constraint | None
+    stop_ids: tuple[int, ...]
+    add_special_tokens: bool
     prompts: tuple[str | tuple[int, ...], ...] = ()
     echo: bool = False
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = "none"
+    parallel_calls: bool = True
+    generation_prompt: bool = True
+    continues: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -134,8 +183,6 @@ def parse_body(body: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        import json
-
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
@@ -158,21 +205,37 @@ def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[
     Raises:
         LanguageError: A field is invalid or not supported.
     """
-    _check_names(body, _CHAT)
+    _check_names(body, CHAT_FIELDS)
+    continues = _read_bool(body, "continue_final_message")
+    generation_prompt = _read_bool(body, "add_generation_prompt", default=True)
+    if continues and generation_prompt:
+        message = "continue_final_message: needs add_generation_prompt: false"
+        raise LanguageError(message, "continue_final_message")
     count = _read_number(body, "top_logprobs", 0, _MAX_TOP_LOGPROBS, whole=True)
     has_logprobs = _read_bool(body, "logprobs")
     if count is not None and not has_logprobs:
         raise LanguageError("top_logprobs: needs logprobs: true", "top_logprobs")
     tools = _parse_tools(body.get("tools"))
+    choice = _parse_tool_choice(body.get("tool_choice"), tools)
     name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    common = _parse_common(body, vocabulary_size, defaults)
+    constraint: Constraint | None = common["constraint"]
+    if choice not in ("none", "auto") and constraint is not None and not constraint.param.startswith("response_format"):
+        message = f"{constraint.param}: is not possible with a required tool call"
+        raise LanguageError(message, constraint.param)
     return GenerationRequest(
-        **_parse_common(body, vocabulary_size, defaults),
-        max_tokens=_read_number(body, name, 1, math.inf, whole=True),
+        **common,
+        max_tokens=_read_max_tokens(body, name, 1),
         max_tokens_field=name,
         logprobs=(count or 0) if has_logprobs else None,
         messages=_parse_messages(body.get("messages")),
         tools=tools,
-        tool_choice=_parse_tool_choice(body.get("tool_choice"), tools),
+        tool_choice=choice,
+        parallel_calls=_read_bool(body, "parallel_tool_calls", default=True),
+        add_special_tokens=_read_bool(body, "add_special_tokens"),
+        generation_prompt=generation_prompt,
+        continues=continues,
+        variables=_parse_variables(body.get("chat_template_kwargs")),
     )
 
 
@@ -182,16 +245,17 @@ def parse_completion(body: Mapping[str, Any], vocabulary_size: int, defaults: Ma
     Raises:
         LanguageError: A field is invalid or not supported.
     """
-    _check_names(body, _COMPLETION)
+    _check_names(body, COMPLETION_FIELDS)
     echo = _read_bool(body, "echo")
-    max_tokens = _read_number(body, "max_tokens", 0 if echo else 1, math.inf, whole=True)
+    max_tokens = _read_max_tokens(body, "max_tokens", 0 if echo else 1, default=16)
     return GenerationRequest(
         **_parse_common(body, vocabulary_size, defaults),
-        max_tokens=16 if max_tokens is None else max_tokens,
+        max_tokens=max_tokens,
         max_tokens_field="max_tokens",
         logprobs=_read_number(body, "logprobs", 0, _MAX_TOP_LOGPROBS, whole=True),
         prompts=parse_prompts(body.get("prompt"), vocabulary_size, "prompt"),
         echo=echo,
+        add_special_tokens=_read_bool(body, "add_special_tokens", default=True),
     )
 
 
@@ -254,6 +318,7 @@ def _parse_common(body: Mapping[str, Any], vocabulary_size: int, defaults: Mappi
     if numbers.get("top_p") == 0:
         raise _refuse("top_p", "a number > 0 and ≤ 1", 0)
     numbers["top_k"] = max(0, numbers.get("top_k", 0))
+    numbers["min_tokens"] = _read_number(body, "min_tokens", 0, math.inf, whole=True) or 0
     bias = _parse_bias(body.get("logit_bias"), vocabulary_size)
     is_stream = _read_bool(body, "stream")
     return {
@@ -264,15 +329,16 @@ def _parse_common(body: Mapping[str, Any], vocabulary_size: int, defaults: Mappi
         "is_stream": is_stream,
         "include_usage": _parse_stream_options(body.get("stream_options"), is_stream),
         "ignore_eos": _read_bool(body, "ignore_eos"),
-        "schema": _parse_response_format(body.get("response_format")),
+        "constraint": _parse_constraint(body),
+        "stop_ids": _parse_stop_ids(body.get("stop_token_ids"), vocabulary_size),
     }
 
 
 def _check_names(body: Mapping[str, Any], supported: frozenset[str]) -> None:
-    for name, neutral in _UNSUPPORTED.items():
+    for name, neutral in UNSUPPORTED_FIELDS.items():
         if (value := body.get(name)) is not None and value not in neutral:
             raise LanguageError(f"{name}: is not supported by this server, got {_describe(value)}", name)
-    if unknown := [shorten_text(name, 64) for name in body if name not in supported and name not in _UNSUPPORTED]:
+    if unknown := [shorten_text(name, 64) for name in body if name not in supported and name not in UNSUPPORTED_FIELDS]:
         logger.info("unknown request fields are ignored: %s", shorten_text(", ".join(sorted(unknown)), 500))
 
 
@@ -281,6 +347,16 @@ def _read_number(body: Mapping[str, Any], name: str, least: float, most: float, 
     if value is not None and not _is_number(value, least, most, whole=whole):
         bounds = f"≥ {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         raise _refuse(name, f"{'an integer' if whole else 'a number'} {bounds}", value)
+    return value
+
+
+def _read_max_tokens(body: Mapping[str, Any], name: str, least: int, default: int | None = None) -> Any:
+    value = _read_number(body, name, least, math.inf, whole=True)
+    value = default if value is None else value
+    # min_tokens is checked with the other fields.
+    fewest = body.get("min_tokens")
+    if value is not None and isinstance(fewest, int) and fewest > value:
+        raise _refuse("min_tokens", f"at most {value}, {name}", fewest)
     return value
 
 
@@ -295,11 +371,11 @@ def _read_list(value: Any, param: str, most: int, what: str, least: int = 0) -> 
     return value
 
 
-def _read_bool(body: Mapping[str, Any], name: str) -> bool:
+def _read_bool(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise _refuse(name, "true or false", value)
-    return bool(value)
+    return default if value is None else value
 
 
 def _check_text(value: Any, param: str) -> str:
@@ -371,18 +447,115 @@ def _parse_stream_options(value: Any, is_stream: bool) -> bool:
     return _read_bool(value, "include_usage")
 
 
-def _parse_response_format(value: Any) -> str | None:
+def _parse_stop_ids(value: Any, vocabulary_size: int) -> tuple[int, ...]:
+    if value is None or value == []:
+        return ()
+    return _parse_ids(_read_list(value, "stop_token_ids", _MAX_BIASES, "token IDs"), vocabulary_size, "stop_token_ids")
+
+
+def _parse_variables(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MAX_VARIABLES:
+        raise _refuse("chat_template_kwargs", f"an object with at most {_MAX_VARIABLES} variables", value)
+    for name in value:
+        param = _join("chat_template_kwargs", name)
+        if name in _TEMPLATE_VARIABLES:
+            raise LanguageError(f"{param}: is no variable of the template; send it as a field of the request", param)
+        if not _IDENTIFIER.fullmatch(name):
+            raise _refuse("chat_template_kwargs", "by names of variables", name)
+    return value
+
+
+def _parse_constraint(body: Mapping[str, Any]) -> Constraint | None:
+    found = [_parse_response_format(body.get("response_format"))]
+    found += [_CONSTRAINTS[key](value, param) for param, key, value in _list_constraints(body)]
+    constraints = [item for item in found if item is not None]
+    if len(constraints) > 1:
+        first, second, *_ = (item.param for item in constraints)
+        raise LanguageError(f"{second}: only one constraint is possible, got {first} too", second)
+    return constraints[0] if constraints else None
+
+
+def _list_constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield vLLM's constraints: the field, the kind and the value."""
+    for key in _GUIDED:
+        if body.get(f"guided_{key}") is not None:
+            yield f"guided_{key}", key, body[f"guided_{key}"]
+    structured = body.get("structured_outputs")
+    if structured is not None and not isinstance(structured, dict):
+        raise _refuse("structured_outputs", "an object", structured)
+    for key, value in (structured or {}).items():
+        param = f"structured_outputs.{shorten_text(key, 64)}"
+        if value is None:
+            continue
+        if key in _CONSTRAINTS:
+            yield param, key, value
+        elif value not in _STRUCTURE_OPTIONS.get(key, ()):
+            raise LanguageError(f"{param}: is not supported by this server, got {_describe(value)}", param)
+
+
+def _parse_response_format(value: Any) -> Constraint | None:
     kind = "text" if value is None else value.get("type") if isinstance(value, dict) else None
     if kind == "text":
         return None
     if kind == "json_object":
         # llama.cpp's clients send a schema here.
-        return encode_schema(value.get("schema", {"type": "object"}), "response_format.schema")
+        return _parse_schema(value.get("schema", _OBJECT), "response_format.schema")
     if kind != "json_schema":
         raise _refuse("response_format.type", "text, json_object or json_schema", kind)
     described = value.get("json_schema")
     schema = described.get("schema", {}) if isinstance(described, dict) else None
-    return encode_schema(schema, "response_format.json_schema.schema")
+    return _parse_schema(schema, "response_format.json_schema.schema")
+
+
+def _parse_schema(value: Any, param: str) -> Constraint:
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise LanguageError(f"{param}: not valid JSON: {error}", param) from None
+    return Constraint("json", encode_schema(value, param), param)
+
+
+def _parse_regex(value: Any, param: str) -> Constraint:
+    return Constraint("regex", _check_size(_check_text(value, param), param, _MAX_SCHEMA_BYTES), param)
+
+
+def _parse_grammar(value: Any, param: str) -> Constraint:
+    return Constraint("grammar", _check_size(_check_text(value, param), param, _MAX_GRAMMAR), param)
+
+
+def _parse_choice(value: Any, param: str) -> Constraint:
+    texts = [_check_text(item, param) for item in _read_list(value, param, _MAX_BIASES, "texts", 1)]
+    if "" in texts:
+        raise _refuse(param, "texts of at least one character", "")
+    # A literal of Lark is one of JSON.
+    grammar = "start: " + " | ".join(map(json.dumps, texts))
+    return Constraint("grammar", _check_size(grammar, param, _MAX_SCHEMA_BYTES), param)
+
+
+def _parse_object(value: Any, param: str) -> Constraint | None:
+    if not isinstance(value, bool):
+        raise _refuse(param, "true or false", value)
+    return _parse_schema(_OBJECT, param) if value else None
+
+
+_OBJECT: Mapping[str, Any] = {"type": "object"}
+# By the key of structured_outputs, and after `guided_`.
+_CONSTRAINTS: Mapping[str, Callable[[Any, str], Constraint | None]] = {
+    "json": _parse_schema,
+    "regex": _parse_regex,
+    "choice": _parse_choice,
+    "grammar": _parse_grammar,
+    "json_object": _parse_object,
+}
+
+
+def _check_size(text: str, param: str, most: int) -> str:
+    if len(text) > most:
+        raise _refuse(param, f"at most {most} characters", text)
+    return text
 
 
 def encode_schema(schema: Any, param: str) -> str:

@@ -1,4 +1,4 @@
-"""Structured output: a JSON schema as a restriction of the next token, by llguidance."""
+"""Structured output: a JSON schema, expression or grammar as a restriction of the next token, by llguidance."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from mindsporeserver.errors import shorten_text
 from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields import Constraint
 from mindsporeserver.language.text import Vocabulary
 
 if TYPE_CHECKING:
@@ -25,36 +26,32 @@ _LIMITS = {
 
 
 class Matcher:
-    """The tokens that may follow in an answer that matches a JSON schema.
+    """The tokens that may follow in an answer that matches a constraint.
 
-    Whitespace outside of texts is not allowed unless the schema's `x-guidance` allows it: a weak model otherwise
+    Whitespace outside of JSON's texts is not allowed unless the schema's `x-guidance` allows it: a weak model otherwise
     generates blanks without end.
 
     Args:
         vocabulary: The model's.
-        schema: JSON schema as text.
-        param: The request's field, for errors.
+        constraint: The request's.
 
     Raises:
-        LanguageError: The schema is invalid, not supported or too complex.
+        LanguageError: The constraint is invalid, not supported or too complex.
     """
 
-    def __init__(self, vocabulary: Vocabulary, schema: str, param: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, constraint: Constraint) -> None:
         from llguidance import LLMatcher, LLParserLimits
 
-        self._param = param
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": False})
-        except ValueError as error:
-            raise LanguageError(f"{param}: not a JSON schema: {error}", param) from None
-        self.matcher = LLMatcher(vocabulary.matching, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
+        self._param = constraint.param
+        limits = LLParserLimits(**_LIMITS)
+        self.matcher = LLMatcher(vocabulary.matching, _read(constraint), log_level=0, limits=limits)
         self._size = vocabulary.size
         self._bits = np.zeros((vocabulary.size + 31) // 32, np.int32)
         if self.matcher.is_error():
             raise self._get_error()
 
     def copy(self) -> Matcher:
-        """Return a matcher of the same schema for another answer: compiling it again takes 20 to 50 ms."""
+        """Return a matcher of the same constraint for another answer: compiling it again takes 20 to 50 ms."""
         other = copy.copy(self)
         other.matcher = self.matcher.deep_copy()
         return other
@@ -68,7 +65,7 @@ class Matcher:
         """Return whether each token may follow, with shape (V,).
 
         Raises:
-            LanguageError: The schema exceeds a limit at this token.
+            LanguageError: The constraint exceeds a limit at this token.
         """
         self.matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         mask = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little").view(np.bool_)
@@ -82,4 +79,28 @@ class Matcher:
 
     def _get_error(self) -> LanguageError:
         message = shorten_text(self.matcher.get_error() or "no token may follow", 500)
-        return LanguageError(f"{self._param}: a schema that cannot be used: {message}", self._param)
+        return LanguageError(f"{self._param}: cannot be used: {message}", self._param)
+
+
+def _read(constraint: Constraint) -> str:
+    """Return llguidance's form of a constraint."""
+    from llguidance import LLMatcher
+
+    text, param = constraint.text, constraint.param
+    try:
+        if constraint.kind == "regex":
+            return str(LLMatcher.grammar_from_regex(text))
+        if constraint.kind == "grammar":
+            return str(LLMatcher.grammar_from_lark(_convert_to_lark(text)))
+        return str(LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_flexible": False}))
+    except ValueError as error:
+        raise LanguageError(f"{param}: cannot be used: {shorten_text(str(error), 500)}", param) from None
+
+
+def _convert_to_lark(text: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # noqa: BLE001  it raises Exception itself
+        raise ValueError(str(error)) from None

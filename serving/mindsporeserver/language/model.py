@@ -29,7 +29,7 @@ from mindsporeserver.language.sampling import Sampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
 from mindsporeserver.language.text import TextBuffer, Vocabulary
 from mindsporeserver.language.text_model import TextModel, build_length_error
-from mindsporeserver.language.tools import ToolParser, build_schema, get_arguments_key
+from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.observability.metrics import ServerMetrics
 
@@ -210,15 +210,17 @@ class LanguageModel(TextModel):
         else:
             param = "prompt"
             prompts = [
-                self.encode(prompt, param, add_special_tokens=True) if isinstance(prompt, str) else list(prompt)
+                self.encode(prompt, param, add_special_tokens=request.add_special_tokens)
+                if isinstance(prompt, str)
+                else list(prompt)
                 for prompt in request.prompts
             ]
-        schema, where = request.schema, "response_format.json_schema.schema"
+        constraint = request.constraint
         if self.template is not None and request.tools:
-            required = build_schema(request.tools, request.tool_choice, get_arguments_key(self.template.text))
-            schema, where = (required, "tools") if required else (schema, where)
-        matcher = Matcher(self.vocabulary, schema, where) if schema is not None else None
-        stop_ids = frozenset(self.vocabulary.list_stop_ids(request.stop))
+            arguments = get_arguments_key(self.template.text)
+            constraint = build_constraint(request.tools, request.tool_choice, arguments) or constraint
+        matcher = Matcher(self.vocabulary, constraint) if constraint is not None else None
+        stop_ids = frozenset({*self.vocabulary.list_stop_ids(request.stop), *request.stop_ids})
         stop_ids |= frozenset() if request.ignore_eos else self.vocabulary.eos_ids
         names = [tool["function"]["name"] for tool in request.tools] if request.tool_choice != "none" else []
         answers: list[Answer] = []
@@ -228,7 +230,7 @@ class LanguageModel(TextModel):
             for choice in range(request.choices):
                 answer = Answer(
                     ids,
-                    Sampler(request.sampling, choice, ids, matcher.copy() if matcher is not None else None),
+                    Sampler(request.sampling, choice, ids, matcher.copy() if matcher is not None else None, stop_ids),
                     TextBuffer(request.stop, is_whole=not self._continues),
                     stream,
                     max_tokens,
@@ -246,7 +248,8 @@ class LanguageModel(TextModel):
                 f"{name}: all answers together may need at most {self.scheduler.max_queue_tokens} tokens, got {total}",
                 name,
             )
-        return answers, [ToolParser(names) if names else None for _ in answers]
+        most = None if request.parallel_calls else 1
+        return answers, [ToolParser(names, most) if names else None for _ in answers]
 
     def encode(self, text: str, param: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return a text's token IDs.
@@ -269,10 +272,17 @@ class LanguageModel(TextModel):
             raise LanguageError(f"messages: model {self.name} has no chat template; send completions", "messages")
         tools = request.tools if request.tool_choice != "none" else ()
         try:
-            text = self.template.render(request.messages, tools)
+            text = self.template.render(
+                request.messages,
+                tools,
+                generation_prompt=request.generation_prompt,
+                variables=request.variables,
+            )
         except ValidationError as error:
             raise LanguageError(error.message, "messages") from None
-        return self.encode(text, "messages")
+        if request.continues:
+            text = _cut_last_message(text, request.messages[-1]["content"])
+        return self.encode(text, "messages", add_special_tokens=request.add_special_tokens)
 
     def _limit_tokens(self, request: GenerationRequest, length: int, param: str) -> int:
         if not length:
@@ -311,6 +321,19 @@ class LanguageModel(TextModel):
         self.vocabulary = Vocabulary(path / TOKENIZER_FILE, vocabulary_size, eos_ids)
         self.defaults = generation
         self.template = read_template(path, self.vocabulary.tokenizer, generation)
+
+
+def _cut_last_message(text: str, content: str) -> str:
+    """Return a chat's text up to the end of its last message's content."""
+    # A template may remove the blanks around it.
+    stripped = content.strip()
+    start = text.rfind(stripped) if stripped else -1
+    if start < 0:
+        name = "continue_final_message"
+        found = "an empty text" if not stripped else "a template that changes it"
+        raise LanguageError(f"{name}: needs the last message's content at the end of the prompt, got {found}", name)
+    whole = content.lstrip()
+    return text[: start + len(whole if text.startswith(whole, start) else stripped)]
 
 
 def is_language_bundle(bundle: ModelBundle) -> bool:

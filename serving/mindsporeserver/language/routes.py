@@ -17,7 +17,14 @@ from mindsporeserver.errors import ClientGoneError, InternalError, RequestError,
 from mindsporeserver.language.adapters import BASE, Adapter
 from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.errors import LanguageError, describe_error
-from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion, parse_prompts, read_text
+from mindsporeserver.language.fields import (
+    TEMPLATE_FIELDS,
+    parse_body,
+    parse_chat,
+    parse_completion,
+    parse_prompts,
+    read_text,
+)
 from mindsporeserver.language.model import LanguageModel
 from mindsporeserver.language.responses import DONE, ResponseBuilder, encode_event
 from mindsporeserver.language.scheduler import AnswerStream
@@ -234,7 +241,8 @@ class LanguageRoutes:
 
     async def _tokenize(self, model: LanguageModel, fields: dict[str, Any]) -> dict[str, Any]:
         if fields.get("messages") is not None:
-            request = parse_chat({"model": model.name, "messages": fields["messages"]}, model.vocabulary.size, {})
+            chat = {name: fields[name] for name in fields if name in TEMPLATE_FIELDS}
+            request = parse_chat({"model": model.name, **chat}, model.vocabulary.size, {})
             ids = await self._prepare(model.encode_chat, request)
         else:
             text, special = read_text(fields, "prompt"), fields.get("add_special_tokens", True) is not False

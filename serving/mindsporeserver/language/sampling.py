@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,13 +48,20 @@ class Sampler:
         index: The answer's index among the request's; each has its own random numbers.
         prompt: The prompt's token IDs.
         matcher: Restricts the tokens; None for all.
+        stop_ids: Tokens that end the answer.
     """
 
     def __init__(
-        self, options: SamplingOptions, index: int, prompt: NDArray[np.int32], matcher: Matcher | None = None
+        self,
+        options: SamplingOptions,
+        index: int,
+        prompt: NDArray[np.int32],
+        matcher: Matcher | None = None,
+        stop_ids: Collection[int] = (),
     ) -> None:
         self.options = options
         self.matcher = matcher
+        self._stop_ids = np.fromiter(stop_ids, np.int64, len(stop_ids))
         self._counts: Counter[int] = Counter()
         self._prompt = np.unique(prompt) if options.repetition_penalty != 1 else prompt[:0]
         seeds = None if options.seed is None else [options.seed % (1 << 64), index]
@@ -72,10 +79,10 @@ class Sampler:
         self._counts[token] += 1
 
     def adjust(self, row: Logits) -> None:
-        """Apply penalties, biases and the matcher to one row of logits, in place.
+        """Apply penalties, biases, the matcher and `min_tokens` to one row of logits, in place.
 
         Raises:
-            LanguageError: The matcher's schema exceeds a limit.
+            LanguageError: The matcher's constraint exceeds a limit.
         """
         options = self.options
         penalised = options.presence_penalty or options.frequency_penalty or options.repetition_penalty != 1
@@ -92,6 +99,12 @@ class Sampler:
             row[self._bias_ids] += self._biases
         if self.matcher is not None:
             row[~self.matcher.compute_mask()] = -np.inf
+        if options.min_tokens and self._counts.total() < options.min_tokens:
+            values = row[self._stop_ids]
+            row[self._stop_ids] = -np.inf
+            # An answer that matches its constraint may have nothing left but its end.
+            if row.max() == -np.inf:
+                row[self._stop_ids] = values
 
 
 def sample(logits: Logits, samplers: Sequence[Sampler]) -> NDArray[np.int64]:

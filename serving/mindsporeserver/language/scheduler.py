@@ -380,7 +380,8 @@ class Scheduler:
         if token in answer.stop_ids:
             finish = "stop"
         elif token not in self._vocabulary.special_ids:
-            text = buffer.push(self._vocabulary.get_bytes(token))
+            may_stop = len(answer.generated) > sampler.options.min_tokens
+            text = buffer.push(self._vocabulary.get_bytes(token), may_stop=may_stop)
         if sampler.matcher is not None:
             sampler.matcher.consume(token)
             if sampler.matcher.is_stopped:

@@ -102,11 +102,18 @@ class TextBuffer:
         self._held = ""
         self.is_stopped = False
 
-    def push(self, data: bytes) -> str:
-        """Add a token's bytes and return the text that is certain now."""
+    def push(self, data: bytes, *, may_stop: bool = True) -> str:
+        """Add a token's bytes and return the text that is certain now.
+
+        Args:
+            data: The bytes.
+            may_stop: Whether a stop text up to here ends the answer.
+        """
         piece = self._decoder.decode(data)
         if self._strips and piece:
             self._strips, piece = False, piece.removeprefix(" ")
+        if not may_stop:
+            return piece
         self._held += piece
         ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if ends:

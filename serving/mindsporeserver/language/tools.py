@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindsporeserver.language.fields import encode_schema
+from mindsporeserver.language.fields import Constraint, encode_schema
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
-def build_schema(tools: Sequence[Mapping[str, Any]], choice: str, arguments: str) -> str | None:
-    """Return the JSON schema of a call that `tool_choice` requires; None when it requires none.
+def build_constraint(tools: Sequence[Mapping[str, Any]], choice: str, arguments: str) -> Constraint | None:
+    """Return the constraint of a call that `tool_choice` requires; None when it requires none.
 
     Args:
         tools: The request's tools.
@@ -36,7 +36,7 @@ def build_schema(tools: Sequence[Mapping[str, Any]], choice: str, arguments: str
         for tool in tools
         if name is None or tool["function"]["name"] == name
     ]
-    return encode_schema(calls[0] if len(calls) == 1 else {"anyOf": calls}, "tools")
+    return Constraint("json", encode_schema(calls[0] if len(calls) == 1 else {"anyOf": calls}, "tools"), "tools")
 
 
 def get_arguments_key(template: str) -> str:
@@ -49,10 +49,12 @@ class ToolParser:
 
     Args:
         names: The tools' names.
+        most: Most calls that are returned; None for all.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], most: int | None = None) -> None:
         self._names = frozenset(names)
+        self._most = most
         self._held = ""
         self._is_call = False
 
@@ -96,7 +98,7 @@ class ToolParser:
             }
             calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
             rest = rest[end:].lstrip().removeprefix(_END).lstrip("; \n")
-        return calls
+        return calls[: self._most]
 
 
 def _match_beginning(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindsporeserver.language.errors import LanguageError, describe_error
-from mindsporeserver.language.fields import parse_body, parse_chat, parse_completion
+from mindsporeserver.language.fields import Constraint, parse_body, parse_chat, parse_completion
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
@@ -102,6 +102,35 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ),
     ({"stop": ["x", "\ud800"]}, "stop[1]"),
     ({"unknown": "\ud800"}, "unknown"),
+    ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+    ({"chat_template_kwargs": {f"a{number}": 1 for number in range(65)}}, "chat_template_kwargs"),
+    ({"stop_token_ids": 2}, "stop_token_ids"),
+    ({"stop_token_ids": [100]}, "stop_token_ids"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 1.5}, "min_tokens"),
+    ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"add_generation_prompt": "no"}, "add_generation_prompt"),
+    ({"structured_outputs": []}, "structured_outputs"),
+    ({"structured_outputs": {"xml": 1}}, "structured_outputs.xml"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
+    ({"structured_outputs": {"json": 1}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),
+    ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_regex": 5}, "guided_regex"),
+    ({"guided_regex": "a" * 70_000}, "guided_regex"),
+    ({"guided_grammar": "a" * 20_000}, "guided_grammar"),
+    ({"guided_choice": []}, "guided_choice"),
+    ({"guided_choice": ["a", ""]}, "guided_choice"),
+    ({"guided_choice": [1]}, "guided_choice"),
+    ({"guided_choice": ["a" * 70_000]}, "guided_choice"),
+    ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+    ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
 ]
 BAD_COMPLETION: list[tuple[dict[str, Any], str]] = [
     ({"prompt": None}, "prompt"),
@@ -174,8 +203,27 @@ def test_fields_are_read() -> None:
 
 
 def test_neutral_values_of_unsupported_fields_are_accepted() -> None:
-    neutral = {"best_of": 1, "suffix": None, "modalities": ["text"], "store": False, "parallel_tool_calls": True}
+    neutral = {"best_of": 1, "suffix": None, "modalities": ["text"], "store": False, "skip_special_tokens": True}
     assert parse_chat({"model": "chat", "messages": [USER], **neutral}, 100, {}).choices == 1
+
+
+def test_fields_of_vllm_are_read() -> None:
+    body = {
+        "parallel_tool_calls": False,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "stop_token_ids": [5, 7],
+        "min_tokens": 3,
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+        "add_special_tokens": True,
+        "structured_outputs": {"json_object": True, "disable_any_whitespace": True, "whitespace_pattern": None},
+        "guided_regex": None,
+    }
+    request = parse_chat({"model": "chat", "messages": [USER], **body}, 100, {})
+    assert (request.parallel_calls, request.continues, request.generation_prompt) == (False, True, False)
+    assert (request.stop_ids, request.sampling.min_tokens, request.add_special_tokens) == ((5, 7), 3, True)
+    assert request.variables == {"enable_thinking": False}
+    assert request.constraint == Constraint("json", '{"type":"object"}', "structured_outputs.json_object")
 
 
 def test_unknown_fields_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

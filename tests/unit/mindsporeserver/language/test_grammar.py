@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields import Constraint, parse_completion
 from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.text import Vocabulary
-from mindsporeserver.language.tools import ToolParser, build_schema, get_arguments_key
+from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key
 
 TOOLS = [
     {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "required": ["city"]}}},
@@ -22,7 +24,11 @@ TOOLS = [
 
 
 def generate(vocabulary: Vocabulary, schema: Any, seed: int) -> str:
-    matcher, random, tokens = Matcher(vocabulary, json.dumps(schema), "schema"), np.random.default_rng(seed), []
+    return follow(vocabulary, Constraint("json", json.dumps(schema), "schema"), seed)
+
+
+def follow(vocabulary: Vocabulary, constraint: Constraint, seed: int) -> str:
+    matcher, random, tokens = Matcher(vocabulary, constraint), np.random.default_rng(seed), []
     while not matcher.is_stopped and len(tokens) < 400:
         token = int(random.choice(np.flatnonzero(matcher.compute_mask())))
         matcher.consume(token)
@@ -74,11 +80,56 @@ def test_large_schema_and_exploding_regex_are_followed(vocabulary: Vocabulary) -
     assert time.monotonic() - started < 20
 
 
+ARITHMETIC = 'start: number (OPERATOR number)~1..3\nnumber: /[1-9][0-9]?/\nOPERATOR: "+" | "-"'
+GBNF = 'root ::= number ("+" number | "-" number)\nnumber ::= [1-9] [0-9]?'
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "pattern"),
+    [
+        ("regex", "[a-f]{3}-[0-9]{1,4}", "[a-f]{3}-[0-9]{1,4}"),
+        ("grammar", ARITHMETIC, r"\d+([+-]\d+){1,3}"),
+        ("grammar", GBNF, r"\d+[+-]\d+"),
+        ("choice", ['a "b"', "x|y", "new\nline", "::= ü€🙂", "start: x"], r'a "b"|x\|y|new\nline|::= ü€🙂|start: x'),
+        ("json", {"const": 5}, "5"),
+        ("json", '{"enum": [true]}', "true"),
+    ],
+    ids=str,
+)
+def test_random_tokens_match_constraint(vocabulary: Vocabulary, field: str, value: Any, pattern: str) -> None:
+    for fields in ({f"guided_{field}": value}, {"structured_outputs": {field: value}}):
+        request = parse_completion({"model": "chat", "prompt": "x", **fields}, 100, {})
+        assert request.constraint is not None
+        for seed in range(5):
+            assert re.fullmatch(pattern, follow(vocabulary, request.constraint, seed))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "("),
+        ("grammar", ""),
+        ("grammar", "start: missing"),
+        ("grammar", "root ::= ["),
+    ],
+)
+def test_invalid_constraint_is_refused(vocabulary: Vocabulary, kind: Any, text: str) -> None:
+    with pytest.raises(LanguageError, match="guided: cannot be used: ") as raised:
+        Matcher(vocabulary, Constraint(kind, text, "guided"))
+    assert (raised.value.status, raised.value.param) == (400, "guided")
+
+
+def read_schema(choice: str, arguments: str) -> Any:
+    constraint = build_constraint(TOOLS, choice, arguments)
+    assert constraint is not None
+    return json.loads(constraint.text)
+
+
 def test_required_call_matches_tool() -> None:
-    assert build_schema(TOOLS, "auto", "arguments") is None
-    one = json.loads(build_schema(TOOLS, "function:get", "parameters") or "")
+    assert build_constraint(TOOLS, "auto", "arguments") is None
+    one = read_schema("function:get", "parameters")
     jsonschema.validate({"name": "get", "parameters": {"city": "x"}}, one)
-    any_of = json.loads(build_schema(TOOLS, "required", "arguments") or "")
+    any_of = read_schema("required", "arguments")
     jsonschema.validate({"name": "put", "arguments": {}}, any_of)
     for wrong in ({"name": "get", "arguments": {}}, {"name": "drop", "arguments": {}}):
         with pytest.raises(jsonschema.ValidationError):
@@ -118,3 +169,10 @@ def test_calls_are_separated_from_text(text: str, expected: str, names: list[str
     assert received.strip() == expected
     assert [call["function"]["name"] for call in calls] == names
     assert all(json.loads(call["function"]["arguments"]) is not None for call in calls)
+
+
+def test_one_call_is_returned_without_parallel_calls() -> None:
+    call = '<tool_call>{"name": "get", "arguments": {}}</tool_call>\n'
+    for most, count in ((None, 3), (1, 1)):
+        _, calls = ToolParser(["get"], most).push(call * 3, is_last=True)
+        assert len(calls) == count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 from typing import Any, Literal
@@ -287,6 +288,77 @@ def test_errors_are_the_clients(client: OpenAI, fields: Any, kind: Any, code: st
         chat(client, **fields, stream=True)
 
 
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"structured_outputs": {"choice": ["red", "green"]}}, "red|green"),
+        ({"guided_regex": "[0-9]{4}-[0-9]{2}"}, "[0-9]{4}-[0-9]{2}"),
+        ({"structured_outputs": {"grammar": 'root ::= "a" [0-9] [0-9]'}}, "a[0-9][0-9]"),
+        ({"guided_json": {"enum": ["x", 5]}}, '"x"|5'),
+    ],
+    ids=str,
+)
+def test_constraints_of_vllm_are_followed(url: str, route: str, fields: dict[str, Any], pattern: str) -> None:
+    prompt = {"messages": MESSAGES} if route.startswith("chat") else {"prompt": "the quick"}
+    response = httpx.post(f"{url}/v1/{route}", json={"model": "chat", "max_tokens": 60, "n": 2, **prompt, **fields})
+    assert response.status_code == 200, response.text
+    for choice in response.json()["choices"]:
+        text = choice["message"]["content"] if route.startswith("chat") else choice["text"]
+        assert re.fullmatch(pattern, text)
+        assert choice["finish_reason"] == "stop"
+
+
+def test_prompt_follows_fields_of_template(url: str) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": " The lazy "}]
+    user = "<|im_start|>user\nthe quick brown fox<|im_end|>\n"
+    answer = f"{user}<|im_start|>assistant\n The lazy "
+    for fields, expected in (
+        ({"add_generation_prompt": False}, user),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, f"{user}<|im_start|>assistant\n<think>\n\n</think>\n"),
+        ({"messages": begun, "add_generation_prompt": False}, f"{answer}<|im_end|>\n"),
+        ({"messages": begun, "add_generation_prompt": False, "continue_final_message": True}, answer),
+    ):
+        ids = httpx.post(f"{url}/tokenize", json={"model": "chat", "messages": MESSAGES, **fields}).json()["tokens"]
+        found = httpx.post(f"{url}/detokenize", json={"tokens": ids}).json()["prompt"]
+        assert found == expected
+        whole = chat(OpenAI(base_url=f"{url}/v1", api_key="-"), **_split(fields))
+        assert whole.usage.prompt_tokens == len(ids)
+
+
+def _split(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields as the client takes them: unknown ones as `extra_body`."""
+    own = {name: value for name, value in fields.items() if name == "messages"}
+    return {**own, "extra_body": {name: value for name, value in fields.items() if name not in own}}
+
+
+def test_answer_has_min_tokens_and_ends_at_stop_token(client: OpenAI) -> None:
+    free = chat(client, max_tokens=40, temperature=0, logprobs=True, extra_body={"min_tokens": 40})
+    assert free.usage.completion_tokens == 40
+    tokens = [item.token for item in free.choices[0].logprobs.content]
+    ids = [httpx.post(f"{client.base_url}tokenize", json={"prompt": token}).json()["tokens"] for token in tokens]
+    single = next(at for at, found in enumerate(ids) if len(found) == 1 and found not in ids[:at] and at > 2)
+    fields = {"stop_token_ids": ids[single]}
+    ended = chat(client, max_tokens=40, temperature=0, extra_body=fields).choices[0]
+    assert (ended.finish_reason, ended.message.content) == ("stop", "".join(tokens[:single]))
+    later = chat(client, max_tokens=40, temperature=0, extra_body={**fields, "min_tokens": single + 2})
+    assert later.usage.completion_tokens >= single + 2
+
+
+def test_request_that_forbids_parallel_calls_is_answered(client: OpenAI) -> None:
+    answer = chat(client, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=150)
+    assert len(answer.choices[0].message.tool_calls) == 1
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '"x\\udfff"'])
+def test_lone_surrogate_in_tool_is_an_error_of_its_field(url: str, text: str) -> None:
+    body = json.dumps({"model": "chat", "messages": MESSAGES, "tools": [TOOL]})
+    body = body.replace('"Return the weather."', text)
+    response = httpx.post(f"{url}/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools[0].function.description"
+
+
 def test_texts_round_trip_through_tokens(url: str) -> None:
     text = "<|im_start|>user\nGrüße 🙂"
     tokens = httpx.post(f"{url}/tokenize", json={"model": "chat", "prompt": text}).json()
@@ -296,7 +368,7 @@ def test_texts_round_trip_through_tokens(url: str) -> None:
     }
     messages = httpx.post(f"{url}/tokenize", json={"model": "chat", "messages": MESSAGES}).json()["tokens"]
     rendered = httpx.post(f"{url}/detokenize", json={"tokens": messages}).json()["prompt"]
-    assert rendered == "<|im_start|>user\nthe quick brown fox<|im_end|>\n<|im_start|>assistant"
+    assert rendered == "<|im_start|>user\nthe quick brown fox<|im_end|>\n<|im_start|>assistant\n"
     assert httpx.post(f"{url}/detokenize", json={"tokens": [10**9]}).json()["error"]["param"] == "tokens[0]"
 
 

@@ -112,3 +112,18 @@ def test_logprobs_are_those_of_network(logits: Any) -> None:
     assert found.logprob == pytest.approx(expected[7], abs=1e-5)
     assert [token for token, _ in found.top] == np.argsort(-expected)[:3].tolist()
     assert compute_logprobs(logits, 7, 0).top == []
+
+
+def test_end_is_not_chosen_before_min_tokens() -> None:
+    sampler = Sampler(SamplingOptions(min_tokens=2), 0, PROMPT, stop_ids={0, 2})
+    for expected in ([False, True, False], [False, True, False], [True, True, True]):
+        row = np.zeros(3, np.float32)
+        sampler.adjust(row)
+        assert np.isfinite(row).tolist() == expected
+        sampler.count(1)
+
+
+def test_end_is_chosen_before_min_tokens_where_nothing_else_may_follow() -> None:
+    row = np.array([1, -np.inf, 0], np.float32)
+    Sampler(SamplingOptions(min_tokens=2), 0, PROMPT, stop_ids={0, 2}).adjust(row)
+    assert row.tolist() == [1, -np.inf, 0]
