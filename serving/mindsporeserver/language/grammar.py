@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -15,6 +18,11 @@ from mindsporeserver.language.text import Vocabulary
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Result = TypeVar("Result")
+
+# Address space of a compilation's stack; pages that it does not reach cost nothing. A constraint has at most 64 KiB.
+_STACK_BYTES = 256 << 20
+_STACK_LOCK = threading.Lock()
 # llguidance's own limits let a schema with 5,000 properties take 6 s, and none have more than 500 properties.
 _LIMITS = {
     "initial_lexer_fuel": 200_000,
@@ -44,7 +52,9 @@ class Matcher:
 
         self._param = constraint.param
         limits = LLParserLimits(**_LIMITS)
-        self.matcher = LLMatcher(vocabulary.matching, _read(constraint), log_level=0, limits=limits)
+        self.matcher = _run_deeply(
+            lambda: LLMatcher(vocabulary.matching, _read(constraint), log_level=0, limits=limits)
+        )
         self._size = vocabulary.size
         self._bits = np.zeros((vocabulary.size + 31) // 32, np.int32)
         if self.matcher.is_error():
@@ -104,3 +114,28 @@ def _convert_to_lark(text: str) -> str:
         return str(any_to_lark(text))
     except Exception as error:  # noqa: BLE001  it raises Exception itself
         raise ValueError(str(error)) from None
+
+
+def _run_deeply(function: Callable[[], Result]) -> Result:
+    """Return a function's result, computed in a thread with a large stack.
+
+    llguidance 1.9 compiles references and nested groups by recursion without a limit: 1,100 schemas, each an `anyOf` of
+    the next, overflow 8 MiB, which ends the server.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  raised in the caller's thread
+            future.set_exception(error)
+
+    with _STACK_LOCK:
+        usual = threading.stack_size(_STACK_BYTES)
+        try:
+            thread = threading.Thread(target=run, name="constraint")
+            thread.start()
+        finally:
+            threading.stack_size(usual)
+    thread.join()
+    return future.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -102,6 +103,32 @@ def test_random_tokens_match_constraint(vocabulary: Vocabulary, field: str, valu
         assert request.constraint is not None
         for seed in range(5):
             assert re.fullmatch(pattern, follow(vocabulary, request.constraint, seed))
+
+
+# Each of these overflows a stack of 8 MiB, which ends the process.
+DEEP: list[tuple[Any, str]] = [
+    (
+        "json",
+        json.dumps(
+            {
+                "$defs": {f"a{i}": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/a{i + 1}"}]} for i in range(1100)}
+                | {"a1100": {"type": "integer"}},
+                "$ref": "#/$defs/a0",
+            }
+        ),
+    ),
+    ("grammar", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3500)) + 'r3500: "a"'),
+    ("grammar", "start: r0\n" + "".join(f"r{i}: {'(' * 9}r{i + 1}{')' * 9}\n" for i in range(900)) + 'r900: "a"'),
+    ("regex", "(" * 5000 + "a" + ")" * 5000),
+    ("grammar", "root ::= " + "(" * 5000 + '"a"' + ")" * 5000),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), DEEP, ids=["schema", "rules", "groups", "regex", "gbnf"])
+def test_deep_constraint_does_not_end_process(vocabulary: Vocabulary, kind: Any, text: str) -> None:
+    # Some are refused.
+    with contextlib.suppress(LanguageError):
+        follow(vocabulary, Constraint(kind, text, "guided"), 0)
 
 
 @pytest.mark.parametrize(
