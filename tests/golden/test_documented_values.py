@@ -309,5 +309,4 @@ def test_fields_of_language_models_are_documented() -> None:
     rows = [(set(re.findall(r"`([^`]+)`", row[0])), row[1]) for row in list_rows(page, "vLLM's field")]
     refused = [names for names, what in rows if what.startswith("refused")]
     assert set().union(*refused) == set(UNSUPPORTED_FIELDS)
-    for names, what in rows:
-        assert names.isdisjoint(taken)
+    assert all(names.isdisjoint(taken) for names, _ in rows)

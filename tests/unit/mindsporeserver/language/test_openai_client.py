@@ -309,7 +309,7 @@ def test_constraints_of_vllm_are_followed(url: str, route: str, fields: dict[str
         assert choice["finish_reason"] == "stop"
 
 
-def test_prompt_follows_fields_of_template(url: str) -> None:
+def test_prompt_follows_fields_of_template(client: OpenAI) -> None:
     begun = [*MESSAGES, {"role": "assistant", "content": " The lazy "}]
     user = "<|im_start|>user\nthe quick brown fox<|im_end|>\n"
     answer = f"{user}<|im_start|>assistant\n The lazy "
@@ -319,10 +319,11 @@ def test_prompt_follows_fields_of_template(url: str) -> None:
         ({"messages": begun, "add_generation_prompt": False}, f"{answer}<|im_end|>\n"),
         ({"messages": begun, "add_generation_prompt": False, "continue_final_message": True}, answer),
     ):
-        ids = httpx.post(f"{url}/tokenize", json={"model": "chat", "messages": MESSAGES, **fields}).json()["tokens"]
-        found = httpx.post(f"{url}/detokenize", json={"tokens": ids}).json()["prompt"]
-        assert found == expected
-        whole = chat(OpenAI(base_url=f"{url}/v1", api_key="-"), **_split(fields))
+        body = {"model": "chat", "messages": MESSAGES, **fields}
+        with httpx.Client(base_url=str(client.base_url)) as session:
+            ids = session.post("tokenize", json=body).json()["tokens"]
+            assert session.post("detokenize", json={"tokens": ids}).json()["prompt"] == expected
+        whole = chat(client, **_split(fields))
         assert whole.usage.prompt_tokens == len(ids)
 
 
@@ -336,7 +337,8 @@ def test_answer_has_min_tokens_and_ends_at_stop_token(client: OpenAI) -> None:
     free = chat(client, max_tokens=40, temperature=0, logprobs=True, extra_body={"min_tokens": 40})
     assert free.usage.completion_tokens == 40
     tokens = [item.token for item in free.choices[0].logprobs.content]
-    ids = [httpx.post(f"{client.base_url}tokenize", json={"prompt": token}).json()["tokens"] for token in tokens]
+    with httpx.Client(base_url=str(client.base_url)) as session:
+        ids = [session.post("tokenize", json={"prompt": token}).json()["tokens"] for token in tokens]
     single = next(at for at, found in enumerate(ids) if len(found) == 1 and found not in ids[:at] and at > 2)
     fields = {"stop_token_ids": ids[single]}
     ended = chat(client, max_tokens=40, temperature=0, extra_body=fields).choices[0]
