@@ -69,3 +69,10 @@ def test_missing_library_and_broken_tokenizer_are_user_errors(tmp_path: Path, mo
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtraError, match="llguidance is not installed"):
         Vocabulary(file, 10, [0])
+
+
+def test_stop_text_counts_only_where_an_answer_may_end() -> None:
+    buffer = TextBuffer(["end"])
+    assert buffer.push(b"an end, en", may_stop=False) == "an end, en"
+    assert (buffer.push(b"d "), buffer.is_stopped) == ("d ", False)
+    assert (buffer.push(b"or end."), buffer.is_stopped) == ("or ", True)
