@@ -19,8 +19,8 @@ from kfp_mindspore.lm.sources.families import CLASSES, describe_rope
 from kfp_mindspore.lm.sources.fields import refuse
 from kfp_mindspore.lm.sources.huggingface import list_parts, parse_config
 from kfp_mindspore.lm.sources.model import split_rows
-from kfp_mindspore.outputs import check_replaceable
 from kfp_mindspore.lm.template import SPECIAL_TOKENS, get_special_tokens
+from kfp_mindspore.outputs import check_replaceable
 
 _TYPES = {"float32": np.float32, "float16": np.float16}
 

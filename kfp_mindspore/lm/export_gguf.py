@@ -15,8 +15,8 @@ from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.rope import RopeScaling, get_yarn_magnitude
 from kfp_mindspore.lm.sources.gguf import CONTROL, FREQUENCIES, SPLITS, USER_DEFINED, list_divisors, list_parts
 from kfp_mindspore.lm.sources.model import SourceModel, refuse_fields, split_rows
-from kfp_mindspore.outputs import check_output_file, has_mark
 from kfp_mindspore.lm.template import get_special_tokens
+from kfp_mindspore.outputs import check_output_file, has_mark
 
 # llama.cpp's architecture by model_type.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
