@@ -243,8 +243,9 @@ def report(directory: Path, output: Path | None) -> None:
     """Write a page with the trials, their parameters and learning curves."""
     from kfp_mindspore import sweeps
 
+    # Its own page is the one file that the sweep's directory may get.
+    check_page(output or directory / "sweep.html", [] if output is None else [directory])
     output = output or directory / "sweep.html"
-    check_page(output, [directory])
     files.write_text(output, sweeps.render_report(sweeps.read_sweep(directory)))
     click.echo(output)
 
