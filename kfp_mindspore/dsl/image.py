@@ -10,9 +10,8 @@ from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
-    from kfp.dsl.graph_component import GraphComponent
 
-Target = TypeVar("Target", bound="PipelineTask | GraphComponent | dict[str, Any]")
+Target = TypeVar("Target")
 
 _HINT = "Expected a task, a function with @dsl.pipeline, or a compiled pipeline as a dict."
 
@@ -44,13 +43,13 @@ def set_image(target: Target, image: str) -> Target:
 
 def _apply(target: Any, image: str) -> Any:
     from kfp.dsl import PipelineTask
-    from kfp.dsl.graph_component import GraphComponent
 
     from kfp_mindspore.runs import image as compiled
+    from kfp_mindspore.runs.sources import is_pipeline
 
     if isinstance(target, PipelineTask):
         return _set_task_image(target, image)
-    if isinstance(target, GraphComponent):
+    if is_pipeline(target):
         from google.protobuf import json_format
 
         spec = target.pipeline_spec

@@ -117,7 +117,7 @@ def compile_pipeline(pipeline: Any) -> PipelineSpec:
     Raises:
         UserError: The value is neither.
     """
-    if not _is_pipeline(pipeline):
+    if not _is_runnable(pipeline):
         name = getattr(pipeline, "__name__", type(pipeline).__name__)
         raise UserError(f"{name}: expected a function with @dsl.pipeline, got {type(pipeline).__name__}")
     from google.protobuf import json_format
@@ -152,7 +152,7 @@ def compile_text(source: Any, image: str = "") -> str:
         compiled = parse_documents(text, subject=str(path))
     else:
         pipeline = _load_pipeline(source) if is_name else source
-        if not _is_pipeline(pipeline):
+        if not _is_runnable(pipeline):
             raise UserError(f"source: must be a function with @dsl.pipeline or a source's name, got {source!r}")
         from kfp import compiler
 
@@ -171,7 +171,16 @@ def compile_text(source: Any, image: str = "") -> str:
     return head + dump_spec(*documents)
 
 
-def _is_pipeline(value: Any) -> bool:
+def is_pipeline(value: object) -> bool:
+    """Return whether a value is a function with `@dsl.pipeline`."""
+    import_kfp()
+    from kfp.dsl.graph_component import GraphComponent
+
+    return isinstance(value, GraphComponent)
+
+
+def _is_runnable(value: object) -> bool:
+    """Return whether a value is a pipeline or a component, which is a pipeline of one step."""
     import_kfp()
     from kfp.dsl.base_component import BaseComponent
 
@@ -227,12 +236,10 @@ def _explain_import_error(path: Path, error: Exception) -> UserError:
 
 
 def _get_pipeline(module: ModuleType, function: str, subject: str) -> Any:
-    from kfp.dsl.graph_component import GraphComponent
-
-    pipelines = {name: value for name, value in vars(module).items() if isinstance(value, GraphComponent)}
+    pipelines = {name: value for name, value in vars(module).items() if is_pipeline(value)}
     if function:
         pipeline = getattr(module, function, None)
-        if not _is_pipeline(pipeline):
+        if not _is_runnable(pipeline):
             raise NotFoundError(
                 f"{subject}: no pipeline named {function}", hint=f"Found: {', '.join(pipelines) or 'none'}."
             )
