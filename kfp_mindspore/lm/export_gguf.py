@@ -57,8 +57,16 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
         raise UserError(f"dtype: must be one of {', '.join(_TYPES)}, got {dtype!r}")
     activation = f"must be 'silu' for a GGUF, got {config.activation!r}" if config.activation != "silu" else None
     architecture = _ARCHITECTURES[model.architecture]
+    # llama.cpp reads a size of its own for Llama and Qwen3 only.
+    size = config.width // config.heads
+    other = architecture == "qwen2" and config.head_size != size
     refuse_fields(
-        subject, {"activation": activation, "rope_scaling": _check_scaling(config.rope_scaling, architecture)}
+        subject,
+        {
+            "activation": activation,
+            "head_size": f"must be {size} for a GGUF of qwen2, got {config.head_size}" if other else None,
+            "rope_scaling": _check_scaling(config.rope_scaling, architecture),
+        },
     )
     tokenizer = build_metadata(model, subject)
     check_output_file(file, "an earlier export", lambda found: has_mark(found, _DESCRIPTION))

@@ -168,6 +168,7 @@ def test_models_without_a_form_are_refused(tokenizer: Tokenizer, tmp_path: Path)
         "rope_scaling: must be linear or yarn for a GGUF of qwen2": make_model(
             tokenizer, "qwen2", qkv_bias=True, rope_scaling=LLAMA3
         ),
+        "head_size: must be 4 for a GGUF of qwen2, got 6": make_model(tokenizer, "qwen2", qkv_bias=True, head_size=6),
         "rope_scaling: truncate: must be true": make_model(
             tokenizer, "llama", rope_scaling=dataclasses.replace(YARN, truncate=False)
         ),
