@@ -171,22 +171,28 @@ def test_scaled_positions_give_transformers_logits(peers: Path, scaled: Path) ->
 def test_llama_cpp_reads_scaled_positions(peers: Path, scaled: Path, tmp_path: Path, variant: str) -> None:
     bundle, file, port = scaled / f"{variant}.bundle", tmp_path / "model.gguf", reserve_port()
     write_gguf(read_model(bundle), file, subject="model.gguf")
-    logits = compute_own_logits(bundle)[-1]
-    ranked = np.argsort(-logits)[:5].tolist()
-    shares = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
     process = subprocess.Popen([peers, LLAMA_SERVER, str(port), file, "1", "512", "2"], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
         other = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", timeout=300)
-        request: Any = {"prompt": list(IDS), "max_tokens": 1, "temperature": 0, "logprobs": 5}
-        content = other.completions.create(model="-", **request).model_dump()["choices"][0]["logprobs"]["content"]
+        answers: dict[int, Any] = {}
+        for length in range(len(IDS) - 20, len(IDS) + 1):
+            request: Any = {"prompt": IDS[:length], "max_tokens": 1, "temperature": 0, "logprobs": 5}
+            # A next token that is no whole character, or the end, has no content.
+            if found := other.completions.create(model="-", **request).model_dump()["choices"][0]["logprobs"]:
+                answers[length] = found["content"][0]["top_logprobs"]
     finally:
         process.kill()
         process.wait(20)
-    found = {item["id"]: item["logprob"] for item in content[0]["top_logprobs"]}
-    assert list(found) == ranked
-    np.testing.assert_allclose(list(found.values()), shares[ranked], atol=0.02)
+    assert len(answers) >= 5
+    logits = compute_own_logits(bundle)
+    for length, answer in answers.items():
+        last = logits[length - 1] - logits[length - 1].max()
+        shares = last - np.log(np.exp(last).sum())
+        # llama.cpp's cache has 16 bits.
+        difference = max(abs(shares[item["id"]] - item["logprob"]) for item in answer)
+        assert difference <= 0.05, (length, answer)
 
 
 def test_16_bit_weights_are_compared_in_float32(peers: Path, tmp_path: Path) -> None:

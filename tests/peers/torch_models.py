@@ -42,7 +42,9 @@ FIELDS: Any = {
         "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
     },
     "qwen2-yarn": {
+        # llama.cpp's Qwen2 has no head size of its own.
         **SCALED,
+        "hidden_size": 64,
         "rope_scaling": {
             "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 16.0,
             "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.707,
