@@ -202,8 +202,8 @@ class TrainingProgress:
         step: Optimizer steps done.
         steps: Optimizer steps over all epochs.
         estimated_remaining_seconds: Estimated time to the end in seconds, at the present attempt's rate.
-        device: Device type that worker 0 uses, such as CPU.
         metrics: The newest metrics.
+        device: Device type that worker 0 uses, such as CPU.
     """
 
     percentage: int | None = field(default=None, metadata={"minimum": 0, "maximum": 100})
@@ -212,8 +212,8 @@ class TrainingProgress:
     step: int | None = field(default=None, metadata={"format": "int64"})
     steps: int | None = field(default=None, metadata={"format": "int64"})
     estimated_remaining_seconds: int | None = field(default=None, metadata={"minimum": 0, "format": "int64"})
-    device: str | None = None
     metrics: list[ProgressMetric] = field(default_factory=list)
+    device: str | None = None
 
     def __post_init__(self) -> None:
         self.metrics = [_parse(ProgressMetric, item) for item in self.metrics or []]
