@@ -28,11 +28,13 @@ class OutputKind:
         marker: A file that each such directory has.
         listing: Key of the marker's JSON, an object whose keys are the further files' names.
         names: Names of further files and folders that are not listed.
+        replaces_damaged: Whether a directory whose marker is damaged, with no files but `names`, is of this kind.
     """
 
     marker: str
     listing: str = ""
     names: tuple[str, ...] = ()
+    replaces_damaged: bool = False
 
     def list_others(self, directory: Path) -> list[str] | None:
         """Return the sorted names in a directory that are not this kind's; None if the directory is of another kind."""
@@ -41,15 +43,20 @@ class OutputKind:
             return None
         known = {self.marker, *self.names}
         if self.listing:
-            try:
-                described = json.loads(marker.read_bytes())
-            except (OSError, ValueError):
+            listed = self._read_listing(marker)
+            if listed is None and not self.replaces_damaged:
                 return None
-            listed: Any = described.get(self.listing) if isinstance(described, dict) else None
-            if not isinstance(listed, dict):
-                return None
-            known.update(Path(name).parts[0] for name in listed if name)
+            known.update(Path(name).parts[0] for name in listed or () if name)
         return sorted({entry.name for entry in directory.iterdir()} - known)
+
+    def _read_listing(self, marker: Path) -> dict[str, Any] | None:
+        """Return the marker's files by name; None if it is damaged or another program's."""
+        try:
+            described = json.loads(marker.read_bytes())
+        except (OSError, ValueError):
+            return None
+        listed: Any = described.get(self.listing) if isinstance(described, dict) else None
+        return listed if isinstance(listed, dict) else None
 
 
 def check_replaceable(path: Path, kind: OutputKind | None, inputs: Iterable[Path | str | None] = ()) -> None:
@@ -123,13 +130,13 @@ def check_directory(path: Path, inputs: Iterable[Path | str | None] = ()) -> Non
     """Check that files may be written into a directory, whose other content is kept.
 
     Args:
-        path: The directory; it may be missing, and contain inputs.
+        path: The directory; it may be missing, contain inputs and be in one.
         inputs: What is read, see `check_apart`.
 
     Raises:
-        UserError: It is a file, or is, or is in, an input.
+        UserError: It is a file, or is an input.
     """
-    check_apart(path, inputs, may_contain=True)
+    check_apart(path, inputs, may_nest=True)
     if os.path.lexists(path) and not path.is_dir():
         raise UserError(f"{path}: is a file, expected a directory", hint="Choose another path.")
 
@@ -139,13 +146,13 @@ def check_page(path: Path, inputs: Iterable[Path | str | None] = ()) -> None:
     check_output_file(path, "an earlier page", lambda file: has_mark(file, _PAGE_MARK), inputs)
 
 
-def check_apart(output: Path, inputs: Iterable[Path | str | None], *, may_contain: bool = False) -> None:
+def check_apart(output: Path, inputs: Iterable[Path | str | None], *, may_nest: bool = False) -> None:
     """Check that an output is no input, in none and around none, also by links.
 
     Args:
         output: Its path.
         inputs: Paths; URIs, names of data sets and whatever else does not exist here are passed over.
-        may_contain: Whether inputs may be in the output.
+        may_nest: Whether the output may contain inputs and be in one, since nothing is replaced.
 
     Raises:
         UserError: It is, or is in or around, an input.
@@ -156,7 +163,7 @@ def check_apart(output: Path, inputs: Iterable[Path | str | None], *, may_contai
         if not text or "://" in text or not Path(text).exists():
             continue
         read = Path(os.path.realpath(text))
-        if written == read or read in written.parents or (written in read.parents and not may_contain):
+        if written == read or (not may_nest and (read in written.parents or written in read.parents)):
             relation = "is" if written == read else "is in" if read in written.parents else "contains"
             raise UserError(
                 f"{output}: {relation} the input {given}, which would be changed or lost",

@@ -28,10 +28,10 @@ from kfp_mindspore.formats.packed import PACKED_FILE
 from kfp_mindspore.outputs import OutputKind
 
 DESCRIPTION = "checkpoint.json"
-# A checkpoint directory as an output.
-OUTPUT = OutputKind(DESCRIPTION, listing="files")
 NETWORK_FILE = "network.ckpt"
 OPTIMIZER_FILE = "optimizer.ckpt"
+# A checkpoint directory as an output; training replaces a damaged one.
+OUTPUT = OutputKind(DESCRIPTION, listing="files", names=(NETWORK_FILE, OPTIMIZER_FILE), replaces_damaged=True)
 
 _NAME = re.compile(r"(\d{5,})-(\d+)")
 _LEFTOVER = re.compile(r"\.(\d{5,}-\d+)\..*\.(tmp|old)")

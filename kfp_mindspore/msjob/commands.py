@@ -170,7 +170,7 @@ def build_directory_variables(
         in_pods: Whether paths are the pods' own, which are kept as given; this machine's paths become absolute.
 
     Raises:
-        UserError: The output or the checkpoints are in the dataset, or are a file.
+        UserError: The output or the checkpoints are the dataset, or a file.
     """
     if output_dir is not None and checkpoint_dir is None:
         checkpoint_dir = f"{str(output_dir).rstrip('/')}/checkpoints"
