@@ -50,8 +50,7 @@ def load_dataset(
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
-        source: Data of another component or of `dsl.importer`, in place of `name`: a CSV, Parquet, JSON lines or NPZ
-            file, or a folder with one, with train.csv and test.csv, or with an image folder for each class.
+        source: A table or folder of another component or of `dsl.importer`, in place of `name` (see docs/data.md).
         name: Set name, path or URI.
         seed: Split seed.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.

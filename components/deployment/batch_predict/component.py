@@ -25,8 +25,7 @@ def batch_predict(
 
     Args:
         bundle: The model bundle.
-        dataset: The dataset directory, or another component's raw rows: CSV, Parquet, JSON lines, NPZ or NPY, as a
-            file, as a folder with one file, or with one for each split, such as test.csv.
+        dataset: The dataset directory, or a table or folder of raw rows from another component.
         predictions: JSON lines with `index`, `outputs` by name and `prediction`: class, labels, number or ids by task.
         split: The dataset's split.
         shard: This step's shard and the shard count: "2/4" for the second of four.
