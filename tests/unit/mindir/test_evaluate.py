@@ -119,7 +119,7 @@ def test_padding_of_texts_is_not_counted(tmp_path: Path) -> None:
     found = summarize(dataset, predict_task(dataset, read_samples(dataset, "test"), scores, subject="model"))
     assert (found.value, found.metrics["accuracy"], found.labels) == (pytest.approx(1), 1, labels)
     page = render_evaluation(found, None, {})
-    assert '<td class="text">a?</td><td class="text">a??</td>' in page
+    assert '<td class="text free">a?</td><td class="text free">a??</td>' in page
 
 
 def test_bundle_keeps_targets_for_canary(trained: Path) -> None:

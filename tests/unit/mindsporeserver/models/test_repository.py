@@ -358,6 +358,7 @@ def test_failed_load_leaves_previous_model(
         await infer(first)
         ((entry),) = await repository.index()
         assert (entry["state"], message in entry["reason"]) == ("READY", True)
+        shutil.rmtree(path, ignore_errors=True)
         put(path, "third")
         await repository.reload("digits")
         assert read_note(repository) == "third"
