@@ -74,7 +74,7 @@ def test_other_targets_are_refused() -> None:
     with pytest.raises(ValidationError, match="set_image is invalid: image: must be a string, got ''"):
         set_image({}, "")
     with pytest.raises(UserError, match="target: got PythonComponent"):
-        set_image(own, IMAGE)  # type: ignore[type-var]
+        set_image(own, IMAGE)
 
     @dsl.pipeline(name="inner")
     def inner() -> None:
