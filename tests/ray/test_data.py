@@ -291,5 +291,6 @@ except NotFoundError as error:
     ],
 )
 def test_options_that_need_all_samples_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    (tmp_path / "data").mkdir()
     with pytest.raises(ValidationError, match=message):
-        load_dataset(str(tmp_path), tmp_path / "out", **options)
+        load_dataset(str(tmp_path / "data"), tmp_path / "out", **options)
