@@ -329,7 +329,8 @@ def test_job_has_lease_and_belongs_to_run(
     assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == [run.uid]
     first = job["metadata"]["annotations"][LEASE_ANNOTATION]
     run.wait_job(lambda item: item["metadata"]["annotations"][LEASE_ANNOTATION] > first)
-    assert f"no operator has reconciled job {job['metadata']['name']}" in step.log.read_text()
+    warning = f"no operator has reconciled job {job['metadata']['name']}"
+    wait_for(lambda: warning in step.log.read_text(), step.log.read_text)
     step.send(signal.SIGKILL)
     step.wait()
     # Deletion of the run deletes its Workflow.
