@@ -66,8 +66,8 @@ def job() -> None:
     help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
 )
 @click.option("--dataset", type=click.Path(), help="Dataset directory, passed in KFP_MINDSPORE_DATASET_DIR.")
-@click.option("--output", type=OutputPath(), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
-@click.option("--checkpoints", type=OutputPath(), help="Checkpoint directory. [default: in --output]")
+@click.option("--output", type=OutputPath(or_uri=True), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
+@click.option("--checkpoints", type=OutputPath(or_uri=True), help="Checkpoint directory. [default: in --output]")
 @click.option(
     "--image",
     envvar=IMAGE_VARIABLE,

@@ -35,10 +35,14 @@ class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class OutputPath(click.Path):  # type: ignore[type-arg,unused-ignore]
-    """The type of each parameter that names an output; the functions check what it may replace."""
+    """The type of each parameter that names an output; the functions check what it may replace.
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    Args:
+        or_uri: Whether a URI is accepted too; the parameter is then a string, whose `//` a `Path` would lose.
+    """
+
+    def __init__(self, *, or_uri: bool = False) -> None:
+        super().__init__(path_type=str if or_uri else Path)
 
 
 def add_json_option(command: Command) -> Command:

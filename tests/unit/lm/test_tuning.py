@@ -51,7 +51,7 @@ def test_adapter_and_merged_bundle_are_written(base: Path, tuned: Path) -> None:
 def test_output_in_base_model_is_refused(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     former = sorted(base.iterdir())
     assert run(["lm", "finetune", str(base), str(base.parent / "pairs.jsonl"), "-o", str(base), *OPTIONS]) == 2
-    assert "is in the input" in capsys.readouterr().err
+    assert "is the input" in capsys.readouterr().err
     assert sorted(base.iterdir()) == former
 
 

@@ -171,6 +171,7 @@ def test_progress_for_backend_ends_at_100_percent(results: dict[str, Any]) -> No
     metrics = progress.pop("metrics")
     assert progress == {
         "percentage": 100, "epoch": 5, "epochs": 5, "step": 180, "steps": 180, "estimatedRemainingSeconds": 0,
+        "device": "CPU",
     }  # fmt: skip
     assert {metric["name"] for metric in metrics} == {"loss", "eval_loss", "accuracy"}
 
