@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 # Credentials, which are never arguments: these would be in the compiled pipeline and in the run's page.
 WEBHOOK_VARIABLE = "KFP_MINDSPORE_WEBHOOK_URL"
 PASSWORD_VARIABLE = "KFP_MINDSPORE_SMTP_PASSWORD"
-_SUCCEEDED = "SUCCEEDED"
+_SUCCEEDED, _FAILED = "SUCCEEDED", "FAILED"
+# KFP's back end passes the state in ML Metadata, kfp.local the run's own. A step whose pod was killed has reported no
+# end: its group is still RUNNING.
+_STATES = {"COMPLETE": _SUCCEEDED, "CACHED": _SUCCEEDED, "RUNNING": _FAILED, "CANCELED": "CANCELLED"}
 _PODS_NAME_VARIABLE = "KFP_POD_NAME"
 _ATTEMPTS = 3
 _LONGEST_DELAY = 5.0
@@ -158,14 +161,15 @@ def send_notice(status: dsl.PipelineTaskFinalStatus, **options: Any) -> bool:
         KfpMindSporeError: A server cannot be reached or refuses the notice; credentials are never in the message.
     """
     given = from_literals(NotifyOptions, **options)
-    if status.state == _SUCCEEDED and given.when == "failure":
+    state = _STATES.get(status.state, status.state)
+    if state == _SUCCEEDED and given.when == "failure":
         print("The run has succeeded: no notice")
         return False
     run, steps, jobs = _read_failure(given.lines)
     url = f"{given.ui.rstrip('/')}/#/runs/details/{run}" if given.ui and run else ""
-    if status.state == _SUCCEEDED:
+    if state == _SUCCEEDED:
         steps, jobs = (), ()
-    notice = Notice(run, status.state, steps, status.error_message or "", url, jobs)
+    notice = Notice(run, state, steps, status.error_message or "", url, jobs)
     errors = []
     for is_wanted, send in ((given.webhook, _post), (given.recipients, _mail)):
         if is_wanted:

@@ -206,12 +206,19 @@ def test_password_is_sent_after_starttls_alone(
     assert box.connections == 1
 
 
-def test_success_is_sent_on_request_only(webhook: Webhook, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not send_notice(build_status("SUCCEEDED"), webhook="json")
+# kfp.local passes its own state, KFP 2.17's back end the one in ML Metadata.
+@pytest.mark.parametrize("state", ["SUCCEEDED", "COMPLETE", "CACHED"])
+def test_success_is_sent_on_request_only(webhook: Webhook, capsys: pytest.CaptureFixture[str], state: str) -> None:
+    assert not send_notice(build_status(state), webhook="json")
     assert webhook.bodies == []
-    assert send_notice(build_status("SUCCEEDED"), webhook="json", when="always")
+    assert send_notice(build_status(state), webhook="json", when="always")
     assert [body["state"] for body in webhook.bodies] == ["SUCCEEDED"]
     assert SECRET not in capsys.readouterr().out
+
+
+def test_run_whose_step_was_killed_is_a_failure(webhook: Webhook) -> None:
+    assert send_notice(build_status("RUNNING"), webhook="json")
+    assert [body["state"] for body in webhook.bodies] == ["FAILED"]
 
 
 @pytest.mark.parametrize(
