@@ -30,7 +30,7 @@ from kfp_mindspore.runs.records import (
     format_cron,
     get_details,
 )
-from kfp_mindspore.runs.remote_result import build_result, get_spec
+from kfp_mindspore.runs.remote_result import build_result, find_cached_execution, get_spec
 from kfp_mindspore.runs.result import RunResult
 from kfp_mindspore.runs.retry import check_retryable, replace_image
 from kfp_mindspore.runs.server import (
@@ -38,6 +38,7 @@ from kfp_mindspore.runs.server import (
     check_host,
     check_server,
     explain_errors,
+    find_execution_run,
     read_pod_log,
     retry_run,
 )
@@ -47,6 +48,7 @@ from kfp_mindspore.runs.task_details import (
     are_final,
     count_cached,
     get_step_seconds,
+    list_driver_pods,
     list_failed_pods,
     list_node_steps,
     list_step_pods,
@@ -375,19 +377,34 @@ class RemoteClient:
         pods, on_cluster = list_step_pods(details, names), self._open_run(run_id)
 
         def read_log(step: str) -> Sequence[str]:
-            # A single-user server, KFP 2.17, asks for pods without a namespace and finds none.
-            for pod in pods.get(step, ()):
-                log = read_pod_log(self.host, self._credentials, run_id, pod)
-                if not log and on_cluster is not None:
-                    log = on_cluster.read_log(pod)
-                if log:
-                    return log
+            return self._read_first_log(run_id, pods.get(step, ()), on_cluster)
+
+        def read_cached(step: str) -> Sequence[str]:
+            driver = self._read_first_log(run_id, list_driver_pods(details, step), on_cluster)
+            execution = find_cached_execution(driver)
+            producer = find_execution_run(self.host, self._credentials, execution) if execution else ""
+            # Runs may be deleted while the cache keeps their outputs.
+            with contextlib.suppress(NotFoundError):
+                if producer:
+                    others = list_step_pods(get_details(self._get_run(producer)), [step])
+                    return self._read_first_log(producer, others.get(step, ()), on_cluster)
             return []
 
         arguments = (found.runtime_config.parameters or {}) if found.runtime_config else {}
         seconds = get_step_seconds(details, names)
         run, spec = describe_run(self.host, found), get_spec(found.pipeline_spec)
-        return build_result(run, spec, arguments, seconds, read_log, count_cached(details))
+        return build_result(run, spec, arguments, seconds, read_log, count_cached(details), read_cached)
+
+    def _read_first_log(self, run_id: str, pods: Sequence[str], on_cluster: RunOnCluster | None) -> Sequence[str]:
+        """Return the log of the first of these pods that has one."""
+        # A single-user server, KFP 2.17, asks for pods without a namespace and finds none.
+        for pod in pods:
+            log = read_pod_log(self.host, self._credentials, run_id, pod)
+            if not log and on_cluster is not None:
+                log = on_cluster.read_log(pod)
+            if log:
+                return log
+        return []
 
     def _get_run(self, run_id: str) -> Any:
         """Return a run with its pipeline; of one that has just finished, with the task details of its end."""

@@ -2,12 +2,14 @@
 
 KFP 2.17's API has no task outputs. KFP's launcher, since 2.0, logs a step's output before it publishes it:
 `ExecutorOutput: {"parameterValues": …, "artifacts": …}`. The API serves pod logs, from Argo's archive when a pod is
-gone. A step that was taken from the cache has no such pod.
+gone. A step that was taken from the cache has no such pod; its driver logs the execution that computed it,
+`custom_properties:{key:"cached_execution_id" value:{string_value:"11"}}`, which is another run's task.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ _STATES: Mapping[str, StepState] = {
     "SKIPPED": "skipped",
 }
 _UNREAD = "its outputs are not in a log, and its pod may be gone"
+# The spaces in protobuf's text format vary.
+_CACHED_EXECUTION = re.compile(r'key: *"cached_execution_id" *value: *\{ *string_value: *"(\d+)"')
 _CACHED = "outputs of cached steps are in the runs that computed them"
 
 
@@ -35,6 +39,7 @@ def build_result(
     seconds: Mapping[str, float],
     read_log: Callable[[str], Iterable[str]],
     cached: int = 0,
+    read_cached: Callable[[str], Iterable[str]] = lambda _: (),
 ) -> RunResult:
     """Return a finished run's result, as far as the logs of its steps have it.
 
@@ -45,6 +50,7 @@ def build_result(
         seconds: Its steps' duration by name.
         read_log: Returns a step's log, from the pod that succeeded; empty without one.
         cached: Steps that were taken from the cache; task details do not name them.
+        read_cached: Returns the log of the step that computed a cached step's outputs; empty if it is unknown.
 
     Returns:
         The result; `error` is a GateNotMetError if a gate was not met, `notes` names steps whose outputs are unknown.
@@ -60,10 +66,12 @@ def build_result(
             step.arguments = dict(known[name].arguments)
         if step.state == "succeeded" and (definitions or not spec):
             found = parse_outputs(read_log(name), definitions)
+            if not found and cached and definitions and (found := parse_outputs(read_cached(name), definitions)):
+                step.state = "cached"
             step.outputs, step.note = found or {}, _UNREAD if definitions and not found else ""
     result.note = run.note
     unread = [step for step in result.steps.values() if step.note]
-    if unread and len(unread) == cached:
+    if unread and len(unread) == cached - sum(step.state == "cached" for step in result.steps.values()):
         result.note = _CACHED
         for step in unread:
             step.state, step.note = "cached", ""
@@ -95,6 +103,11 @@ def parse_outputs(log: Iterable[str], definitions: Mapping[str, Any]) -> dict[st
             kind = types.get(name, {}).get("artifactType", {}).get("schemaTitle", "")
             outputs[name] = {"uri": artifact.get("uri", ""), "type": kind, "metadata": artifact.get("metadata") or {}}
     return outputs
+
+
+def find_cached_execution(log: Iterable[str]) -> str:
+    """Return the ID of the execution that computed a cached step's outputs, from its driver's log; empty if none."""
+    return next((found[1] for line in log if (found := _CACHED_EXECUTION.search(line))), "")
 
 
 def _get_outputs(spec: Mapping[str, Any], task: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from kfp_mindspore.compat.lazy_kfp import skip_ipython
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, UserError
@@ -139,6 +140,26 @@ def read_pod_log(host: str, credentials: ServerCredentials, run_id: str, pod: st
     # The error follows the log part that was sent before it.
     lines = text.partition('{"error_message":')[0].splitlines()
     return lines if is_log and not text.lstrip().lower().startswith("<!doctype") else []
+
+
+def find_execution_run(host: str, credentials: ServerCredentials, execution: str) -> str:
+    """Return the ID of the run that computed a step's outputs, empty if the server does not know it.
+
+    Args:
+        host: URL from `check_host`.
+        credentials: The credentials.
+        execution: ID of the step's execution in ML Metadata.
+    """
+    from urllib3.exceptions import HTTPError
+
+    predicate = {"key": "mlmdExecutionID", "op": "EQUALS", "string_value": execution}
+    query = urlencode({"filter": json.dumps({"predicates": [predicate]})})
+    try:
+        response = _get(f"{host}/apis/v1alpha1/tasks?{query}", credentials, _LOG_SECONDS)
+        tasks = json.loads(response.data).get("tasks") or [] if response.status == 200 else []
+    except (HTTPError, ValueError):
+        return ""
+    return str(tasks[0].get("runId") or "") if tasks else ""
 
 
 def retry_run(host: str, credentials: ServerCredentials, run_id: str) -> None:

@@ -19,6 +19,7 @@ _PRECEDENCE = ("FAILED", "CANCELED", "CANCELING", "RUNNING", "PENDING", "PAUSED"
 _DRIVER = "-driver"
 # Templates in KFP's Argo compiler for a step's pod, without and with a retry policy.
 _TEMPLATES = ("system-container-impl", "retry-system-container-impl")
+_DRIVER_TEMPLATE = "system-container-driver"
 _EXECUTOR = "executor"
 # Each node may be retried, `STEP(0).executor(0)`.
 _ATTEMPT = re.compile(r"\(\d+\)$")
@@ -114,6 +115,16 @@ def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, li
             number = _get_id(workflow, path).rpartition("-")[2]
             entries = [f"{workflow}-{template}-{number}" for template in _TEMPLATES]
             pods[parts[-2]] = entries + pods.get(parts[-2], [])
+    return pods
+
+
+def list_driver_pods(details: Sequence[Any], step: str) -> list[str]:
+    """Return the names of a step's drivers' pods, the last attempt first."""
+    pods = []
+    for path in _list_paths(details):
+        workflow, last = (_ATTEMPT.sub("", part) for part in (path.partition(".")[0], path.rpartition(".")[2]))
+        if last == step + _DRIVER:
+            pods.insert(0, f"{workflow}-{_DRIVER_TEMPLATE}-{_get_id(workflow, path).rpartition('-')[2]}")
     return pods
 
 

@@ -62,8 +62,10 @@ class PipelinesServer(ThreadingHTTPServer):
         states: States of a run, one per request; the last one stays.
         retried: States of a run from its retry on.
         retried_tasks: Task details of a run from its retry on; empty for `tasks`.
+        tasks_by_run: Task details of single runs, instead of `tasks`.
         tasks: Task details of runs; the first response with a final state has them, later ones have final states.
         logs: Logs by pod that Argo has archived, or the server can read.
+        executions: Run that computed a step's outputs, by the execution's ID in ML Metadata.
         paths: Methods and paths of all requests.
     """
 
@@ -87,7 +89,9 @@ class PipelinesServer(ThreadingHTTPServer):
         self.retried: list[str | None] = ["RUNNING", "SUCCEEDED"]
         self.retried_tasks: list[V2beta1PipelineTaskDetail] = []
         self.tasks: list[V2beta1PipelineTaskDetail] = []
+        self.tasks_by_run: dict[str, list[V2beta1PipelineTaskDetail]] = {}
         self.logs: dict[str, str] = {}
+        self.executions: dict[str, str] = {}
         self.paths: list[str] = []
 
     @property
@@ -153,12 +157,18 @@ class _Handler(BaseHTTPRequestHandler):
                 run = server.runs[identifier]
                 was_finished = run.state in ("SUCCEEDED", "FAILED")
                 run.state = server.states.pop(0) if len(server.states) > 1 else server.states[0]
+                tasks = server.tasks_by_run.get(identifier, server.tasks)
                 if was_finished:
-                    finish_tasks(server.tasks, run.state)
-                run.run_details = V2beta1RunDetails(task_details=server.tasks) if run.state else None
+                    finish_tasks(tasks, run.state)
+                run.run_details = V2beta1RunDetails(task_details=tasks) if run.state else None
                 self._respond(run)
             case ["v2beta1", "runs", identifier]:
                 self._refuse_run(identifier)
+            case ["v1alpha1", "tasks"]:
+                (predicate,) = json.loads(query["filter"])["predicates"]
+                run_id = server.executions.get(predicate["string_value"])
+                found = {"tasks": [{"runId": run_id, "mlmdExecutionID": predicate["string_value"]}]} if run_id else {}
+                self._send(200, "application/json", json.dumps(found).encode())
             case ["v1alpha1", "runs", identifier, "nodes", pod, "log"]:
                 text = server.logs.get(pod) if identifier in server.runs else None
                 error = {"error_message": f"Failed to read logs for run {identifier}", "error_details": f"pod {pod}"}
@@ -410,6 +420,24 @@ def finish_tasks(tasks: Iterable[V2beta1PipelineTaskDetail], state: str) -> None
 def make_node_id(path: str, workflow: str) -> str:
     """Return the ID of a node: Argo's hash of its name, FNV-1a of 32 bits."""
     return f"{workflow}-{reduce(lambda value, byte: (value ^ byte) * 16777619 % 2**32, path.encode(), 2166136261)}"
+
+
+def make_driver_name(step: str, workflow: str = "counting-tpc82") -> str:
+    """Return the name of a step's driver's pod."""
+    number = make_node_id(f"{workflow}(0).root(0).{step}-driver(0)", workflow).rpartition("-")[2]
+    return f"{workflow}-system-container-driver-{number}"
+
+
+def make_driver_log(step: str, cached_execution: str = "") -> str:
+    """Return what KFP 2.17's driver writes about a step, which may be cached."""
+    properties = {"cache_fingerprint": "c263", "cached_execution_id": cached_execution, "task_name": step}
+    fields = [
+        f'custom_properties:{{key:"{key}"  value:{{string_value:"{text}"}}}}'
+        for key, text in properties.items()
+        if text
+    ]
+    text = "  ".join(['Created execution: id:25  type_id:13  type:"system.ContainerExecution"', *fields])
+    return f"I1128 12:43:32.793855      16 container.go:204] {text}\n"
 
 
 def make_pod_name(step: str, workflow: str = "counting-tpc82", *, attempt: str = "(0)", template: str = "") -> str:

@@ -26,7 +26,7 @@ from kfp_mindspore.runs.records import format_cron
 from kfp_mindspore.runs.spec import parse_documents
 from kfp_mindspore.runs.task_details import get_step_seconds, list_step_pods
 from tests.support.fake_api_server import FakeApiServer
-from tests.support.pipelines_server import make_log, make_pod_name, make_tasks
+from tests.support.pipelines_server import make_driver_log, make_driver_name, make_log, make_pod_name, make_tasks
 
 SOURCE = """
 from kfp import dsl
@@ -315,6 +315,32 @@ def test_unmet_gate_from_cache_is_known_from_deployment(
         "deploy": "succeeded",
     }
     assert result.notes == ["outputs of cached steps are in the runs that computed them"]
+
+
+@pytest.mark.usefixtures("run_source")
+def test_cached_steps_have_outputs_of_run_that_computed_them(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    logs = {"train": make_log({}, {"metrics": {"loss": 0.1}}), "evaluate": make_log(EVALUATION)}
+    first = start(client, pipelines_server, gated, {**logs, "deploy": make_log(REFUSED)}, threshold=0.96)
+    run = start(client, pipelines_server, gated, {}, cached=["train", "evaluate"], threshold=0.96)
+    workflow = "gated-9tvpq"
+    cached = make_tasks({"train": "CACHED", "evaluate": "CACHED", "deploy": "SUCCEEDED"}, workflow)
+    pipelines_server.tasks_by_run = {first: make_tasks(dict.fromkeys(logs, "SUCCEEDED")), run: cached}
+    pipelines_server.executions = {"11": first, "12": first}
+    pipelines_server.logs = {make_pod_name(step): log for step, log in logs.items()}
+    for step, execution in (("train", "11"), ("evaluate", "12")):
+        pipelines_server.logs[make_driver_name(step, workflow)] = make_driver_log(step, execution)
+    result = client.read_result(run)
+    assert {name: step.state for name, step in result.steps.items()} == {
+        "train": "cached", "evaluate": "cached", "deploy": "succeeded",
+    }  # fmt: skip
+    assert result.steps["train"].describe() == "loss 0.1"
+    assert result.error is not None
+    assert (result.error.exit_code, result.error.message) == (
+        3, "accuracy 0.931 is 0.029 below the threshold of 0.960",
+    )  # fmt: skip
+    assert [note.partition(":")[0] for note in result.notes] == ["deploy"]
 
 
 @pytest.mark.usefixtures("run_source")
