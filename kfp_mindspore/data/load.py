@@ -39,6 +39,7 @@ from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import parse_mode, split_samples
 from kfp_mindspore.data.targets import Target, check_target, encode_target, list_alike
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.formats.bundle import SIGNATURE_FILE
 from kfp_mindspore.formats.dataset import (
     DESCRIPTION,
     OUTPUT,
@@ -171,6 +172,8 @@ def _read(source: str | Mapping[str, str], request: SourceRequest, kind: str, st
     path = stack.enter_context(fetch_source(source, hint=_HINT))
     if (path / DESCRIPTION).is_file():
         return Dataset.open(path)
+    if (path / SIGNATURE_FILE).is_file():
+        raise UserError(f"{source}: is a model bundle ({SIGNATURE_FILE}), expected data", hint=_HINT)
     parts = list_parts(path) if path.is_dir() and kind not in ("parquet", "images", "idx") else {}
     if parts:
         read = {split: read_path(file, request, kind) for split, file in parts.items()}

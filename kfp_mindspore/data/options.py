@@ -27,7 +27,7 @@ class DatasetOptions:
     """Options for load_dataset.
 
     Args:
-        seed: Split seed. It decides too which samples `limit` keeps.
+        seed: Split seed, 0 to 2³² - 1. It decides too which samples `limit` keeps.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with its own splits keeps
             them; splits that it lacks are taken from its training split.
@@ -72,7 +72,7 @@ class DatasetOptions:
             hashes, see `kfp_mindspore.ray.load_dataset`.
     """
 
-    seed: int = 42
+    seed: int = option(42, minimum=0, maximum=2**32 - 1)
     validation_fraction: float = 0.15
     test_fraction: float = 0.2
     target: Sequence[str] = ()
@@ -122,6 +122,8 @@ class DatasetOptions:
             parse_mode(self.split)
         check_rule(self.missing)
         check_delimiter(self.delimiter)
+        if self.image_size and self.format not in ("", "images"):
+            raise ValidationError([f"image_size: is for images, the format is {self.format}"], subject="load_dataset")
         if self.time_format and self.split and not self.split.startswith("time:"):
             raise ValidationError(
                 [f"time_format: is for split=time:FIELD, the split is {self.split}"], subject="load_dataset"

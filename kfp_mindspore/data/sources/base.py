@@ -110,7 +110,7 @@ def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> l
     Raises:
         UserError: A field is missing.
     """
-    missing = sorted(((request.fields or frozenset()) | request.exact) - set(found))
+    missing = sorted(((request.fields or frozenset()) | request.exact | request.texts) - set(found))
     if missing:
         listed = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
         close, hint = (

@@ -38,6 +38,8 @@ _SUFFIXES = {
 _HINTS = {".json": "Write one object a line: jq -c '.[]' FILE > NEW.jsonl"} | dict.fromkeys(
     _IMAGES, "Give the folder that has a folder of images for each class."
 )
+_FORMAT_HINT = "Give another path, or leave the format out: it is recognised."
+_FILES = ("csv", "jsonl", "npz", "npy", "text", "mindrecord")
 _MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "npz", b"\x93NUMPY": "npy"}
 
 
@@ -54,6 +56,10 @@ def read_path(path: Path, request: SourceRequest, kind: str = "") -> Source:
     """
     if kind and kind not in READERS:
         raise ValidationError([f"format: must be one of {', '.join(READERS)}, got {kind!r}"], subject="load_dataset")
+    if kind == "images" and not path.is_dir():
+        raise UserError(f"{path.name}: is a file, format images needs a folder", hint=_FORMAT_HINT)
+    if kind in _FILES and path.is_dir():
+        raise UserError(f"{path.name}: is a directory, format {kind} needs a file", hint=_FORMAT_HINT)
     kind = kind or recognise_format(path)
     check_content(path, kind)
     return READERS[kind](path, request)

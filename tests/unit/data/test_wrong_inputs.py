@@ -289,3 +289,28 @@ def test_left_out_files_are_named(folder: Path, tmp_path: Path, caplog: pytest.L
     write(folder / "cat/x.webp", b"")
     load_dataset(str(folder), tmp_path / "data")
     assert "pets (images): left out in cat, neither PNG nor JPEG: x.webp" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("table.csv", {"texts": ["labl"]}, "no field 'labl', found text, label; did you mean 'label'?"),
+        ("folder", {"format": "csv"}, "folder: is a directory, format csv needs a file"),
+        ("table.csv", {"format": "images"}, "table.csv: is a file, format images needs a folder"),
+        ("bundle", {}, "is a model bundle (signature.json), expected data"),
+        ("table.csv", {"seed": -1}, "seed: must be an integer ≥ 0 and ≤ 4294967295, got -1"),
+        ("table.csv", {"seed": 2**32}, "must be an integer ≥ 0 and ≤ 4294967295, got 4294967296"),
+        ("table.csv", {"format": "csv", "image_size": [3, 3]}, "image_size: is for images, the format is csv"),
+    ],
+)
+def test_options_that_do_not_fit_source_are_refused(
+    tmp_path: Path, source: str, options: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "table.csv").write_bytes(to_csv(ROWS))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "signature.json").write_text("{}")
+    np.savez(tmp_path / "bundle" / "verified.npz", values=np.zeros((9, 3), np.float32))
+    with pytest.raises(UserError) as caught:
+        load_dataset(str(tmp_path / source), tmp_path / "dataset", **{"target": "label", **options})
+    assert message in str(caught.value)
