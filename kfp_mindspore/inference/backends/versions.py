@@ -53,7 +53,10 @@ def _wait_for_server(
             return
         if not alive or (state is not None and state.state in (ServiceState.FAILED, ServiceState.STOPPED)):
             why = state.message if state is not None and state.message else "its supervisor ended"
-            raise ProcessFailedError(f"service {name}: {why}", log=_read_last_lines(version))
+            error = ProcessFailedError(f"service {name}: {why}", log=_read_last_lines(version))
+            if state is not None and state.exit_code == UserError.exit_code:
+                error.exit_code = UserError.exit_code
+            raise error
         server = state.server if state is not None else None
         progress.update((server or supervisor).pid)
         now = time.monotonic()
