@@ -94,7 +94,7 @@ class CorruptBundleError(UserError):
 
 
 class ProcessFailedError(KfpMindSporeError):
-    """A job, service or step failed; `log` holds its last lines. `exit_code` is 2 where a server refused its options."""
+    """A job, service or step failed; `log` holds the last lines, `exit_code` is 2 if a server refused its options."""
 
 
 class WaitTimeoutError(KfpMindSporeError, TimeoutError):
