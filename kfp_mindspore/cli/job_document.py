@@ -51,7 +51,7 @@ def read_job(words: tuple[str, ...]) -> MSJob:
 
     if len(words) != 1:
         raise UserError(
-            f"expected one file, got {len(words)} words",
+            f"expected one file, or --name with a command; got {len(words)} words",
             hint="Give a YAML file, or --name and a command: kfp-mindspore job submit --name lenet -- python train.py",
         )
     path = Path(words[0])

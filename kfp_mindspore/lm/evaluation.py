@@ -133,6 +133,10 @@ def evaluate(
     known = (RECALL, MRR) if kind == EMBEDDING else TEXT_METRICS
     if options.metric not in known:
         raise UserError(f"metric: must be one of {', '.join(known)} for the kind {kind}, got {options.metric}")
+    if options.min_improvement and base is None and kind != EMBEDDING:
+        raise ValidationError(
+            [f"min_improvement: needs a base that is improved, got {options.min_improvement:g} alone"], subject="evaluate"
+        )
     with open_examples(data) as file:
         records = read_examples(file)
     if options.max_examples:

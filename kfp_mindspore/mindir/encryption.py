@@ -142,4 +142,5 @@ def _parse(content: bytes, where: str) -> bytes:
     if len(line) in _HEX_LENGTHS:
         with contextlib.suppress(ValueError):
             return bytes.fromhex(line.decode("ascii"))
-    raise UserError(f"{where}: key: must be 16, 24 or 32 bytes, got {len(line)} bytes", hint=_KEY_HINT)
+    more = " or more" if len(content) == _MAX_FILE_BYTES else ""
+    raise UserError(f"{where}: key: must be 16, 24 or 32 bytes, got {len(line)} bytes{more}", hint=_KEY_HINT)

@@ -89,6 +89,10 @@ def check_source(source: str) -> None:
     if path.is_file() if is_file else source in pipelines:
         return
     problem = f"{path}: no such file" if is_file else f"{source}: no such pipeline"
+    if path.is_dir() and (path / "pipeline.py").is_file():
+        raise NotFoundError(f"{path}: is a directory; did you mean '{path / 'pipeline.py'}'?")
+    if not is_file and path.exists():
+        problem = f"{path}: is no .py, .yaml or .json file"
     raise NotFoundError(
         f"{problem}{suggest(path.stem, pipelines, listed=False)}",
         hint=f"Expected {', '.join([*pipelines, 'file.py[:function]'])} or a compiled file.yaml.",

@@ -169,7 +169,7 @@ def _check_header(file: Path) -> None:
     with file.open("rb") as stream:
         magic, head = stream.read(4), stream.read(20)
     if magic != b"GGUF":
-        raise UserError(f"{file}: magic: must be b'GGUF', got {magic!r}")
+        raise UserError(f"{file}: is no GGUF file: it must begin with b'GGUF', got {magic!r}")
     if len(head) < 20:
         raise UserError(f"{file}: header: truncated at byte {size}")
     version = int.from_bytes(head[:4], "little")

@@ -202,7 +202,7 @@ def test_lying_safetensors_are_refused(tmp_path: Path, change: Callable[[bytes],
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"PK\x03\x04", "magic: must be b'GGUF'"),
+        (b"PK\x03\x04", "is no GGUF file: it must begin with b'GGUF'"),
         (b"GGUF\x03\x00", "header: truncated at byte 6"),
         (b"GGUF" + (9).to_bytes(4, "little") + bytes(16), "version: must be 2 or 3, got 9"),
         (b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 8 + bytes(8), "tensor_count: .* do not fit"),

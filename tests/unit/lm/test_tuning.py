@@ -70,6 +70,9 @@ def test_gate_compares_tuned_model_with_base(
     assert "must be at least 0.999" in printed.err
     assert "gate not met" in report.read_text()
     assert "the lazy fox" in report.read_text()
+    # A gate without what it compares with would pass every model.
+    assert run(["lm", "evaluate", str(tuned / "model"), held, "--min-improvement", "0.1"]) == 2
+    assert "min_improvement: needs a base" in capsys.readouterr().err
 
 
 def test_equal_prompts_are_held_out_together() -> None:

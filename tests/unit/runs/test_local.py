@@ -136,6 +136,8 @@ def test_invalid_argument_leaves_no_run_directory(project: Path, home: Path) -> 
     ("source", "kind", "message"),
     [
         ("no_such", NotFoundError, "no_such: no such pipeline"),
+        ("project", NotFoundError, "did you mean 'project/pipeline.py'"),
+        ("table.csv", NotFoundError, "table.csv: is no .py, .yaml or .json file"),
         ("no/such/file.py", NotFoundError, "no such file"),
         ("steps.py", UserError, "contains several pipelines: toy_lifecycle, failing, hanging, looping"),
         ("steps.py:absent", NotFoundError, "no pipeline named absent"),
@@ -154,6 +156,9 @@ def test_invalid_source_is_refused(
     Path("broken.yaml").write_text("a: [1,\nb")
     Path("other.yaml").write_text("a: 1")
     Path("list.yaml").write_text("- 1")
+    Path("table.csv").write_text("a,b\n1,2\n")
+    Path("project").mkdir()
+    Path("project/pipeline.py").write_text("")
     with pytest.raises(kind, match=message):
         load_spec(source)
 
