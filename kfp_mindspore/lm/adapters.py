@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.lm.finetune import MODULES, LoraConfig, list_parts
+from kfp_mindspore.lm.lora import MODULES, LoraConfig, list_parts
 from kfp_mindspore.lm.network import DecoderConfig
 
 _WEIGHTS = ("qkv", "out")

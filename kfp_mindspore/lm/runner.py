@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.adapters import AdapterFactors
-from kfp_mindspore.lm.finetune import read_adapter
 from kfp_mindspore.lm.network import MASKED, CachedLayers, DecoderConfig, Head, compute_rotations, list_weights
 from kfp_mindspore.lm.network_files import read_network_files
+from kfp_mindspore.lm.sources.peft import read_adapter
 
 BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (16, 64)

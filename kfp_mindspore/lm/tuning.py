@@ -22,13 +22,15 @@ from kfp_mindspore.formats.bundle import OUTPUT, ModelBundle
 from kfp_mindspore.lm.bundle import read_model, write_model
 from kfp_mindspore.lm.data import LanguageModelData
 from kfp_mindspore.lm.examples import Encoder, hold_out, open_examples, read_examples
-from kfp_mindspore.lm.finetune import OUTPUT as ADAPTER
-from kfp_mindspore.lm.finetune import LoraConfig, TrainedDecoder, build_arrays, write_adapter
+from kfp_mindspore.lm.finetune import TrainedDecoder, build_arrays
+from kfp_mindspore.lm.lora import LoraConfig
 from kfp_mindspore.lm.options import BEST, FinetuneOptions
 from kfp_mindspore.lm.seq2seq import TrainedSeq2Seq
 from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
 from kfp_mindspore.lm.seq2seq_bundle import read_seq2seq_model, write_seq2seq_model
 from kfp_mindspore.lm.seq2seq_tuning import encode_parts, read_pairs
+from kfp_mindspore.lm.sources.peft import OUTPUT as ADAPTER
+from kfp_mindspore.lm.sources.peft import write_adapter
 from kfp_mindspore.outputs import check_output_file, check_replaceable
 from kfp_mindspore.training import TrainingConfig, fit
 

@@ -114,7 +114,8 @@ def test_encoder_decoder_is_deployed_and_tested(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_canary_has_another_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kfp_mindspore.lm.bundle import import_model
-    from kfp_mindspore.lm.finetune import LoraConfig, write_adapter
+    from kfp_mindspore.lm.lora import LoraConfig
+    from kfp_mindspore.lm.sources.peft import write_adapter
     from tests.support.tiny_language_model import WIDTH, write_source
 
     monkeypatch.delenv("KFP_MINDSPORE_LEASE", raising=False)

@@ -16,16 +16,11 @@ from kfp_mindspore.errors import CorruptBundleError, UserError, ValidationError
 from kfp_mindspore.formats.bundle import Signature, write_bundle
 from kfp_mindspore.lm.bundle import read_model, write_model
 from kfp_mindspore.lm.data import LanguageModelData
-from kfp_mindspore.lm.finetune import (
-    LoraConfig,
-    TrainedDecoder,
-    build_arrays,
-    merge_adapter,
-    read_adapter,
-    write_adapter,
-)
+from kfp_mindspore.lm.finetune import TrainedDecoder, build_arrays
+from kfp_mindspore.lm.lora import LoraConfig, merge_adapter
 from kfp_mindspore.lm.network import DecoderConfig, list_weights
 from kfp_mindspore.lm.sources.model import SourceModel
+from kfp_mindspore.lm.sources.peft import read_adapter, write_adapter
 from kfp_mindspore.training import TrainingConfig, fit
 
 pytestmark = pytest.mark.mindspore

@@ -12,9 +12,10 @@ from mindspore import Tensor
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.lm import runner as runner_module
-from kfp_mindspore.lm.finetune import LoraConfig, merge_adapter, write_adapter
+from kfp_mindspore.lm.lora import LoraConfig, merge_adapter
 from kfp_mindspore.lm.network import Decoder, DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.runner import CausalRunner
+from kfp_mindspore.lm.sources.peft import write_adapter
 
 pytestmark = pytest.mark.mindspore
 

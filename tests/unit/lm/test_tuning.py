@@ -12,8 +12,9 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.lm.bundle import import_model, read_model
 from kfp_mindspore.lm.examples import Encoder, hold_out, read_examples
-from kfp_mindspore.lm.finetune import merge_adapter, read_adapter
+from kfp_mindspore.lm.lora import merge_adapter
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
+from kfp_mindspore.lm.sources.peft import read_adapter
 from tests.support.tiny_language_model import write_pairs, write_source
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -33,9 +33,10 @@ def make_factors(rank: int) -> dict[str, np.ndarray]:
 def test_adapters_text_equals_merged_bundles(tmp_path: Path) -> None:
     from kfp_mindspore.formats.bundle import Signature, write_bundle
     from kfp_mindspore.lm.bundle import write_model
-    from kfp_mindspore.lm.finetune import LoraConfig, merge_adapter, write_adapter
+    from kfp_mindspore.lm.lora import LoraConfig, merge_adapter
     from kfp_mindspore.lm.network import DecoderConfig, list_weights
     from kfp_mindspore.lm.sources.model import SourceModel
+    from kfp_mindspore.lm.sources.peft import write_adapter
 
     size = write_tokenizer(tmp_path / "tokenizer.json")
     config, random = DecoderConfig(size, 16, 2, 4, 2, 4, 24, 64), np.random.default_rng(3)
