@@ -77,11 +77,11 @@ class Model:
 
 def make_models(root: Path, *, small_only: bool) -> list[Model]:
     """Fetch SmolLM2, and write it and a smaller random Llama with its tokenizer in all formats."""
-    from kfp_mindspore.lm.bundle import import_model, read_model, write_model
-    from kfp_mindspore.lm.demo_weights import fetch_demo_weights
-    from kfp_mindspore.lm.export import export_huggingface
-    from kfp_mindspore.lm.export_gguf import write_gguf
-    from kfp_mindspore.lm.network import list_weights
+    from kfp_mindspore.lm.bundle.causal import import_model, read_model, write_model
+    from kfp_mindspore.lm.bundle.export_gguf import write_gguf
+    from kfp_mindspore.lm.bundle.export_huggingface import export_huggingface
+    from kfp_mindspore.lm.network.decoder import list_weights
+    from kfp_mindspore.lm.text.demo_weights import fetch_demo_weights
 
     source = fetch_demo_weights("smollm2", root)
     import_model(source, root / "135M")

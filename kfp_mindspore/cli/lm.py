@@ -37,7 +37,7 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     smollm2 (SmolLM2-135M-Instruct, a chat model) or minilm (all-MiniLM-L6-v2, an embedding model). rewriter is a small
     untrained T5.
     """
-    from kfp_mindspore.lm.bundle import import_source
+    from kfp_mindspore.lm.bundle.causal import import_source
 
     difference = import_source(source, output)
     if as_json:
@@ -64,7 +64,7 @@ def create(data: str, output: Path, options: NetworkOptions, as_json: bool) -> N
 
     DATA is as for finetune, or new_testament (extra workloads).
     """
-    from kfp_mindspore.lm.creation import create_bundle
+    from kfp_mindspore.lm.bundle.creation import create_bundle
 
     created = create_bundle(data, output, options)
     if as_json:
@@ -93,7 +93,7 @@ def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as
     and merged in OUTPUT/model; with --lora-rank 0 all weights, which an encoder-decoder needs.
     """
     from kfp_mindspore.evaluation.curves import render_curves
-    from kfp_mindspore.lm import tuning
+    from kfp_mindspore.lm.tuning import training as tuning
 
     check_directory(output, [bundle, data])
     check_page(output / "curves.html", [data])
@@ -166,12 +166,12 @@ def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> 
     is_gguf = form == "gguf" or (form is None and output.suffix == ".gguf")
     check_apart(output, [bundle])
     if is_gguf:
-        from kfp_mindspore.lm.bundle import read_model
-        from kfp_mindspore.lm.export_gguf import write_gguf
+        from kfp_mindspore.lm.bundle.causal import read_model
+        from kfp_mindspore.lm.bundle.export_gguf import write_gguf
 
         write_gguf(read_model(bundle), output, dtype=dtype, subject=str(bundle))
     else:
-        from kfp_mindspore.lm.export import export_huggingface
+        from kfp_mindspore.lm.bundle.export_huggingface import export_huggingface
 
         export_huggingface(bundle, output, dtype=dtype)
     click.echo(f"{output}: written")
@@ -192,7 +192,7 @@ def split(bundle: Path, layer: int, output: Path) -> None:
 
     OUTPUT/first serves clients, OUTPUT/second computes the further layers for it.
     """
-    from kfp_mindspore.lm.stages import split_model
+    from kfp_mindspore.lm.bundle.stages import split_model
 
     difference = split_model(bundle, layer, output)
     click.echo(f"{output}: first and second, verified: they differ by {difference:.1e} of the largest logit")
@@ -224,7 +224,7 @@ def route(urls: tuple[str, ...], host: str, port: int, prefix_chars: int, health
     try:
         import uvicorn
 
-        from kfp_mindspore.lm.router import Router, RouterOptions
+        from kfp_mindspore.lm.serving.router import Router, RouterOptions
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "uvicorn", "serving") from None
 

@@ -17,8 +17,8 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from kfp_mindspore.lm.encoder import Encoder, EncoderConfig, list_encoder_weights
-from kfp_mindspore.lm.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
+from kfp_mindspore.lm.network.encoder import Encoder, EncoderConfig, list_encoder_weights
+from kfp_mindspore.lm.serving.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

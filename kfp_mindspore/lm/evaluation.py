@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.curves import build_environment
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.lm.bundle import KIND
+from kfp_mindspore.lm.bundle.causal import KIND
 from kfp_mindspore.lm.embedding import KIND as EMBEDDING
-from kfp_mindspore.lm.examples import Encoder, open_examples, read_examples
-from kfp_mindspore.lm.greedy import generate
 from kfp_mindspore.lm.metrics import compute_perplexity, score_answers
 from kfp_mindspore.lm.options import EXACT_MATCH, METRICS, MRR, PERPLEXITY, RECALL, TEXT_METRICS, EvaluationOptions
-from kfp_mindspore.lm.runner import CausalRunner, read_network
 from kfp_mindspore.lm.search import search_answers
 from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
-from kfp_mindspore.lm.seq2seq_tuning import PairEvaluator, read_pairs
+from kfp_mindspore.lm.serving.greedy import generate
+from kfp_mindspore.lm.serving.runner import CausalRunner, read_network
+from kfp_mindspore.lm.text.examples import Encoder, open_examples, read_examples
+from kfp_mindspore.lm.tuning.pairs import PairEvaluator, read_pairs
 
 if TYPE_CHECKING:
-    from kfp_mindspore.lm.data import Example
+    from kfp_mindspore.lm.text.data import Example
 
 _SLOTS = 8
 TUNED, BASE = "model", "base"

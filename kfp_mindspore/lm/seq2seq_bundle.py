@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.lm.greedy import compute_steps, generate
-from kfp_mindspore.lm.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
-from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
-from kfp_mindspore.lm.seq2seq_runner import Seq2SeqRunner
+from kfp_mindspore.lm.network.seq2seq import Seq2SeqConfig, list_seq2seq_weights
+from kfp_mindspore.lm.serving.greedy import compute_steps, generate
+from kfp_mindspore.lm.serving.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
+from kfp_mindspore.lm.serving.seq2seq_runner import Seq2SeqRunner
 from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
 
 if TYPE_CHECKING:

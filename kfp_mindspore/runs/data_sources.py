@@ -35,7 +35,7 @@ def check_local_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -
         UserError: There is no such file, a line is no example, or they are too few.
     """
     from kfp_mindspore.data.load import check_source
-    from kfp_mindspore.lm.examples import check_examples
+    from kfp_mindspore.lm.text.examples import check_examples
 
     for task in list_known_tasks(spec, arguments):
         for source in _list_sources(task):

@@ -64,7 +64,7 @@ def import_model(model: dsl.Model, source: str, given: dsl.Model | None = None) 
         raise UserError("source: give either a name, path or URI, or an artifact, got both or none")
     import_mindspore()
     from kfp_mindspore.formats.bundle import ModelBundle
-    from kfp_mindspore.lm.bundle import import_source
+    from kfp_mindspore.lm.bundle.causal import import_source
 
     with events.span("lm.import"):
         difference = import_source(source if given is None else given.path, Path(model.path))
@@ -90,7 +90,7 @@ def create_model(model: dsl.Model, *, data: str = "", dataset: dsl.Dataset | Non
     source = _choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.formats.bundle import ModelBundle
-    from kfp_mindspore.lm.creation import create_bundle
+    from kfp_mindspore.lm.bundle.creation import create_bundle
 
     created = create_bundle(source, Path(model.path), checked)
     model.metadata.update(ModelBundle.open(model.path).signature.metadata, framework="mindspore")
@@ -132,7 +132,7 @@ def finetune_model(
     source = _choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.formats.bundle import ModelBundle
-    from kfp_mindspore.lm.tuning import finetune
+    from kfp_mindspore.lm.tuning.training import finetune
 
     folder = Path(adapter.path)
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from kfp_mindspore.lm.bundle import import_model
-from kfp_mindspore.lm.stages import split_model
+from kfp_mindspore.lm.bundle.causal import import_model
+from kfp_mindspore.lm.bundle.stages import split_model
 from tests.support.language_servers import LanguageServer
 from tests.support.ports import reserve_port
 from tests.support.tiny_language_model import write_source

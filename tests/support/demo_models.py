@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.lm.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
+from kfp_mindspore.lm.text.demo_weights import DEMO_WEIGHTS, fetch_demo_weights
 
 
 def get_demo_weights(config: pytest.Config, name: str) -> Path:

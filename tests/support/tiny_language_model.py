@@ -45,7 +45,7 @@ def write_source(directory: Path) -> Path:
 
 def write_random_adapter(directory: Path, seed: int) -> None:
     """Write an adapter that changes the small model's answers."""
-    from kfp_mindspore.lm.lora import LoraConfig
+    from kfp_mindspore.lm.network.lora import LoraConfig
     from kfp_mindspore.lm.sources.peft import write_adapter
 
     random, lora = np.random.default_rng(seed), LoraConfig(lora_rank=2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
+from kfp_mindspore.lm.network.seq2seq import Seq2SeqConfig, list_seq2seq_weights
 
 T5 = Seq2SeqConfig(40, 16, 2, 2, 2, 6, 24, 64, buckets=8, max_distance=10)
 V1_1 = Seq2SeqConfig(

@@ -11,7 +11,7 @@ from openai import OpenAI
 from tokenizers import Tokenizer
 
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend
-from kfp_mindspore.lm.examples import Encoder, hold_out, open_examples, read_examples
+from kfp_mindspore.lm.text.examples import Encoder, hold_out, open_examples, read_examples
 from kfp_mindspore.runs import run_local
 
 pytestmark = [pytest.mark.workload, pytest.mark.long, pytest.mark.mindspore, pytest.mark.timeout(600)]

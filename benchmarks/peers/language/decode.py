@@ -23,7 +23,7 @@ LENGTH = 256
 def open_ours(model: str, batch: int, slots: int) -> tuple[Callable[[int], None], int]:
     """Return the next step's function, and the caches' bytes."""
     import kfp_mindspore  # noqa: F401
-    from kfp_mindspore.lm.runner import load
+    from kfp_mindspore.lm.serving.runner import load
 
     runner = load(Path(model), slots=slots, max_length=LENGTH)
     for compile_graph in runner.list_compilations():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.lm.encoder import EncoderConfig, list_encoder_weights
+from kfp_mindspore.lm.network.encoder import EncoderConfig, list_encoder_weights
 from kfp_mindspore.lm.sources.families import HINT
 from kfp_mindspore.lm.sources.fields import (
     COMMON,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.lm.network import DecoderConfig
-from kfp_mindspore.lm.rope import RopeScaling, get_yarn_magnitude
+from kfp_mindspore.lm.network.decoder import DecoderConfig
+from kfp_mindspore.lm.network.rope import RopeScaling, get_yarn_magnitude
 from kfp_mindspore.lm.sources.fields import (
     COMMON,
     IGNORED,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import MissingExtraError, UserError
-from kfp_mindspore.lm.network import DecoderConfig
-from kfp_mindspore.lm.rope import RopeScaling, compute_frequencies, get_yarn_magnitude
+from kfp_mindspore.lm.network.decoder import DecoderConfig
+from kfp_mindspore.lm.network.rope import RopeScaling, compute_frequencies, get_yarn_magnitude
 from kfp_mindspore.lm.sources.fields import (
     IGNORED,
     MOST_LAYERS,

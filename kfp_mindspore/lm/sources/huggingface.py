@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.lm.network import DecoderConfig
+from kfp_mindspore.lm.network.decoder import DecoderConfig
 from kfp_mindspore.lm.sources.families import FAMILIES, build_config
 from kfp_mindspore.lm.sources.fields import GENERATION, read_keys
 from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
-from kfp_mindspore.lm.template import SPECIAL_TOKENS, read_special_tokens
+from kfp_mindspore.lm.text.template import SPECIAL_TOKENS, read_special_tokens
 
 _GENERATION = ("eos_token_id", "bos_token_id", "pad_token_id", "temperature", "top_p", "top_k", "repetition_penalty")
 _IGNORED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kfp_mindspore.lm.network import DecoderConfig
+    from kfp_mindspore.lm.network.decoder import DecoderConfig
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def read_weights(
     """
     import numpy as np
 
-    from kfp_mindspore.lm.network import list_weights
+    from kfp_mindspore.lm.network.decoder import list_weights
 
     head, found = parts["head"][0], reader.get_shapes()
     if config.tied and head in found and parts["embedding"][0] in found:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, ValidationError
-from kfp_mindspore.lm.lora import MODULES, LoraConfig, list_parts
-from kfp_mindspore.lm.network import DecoderConfig, list_weights
+from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights
+from kfp_mindspore.lm.network.lora import MODULES, LoraConfig, list_parts
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 from kfp_mindspore.outputs import OutputKind
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.lm.seq2seq import Seq2SeqConfig, list_seq2seq_weights
+from kfp_mindspore.lm.network.seq2seq import Seq2SeqConfig, list_seq2seq_weights
 from kfp_mindspore.lm.sources.families import HINT
 from kfp_mindspore.lm.sources.fields import (
     COMMON,

@@ -16,7 +16,7 @@ import numpy as np
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import FIRST_STAGE_KIND, ModelBundle
-from kfp_mindspore.lm.template import ChatTemplate, read_template
+from kfp_mindspore.lm.text.template import ChatTemplate, read_template
 from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import GenerationRequest
@@ -353,7 +353,7 @@ def load_runner(directory: Path, max_length: int, settings: LanguageSettings) ->
     if ModelBundle.open(directory, verify=False).signature.kind == SEQ2SEQ_KIND:
         name = "kfp_mindspore.lm.seq2seq_bundle"
     else:
-        name = "kfp_mindspore.lm.runner"
+        name = "kfp_mindspore.lm.serving.runner"
         sizes |= {"max_loras": settings.max_loras, "max_lora_rank": settings.max_lora_rank}
     runner: Runner = importlib.import_module(name).load(directory, **sizes)
     return runner

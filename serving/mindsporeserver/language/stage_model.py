@@ -111,7 +111,7 @@ class StageModel(TensorModel):
         logger.info("model %s version %s: ready in %.2f s, second stage: %s", self.name, self.version, elapsed, plan)
 
     def _load(self) -> Any:
-        load = importlib.import_module("kfp_mindspore.lm.runner").load
+        load = importlib.import_module("kfp_mindspore.lm.serving.runner").load
         return load(self.bundle.path, slots=len(self._held), max_length=self._max_length)
 
     async def close(self) -> None:

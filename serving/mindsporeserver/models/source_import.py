@@ -146,7 +146,7 @@ def main(source: str, bundle: str, parent: str) -> int:
     try:
         import_mindspore()
         try:
-            from kfp_mindspore.lm.bundle import import_model
+            from kfp_mindspore.lm.bundle.causal import import_model
 
             import_model(Path(source), Path(bundle))
         except ModuleNotFoundError as error:

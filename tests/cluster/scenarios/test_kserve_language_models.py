@@ -17,7 +17,7 @@ from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS
 from kfp_mindspore.inference.graph import deploy_graph
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.lm.bundle import import_model
+from kfp_mindspore.lm.bundle.causal import import_model
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, SERVER_IMAGE
 from tests.support.keda_cluster import run_keda

@@ -94,7 +94,7 @@ def test_language_model_is_registered_by_its_bundles_digest(tmp_path: Path, monk
 @pytest.mark.mindspore
 @pytest.mark.slow
 def test_encoder_decoder_is_deployed_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kfp_mindspore.lm.bundle import import_model
+    from kfp_mindspore.lm.bundle.causal import import_model
     from tests.support.tiny_t5 import write_t5
 
     monkeypatch.delenv("KFP_MINDSPORE_LEASE", raising=False)
@@ -113,8 +113,8 @@ def test_encoder_decoder_is_deployed_and_tested(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.mindspore
 @pytest.mark.slow
 def test_canary_has_another_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kfp_mindspore.lm.bundle import import_model
-    from kfp_mindspore.lm.lora import LoraConfig
+    from kfp_mindspore.lm.bundle.causal import import_model
+    from kfp_mindspore.lm.network.lora import LoraConfig
     from kfp_mindspore.lm.sources.peft import write_adapter
     from tests.support.tiny_language_model import WIDTH, write_source
 

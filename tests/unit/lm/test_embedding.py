@@ -17,7 +17,7 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.embedding import EncoderRunner, TextEmbedder, load
-from kfp_mindspore.lm.encoder import Encoder, EncoderConfig, list_encoder_weights
+from kfp_mindspore.lm.network.encoder import Encoder, EncoderConfig, list_encoder_weights
 from kfp_mindspore.lm.search import search_answers
 from kfp_mindspore.lm.sources.bert import read_bert
 from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert, write_questions

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from tokenizers import Tokenizer
 
-from kfp_mindspore.lm.bundle import import_model
+from kfp_mindspore.lm.bundle.causal import import_model
 from tests.support.demo_models import get_demo_weights
 from tests.support.language_servers import LanguageServer
 

@@ -32,9 +32,9 @@ def make_factors(rank: int) -> dict[str, np.ndarray]:
 
 def test_adapters_text_equals_merged_bundles(tmp_path: Path) -> None:
     from kfp_mindspore.formats.bundle import Signature, write_bundle
-    from kfp_mindspore.lm.bundle import write_model
-    from kfp_mindspore.lm.lora import LoraConfig, merge_adapter
-    from kfp_mindspore.lm.network import DecoderConfig, list_weights
+    from kfp_mindspore.lm.bundle.causal import write_model
+    from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights
+    from kfp_mindspore.lm.network.lora import LoraConfig, merge_adapter
     from kfp_mindspore.lm.sources.model import SourceModel
     from kfp_mindspore.lm.sources.peft import write_adapter
 

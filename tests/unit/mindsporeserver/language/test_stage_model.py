@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.lm.bundle import import_model
-from kfp_mindspore.lm.stages import split_model
+from kfp_mindspore.lm.bundle.causal import import_model
+from kfp_mindspore.lm.bundle.stages import split_model
 from mindsporeserver.errors import InvalidRequestError, RequestError
 from mindsporeserver.language.next_stage import StageCall, compute_pair
 from mindsporeserver.language.stage_model import LostSessionError, StageModel

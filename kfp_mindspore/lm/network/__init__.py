@@ -1,0 +1,1 @@
+"""Networks as graphs whose weights are inputs: decoder, encoder-decoder, encoder, low-rank adapters."""

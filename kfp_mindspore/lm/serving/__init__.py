@@ -1,0 +1,1 @@
+"""Networks as a server runs them: caches per slot, adapters per request, and a router for replicas."""

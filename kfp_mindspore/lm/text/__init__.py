@@ -1,0 +1,1 @@
+"""Texts before they are token IDs: chat templates, examples, packed windows, published pairs."""
