@@ -143,7 +143,7 @@ class _Work:
         from kfp_mindspore.mindir.parameters import get_source, load_matching, read_parameters
         from kfp_mindspore.mindir.widths import build_described
         from kfp_mindspore.training import set_seed
-        from kfp_mindspore.training.losses import build_task_loss
+        from kfp_mindspore.training.computation.losses import build_task_loss
 
         set_seed(options.seed)
         self.checkpoint, self.dataset, self.options, self._augment, self._scratch = (

@@ -18,7 +18,7 @@ import ray.tune
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.settings import HANG_EXIT_CODE
-from kfp_mindspore.training.checkpointing import Snapshot, use_session
+from kfp_mindspore.training.checkpoints.checkpointing import Snapshot, use_session
 
 _STDERR = 2
 

@@ -121,7 +121,7 @@ def _train(options: argparse.Namespace) -> FitResult:
     training.set_seed(config.seed)
     network = build_network(options.network, options.network_arguments)
 
-    from kfp_mindspore.training import losses
+    from kfp_mindspore.training.computation import losses
 
     if options.loss:
         loss = _build(options.loss, "loss", **options.loss_arguments)

@@ -17,8 +17,8 @@ from mindspore.train import callback as _builtin
 
 from kfp_mindspore.errors import UserError, suggest
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.data import Source
 from kfp_mindspore.training.names import is_lower_better
+from kfp_mindspore.training.samples.data import Source
 
 _logger = logging.getLogger(__name__)
 

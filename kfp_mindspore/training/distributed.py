@@ -37,8 +37,8 @@ from kfp_mindspore.settings import (
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
-from kfp_mindspore.training.sampler import get_part
-from kfp_mindspore.training.watchdog import read_hang_seconds
+from kfp_mindspore.training.workers.sampler import get_part
+from kfp_mindspore.training.workers.watchdog import read_hang_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,9 +18,10 @@ from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.outputs import check_output_file, check_replaceable, has_mark
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE
 from kfp_mindspore.tracking import Trackers, open_trackers
-from kfp_mindspore.training import distributed, parallel, watchdog
+from kfp_mindspore.training import distributed, parallel
 from kfp_mindspore.training.config import DATA_PARALLEL, TrainingConfig
-from kfp_mindspore.training.signals import Termination
+from kfp_mindspore.training.workers import watchdog
+from kfp_mindspore.training.workers.signals import Termination
 
 _logger = logging.getLogger(__name__)
 
@@ -119,11 +120,12 @@ def fit(
     config = TrainingConfig() if config is None else config
     import_mindspore()
     # These modules import mindspore.
-    from kfp_mindspore.training import checks, state
-    from kfp_mindspore.training import data as sources
     from kfp_mindspore.training.callbacks import CallbackList
-    from kfp_mindspore.training.checkpointing import Checkpointer, take_session
+    from kfp_mindspore.training.checkpoints import state
+    from kfp_mindspore.training.checkpoints.checkpointing import Checkpointer, take_session
+    from kfp_mindspore.training.checks import arguments as checks
     from kfp_mindspore.training.run import Run
+    from kfp_mindspore.training.samples import data as sources
 
     checks.check_objects(network, loss, optimizer, config)
     worker = distributed.init_distributed()

@@ -14,7 +14,7 @@ from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo
 
 if TYPE_CHECKING:
-    from kfp_mindspore.training.data import Source
+    from kfp_mindspore.training.samples.data import Source
 
 
 def build_context(config: TrainingConfig, worker: WorkerInfo) -> dict[str, Any]:

@@ -17,27 +17,28 @@ from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.tracking import Trackers
-from kfp_mindspore.training import distributed, watchdog
+from kfp_mindspore.training import distributed
 from kfp_mindspore.training.callbacks import BestWeights, CallbackList, CallbackParams, build_callbacks
-from kfp_mindspore.training.checkpointing import Checkpointer
-from kfp_mindspore.training.checks import apply_precision, check_returned_loss
+from kfp_mindspore.training.checkpoints.checkpointing import Checkpointer
+from kfp_mindspore.training.checkpoints.initial import load_initial
+from kfp_mindspore.training.checkpoints.state import TrainingState
+from kfp_mindspore.training.checks.arguments import apply_precision, check_returned_loss
+from kfp_mindspore.training.checks.exportability import check_export
+from kfp_mindspore.training.computation.dropout import count_dropout
+from kfp_mindspore.training.computation.evaluator import Evaluator, resolve_metrics
+from kfp_mindspore.training.computation.freezing import Freezer
+from kfp_mindspore.training.computation.losses import NetworkWithLoss, build_loss, check_mean
+from kfp_mindspore.training.computation.rates import RateSetter
+from kfp_mindspore.training.computation.steps import Trainer
+from kfp_mindspore.training.computation.validation import ValidationLoop
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.data import Source, Validation
 from kfp_mindspore.training.distributed import WorkerInfo
-from kfp_mindspore.training.dropout import count_dropout
-from kfp_mindspore.training.epoch_report import build_record, describe_epoch, warn_about_straggler
-from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
-from kfp_mindspore.training.exportability import check_export
-from kfp_mindspore.training.freezing import Freezer
-from kfp_mindspore.training.initial import load_initial
-from kfp_mindspore.training.losses import NetworkWithLoss, build_loss, check_mean
-from kfp_mindspore.training.profile import Profile
-from kfp_mindspore.training.progress import ProgressReporter
-from kfp_mindspore.training.rates import RateSetter
-from kfp_mindspore.training.signals import EXIT_CODE, Termination
-from kfp_mindspore.training.state import TrainingState
-from kfp_mindspore.training.steps import Trainer
-from kfp_mindspore.training.validation import ValidationLoop
+from kfp_mindspore.training.reports.epoch_report import build_record, describe_epoch, warn_about_straggler
+from kfp_mindspore.training.reports.profile import Profile
+from kfp_mindspore.training.reports.progress import ProgressReporter
+from kfp_mindspore.training.samples.data import Source, Validation
+from kfp_mindspore.training.workers import watchdog
+from kfp_mindspore.training.workers.signals import EXIT_CODE, Termination
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""Heartbeats from a local job's workers: files that `kfp_mindspore.training.watchdog` writes each second."""
+"""Heartbeats from a local job's workers: files that `kfp_mindspore.training.workers.watchdog` writes each second."""
 
 from __future__ import annotations
 

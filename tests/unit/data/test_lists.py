@@ -14,7 +14,7 @@ from kfp_mindspore.data.report import render_report
 from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.rows import build_layout
-from kfp_mindspore.training.columns import resolve_columns
+from kfp_mindspore.training.samples.columns import resolve_columns
 from kfp_mindspore.transform import Pad, Standardize, build_pipeline
 from kfp_mindspore.transform.rows import RowPacker
 

@@ -127,7 +127,7 @@ import numpy as np
 import pyarrow
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.shards import WINDOW_BLOCKS
-from kfp_mindspore.training.sampler import BlockSampler
+from kfp_mindspore.training.workers.sampler import BlockSampler
 
 limit = int(sys.argv[2]) << 20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

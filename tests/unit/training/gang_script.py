@@ -118,7 +118,7 @@ def main() -> None:
     records: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("kfp_mindspore.training.epoch_report").addHandler(handler)
+    logging.getLogger("kfp_mindspore.training.reports.epoch_report").addHandler(handler)
     values, weights = {}, {}
     for name in (name for name in SCENARIOS if name in sys.argv):
         result, network = SCENARIOS[name]()

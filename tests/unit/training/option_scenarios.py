@@ -23,9 +23,9 @@ from kfp_mindspore.formats.checkpoint import NetworkSpec
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.mindir.shards import open_sharded
 from kfp_mindspore.training import __main__ as command
-from kfp_mindspore.training.data import resolve_train
 from kfp_mindspore.training.distributed import WorkerInfo
 from kfp_mindspore.training.parallel import build_context, build_saver
+from kfp_mindspore.training.samples.data import resolve_train
 
 import mindspore as ms  # isort: skip
 from mindspore import ParameterTuple, Tensor, nn, ops  # isort: skip

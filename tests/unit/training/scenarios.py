@@ -22,7 +22,7 @@ from kfp_mindspore import training
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats import checkpoint
-from kfp_mindspore.training.dropout import count_dropout
+from kfp_mindspore.training.computation.dropout import count_dropout
 
 import mindspore as ms  # isort: skip
 from mindspore import Tensor, nn  # isort: skip

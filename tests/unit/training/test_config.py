@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.training.columns import Parameters, order_inputs
+from kfp_mindspore.training.computation.freezing import list_frozen
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.freezing import list_frozen
 from kfp_mindspore.training.names import is_lower_better
+from kfp_mindspore.training.samples.columns import Parameters, order_inputs
 from kfp_mindspore.training.schedules import Schedule
 
 

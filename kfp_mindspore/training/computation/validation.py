@@ -7,8 +7,8 @@ from typing import Any
 from mindspore.train import RunContext
 
 from kfp_mindspore.training.callbacks import CallbackList, CallbackParams
-from kfp_mindspore.training.evaluator import Evaluator
-from kfp_mindspore.training.steps import Trainer
+from kfp_mindspore.training.computation.evaluator import Evaluator
+from kfp_mindspore.training.computation.steps import Trainer
 
 
 class ValidationLoop:

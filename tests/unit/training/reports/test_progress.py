@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kfp_mindspore.training import progress
-from kfp_mindspore.training.progress import ProgressReporter
+from kfp_mindspore.training.reports import progress
+from kfp_mindspore.training.reports.progress import ProgressReporter
 from tests.support.http_server import Handler, Server
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits/status"

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfp_mindspore.training.data import Source
+from kfp_mindspore.training.checkpoints.state import TrainingState
 from kfp_mindspore.training.distributed import compute_straggler
-from kfp_mindspore.training.state import TrainingState
+from kfp_mindspore.training.samples.data import Source
 
 _logger = logging.getLogger(__name__)
 

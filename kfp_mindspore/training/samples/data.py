@@ -16,7 +16,9 @@ from kfp_mindspore.data.samples import build_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.shards import WINDOW_BLOCKS
-from kfp_mindspore.training.columns import (
+from kfp_mindspore.training.config import TrainingConfig
+from kfp_mindspore.training.distributed import WorkerInfo
+from kfp_mindspore.training.samples.columns import (
     TARGET_NAMES,
     WEIGHT_NAMES,
     Columns,
@@ -26,9 +28,7 @@ from kfp_mindspore.training.columns import (
     read_parameters,
     resolve_columns,
 )
-from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.distributed import WorkerInfo
-from kfp_mindspore.training.sampler import BlockSampler, Sampler, get_part
+from kfp_mindspore.training.workers.sampler import BlockSampler, Sampler, get_part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,13 +11,13 @@ from mindspore.train import Metric, get_metric_fn, names
 from kfp_mindspore.errors import UserError, suggest
 from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
-from kfp_mindspore.training import watchdog
-from kfp_mindspore.training.data import Validation
-from kfp_mindspore.training.diagnosis import explain_computation
+from kfp_mindspore.training.checks.diagnosis import explain_computation
+from kfp_mindspore.training.computation.losses import NetworkWithLoss
+from kfp_mindspore.training.computation.task_metrics import TaskMetric, is_task_metric
 from kfp_mindspore.training.distributed import gather_rows, sum_values
-from kfp_mindspore.training.losses import NetworkWithLoss
-from kfp_mindspore.training.sampler import get_part
-from kfp_mindspore.training.task_metrics import TaskMetric, is_task_metric
+from kfp_mindspore.training.samples.data import Validation
+from kfp_mindspore.training.workers import watchdog
+from kfp_mindspore.training.workers.sampler import get_part
 
 
 class Evaluator:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.training.sampler import Sampler, get_part
+from kfp_mindspore.training.workers.sampler import Sampler, get_part
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from mindspore import dtype as mstype
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
+from kfp_mindspore.training.checks.diagnosis import explain_computation
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.data import Batch
-from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.distributed import WorkerInfo, sum_values
-from kfp_mindspore.training.sampler import get_part
+from kfp_mindspore.training.samples.data import Batch
+from kfp_mindspore.training.workers.sampler import get_part
 
 _FIRST_SCALE = 2.0**16
 _SCALE_WINDOW = 1000

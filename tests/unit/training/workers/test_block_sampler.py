@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.training.sampler import BlockSampler, get_part
+from kfp_mindspore.training.workers.sampler import BlockSampler, get_part
 
 _blocks = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 

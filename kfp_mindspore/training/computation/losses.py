@@ -10,7 +10,7 @@ from mindspore import nn, ops
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.predictions import has_padding
-from kfp_mindspore.training.data import Layout
+from kfp_mindspore.training.samples.data import Layout
 
 # Metrics that a training reports unless others are named.
 TASK_METRICS = {

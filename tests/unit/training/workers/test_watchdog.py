@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.training import watchdog
-from kfp_mindspore.training.watchdog import Watchdog, build_watchdog
+from kfp_mindspore.training.workers import watchdog
+from kfp_mindspore.training.workers.watchdog import Watchdog, build_watchdog
 
 PROGRAM = """
 import sys, threading, time

@@ -20,10 +20,11 @@ from kfp_mindspore import files
 from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.graph_export import UnfitSamplesError, check_exportable
-from kfp_mindspore.training import distributed, watchdog
+from kfp_mindspore.training import distributed
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.data import Source
 from kfp_mindspore.training.distributed import WorkerInfo
+from kfp_mindspore.training.samples.data import Source
+from kfp_mindspore.training.workers import watchdog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

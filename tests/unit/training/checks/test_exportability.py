@@ -12,8 +12,8 @@ from tests.support.mindspore_processes import MindSporeProcesses, start_gang
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.timeout(900)]
 
-SCRIPT = Path(__file__).with_name("export_scenarios.py")
-NETWORKS = Path(__file__).parents[2] / "support" / "sequence_networks.py"
+SCRIPT = Path(__file__).parents[1] / "export_scenarios.py"
+NETWORKS = Path(__file__).parents[3] / "support" / "sequence_networks.py"
 CHECKED = "the network can be exported"
 
 

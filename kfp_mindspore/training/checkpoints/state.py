@@ -22,11 +22,11 @@ from kfp_mindspore.mindir.widths import get_spec
 from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.tracking import Trackers
 from kfp_mindspore.training.callbacks import copy_callbacks, restore_callbacks
-from kfp_mindspore.training.checkpointing import Snapshot
+from kfp_mindspore.training.checkpoints.checkpointing import Snapshot
+from kfp_mindspore.training.computation.dropout import COUNTER_PREFIX
 from kfp_mindspore.training.config import TrainingConfig
-from kfp_mindspore.training.data import Source
-from kfp_mindspore.training.dropout import COUNTER_PREFIX
 from kfp_mindspore.training.history import History, read_history
+from kfp_mindspore.training.samples.data import Source
 
 _RANDOM_FILE = "random.json"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

@@ -1,0 +1,1 @@
+"""Checks before the first epoch, and short messages for compilation errors."""

@@ -1,0 +1,1 @@
+"""A training step and an evaluation: losses, gradients, learning rates, dropout masks, metrics."""

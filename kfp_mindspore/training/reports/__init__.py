@@ -1,0 +1,1 @@
+"""Reports of a running training: progress events, epoch lines, seconds by activity."""

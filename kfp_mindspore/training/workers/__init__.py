@@ -1,0 +1,1 @@
+"""One process of a gang: its share of the samples, its watchdog, its SIGTERM."""
