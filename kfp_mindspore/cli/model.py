@@ -152,7 +152,7 @@ def compress(
 
     function = None
     if augment is not None:
-        from kfp_mindspore.mindir.network import import_callable
+        from kfp_mindspore.mindir.parameters.network import import_callable
 
         function = import_callable(augment, "augment")
     result = compression.compress(
@@ -199,7 +199,7 @@ def import_(
     random numbers or has custom operators is refused.
     """
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
-    from kfp_mindspore.mindir.importer import import_mindir
+    from kfp_mindspore.mindir.export.importer import import_mindir
 
     if dataset is not None and example is not None:
         raise UserError("--dataset, --example: give one of them")
@@ -323,8 +323,8 @@ def predict(
     """
     from kfp_mindspore.data.rows import check_written, read_rows, write_predictions
     from kfp_mindspore.inference.predict import to_json
-    from kfp_mindspore.mindir.encryption import require_key
-    from kfp_mindspore.mindir.runner import ModelRunner
+    from kfp_mindspore.mindir.graph.encryption import require_key
+    from kfp_mindspore.mindir.graph.runner import ModelRunner
 
     if written is not None:
         check_written(written, [path, file, key_file])
@@ -367,7 +367,7 @@ def _decode(value: Any) -> Any:
 
 
 def _read_key(key_file: Path | None) -> bytes | None:
-    from kfp_mindspore.mindir.encryption import read_model_key
+    from kfp_mindspore.mindir.graph.encryption import read_model_key
 
     return read_model_key(key_file, os.environ)
 

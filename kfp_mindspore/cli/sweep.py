@@ -15,7 +15,7 @@ from kfp_mindspore.cli.dataclass_options import dataclass_options
 from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.cli.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.mindir.network import import_callable
+from kfp_mindspore.mindir.parameters.network import import_callable
 from kfp_mindspore.outputs import check_output_file, check_page, has_mark
 from kfp_mindspore.settings import IMAGE_VARIABLE
 from kfp_mindspore.sweeps.options import ENGINES, MSJOB, SweepOptions

@@ -11,10 +11,10 @@ import numpy as np
 from kfp_mindspore.compression.groups import ChannelGroups, Group, build_groups, get_common_path, list_reshaped_sizes
 from kfp_mindspore.compression.structure import trace
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
-from kfp_mindspore.mindir.graph_export import export_graph
-from kfp_mindspore.mindir.metadata import read_proto
-from kfp_mindspore.mindir.network import scratch_directory
-from kfp_mindspore.mindir.widths import cut_network
+from kfp_mindspore.mindir.export.graph import export_graph
+from kfp_mindspore.mindir.graph.metadata import read_proto
+from kfp_mindspore.mindir.parameters.network import scratch_directory
+from kfp_mindspore.mindir.parameters.widths import cut_network
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

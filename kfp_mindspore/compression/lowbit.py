@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train import Callback
 
 from kfp_mindspore.formats.packed import build_levels
-from kfp_mindspore.mindir.widths import replace_layer
+from kfp_mindspore.mindir.parameters.widths import replace_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

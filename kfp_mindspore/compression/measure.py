@@ -15,8 +15,8 @@ from kfp_mindspore.evaluation import Predictions
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir.environment import use_graph_mode
 from kfp_mindspore.mindir.evaluate import predict_task, summarize
-from kfp_mindspore.mindir.graph_export import export_graph
-from kfp_mindspore.mindir.network import scratch_directory
+from kfp_mindspore.mindir.export.graph import export_graph
+from kfp_mindspore.mindir.parameters.network import scratch_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

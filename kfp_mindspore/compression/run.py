@@ -82,7 +82,7 @@ def compress(
     data = Dataset.open(dataset)
     metric = get_metric(options.metric, data.task)
     from kfp_mindspore.mindir.environment import import_mindspore
-    from kfp_mindspore.mindir.parameters import open_checkpoint
+    from kfp_mindspore.mindir.parameters.files import open_checkpoint
 
     avoid_slow_convolutions()
     mindspore = import_mindspore()
@@ -140,8 +140,8 @@ class _Work:
         from kfp_mindspore.compression.cutting import find_groups
         from kfp_mindspore.compression.measure import evaluate_network, measure_latency
         from kfp_mindspore.compression.scores import compute_scores
-        from kfp_mindspore.mindir.parameters import get_source, load_matching, read_parameters
-        from kfp_mindspore.mindir.widths import build_described
+        from kfp_mindspore.mindir.parameters.files import get_source, load_matching, read_parameters
+        from kfp_mindspore.mindir.parameters.widths import build_described
         from kfp_mindspore.training import set_seed
         from kfp_mindspore.training.computation.losses import build_task_loss
 

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops, value_and_grad
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.mindir.widths import replace_layer
+from kfp_mindspore.mindir.parameters.widths import replace_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_mindspore.compression.labels import Channels, compact, spread, varies
-from kfp_mindspore.mindir.metadata import split_name
+from kfp_mindspore.mindir.graph.metadata import split_name
 
 if TYPE_CHECKING:
     from kfp_mindspore.compression.labels import Labels

@@ -48,7 +48,7 @@ class NetworkSpec:
     Args:
         factory: `module:callable` that returns the network; empty when it cannot be imported.
         arguments: The callable's keyword arguments, JSON types only.
-        cut: Widths of a compressed network, see `mindir.widths.cut_network`; empty for those that the factory builds.
+        cut: Widths of a compressed network, see `mindir.parameters.widths`; empty for those that the factory builds.
     """
 
     factory: str

@@ -1,7 +1,7 @@
 from .evaluate import evaluate_bundle as evaluate_bundle
-from .export import export_mindir as export_mindir
-from .metadata import inspect_mindir as inspect_mindir
-from .runner import GraphRunner as GraphRunner
-from .runner import ModelRunner as ModelRunner
+from .export.checkpoint import export_mindir as export_mindir
+from .graph.metadata import inspect_mindir as inspect_mindir
+from .graph.runner import GraphRunner as GraphRunner
+from .graph.runner import ModelRunner as ModelRunner
+from .parameters.widths import load_network as load_network
 from .verify import verify_bundle as verify_bundle
-from .widths import load_network as load_network

@@ -106,8 +106,8 @@ def evaluate_bundle(
     bundle = ModelBundle.open(bundle_dir)
     samples = read_model_samples(bundle, dataset, split)
     inputs = select_inputs(bundle, samples)
-    from kfp_mindspore.mindir.encryption import require_key
-    from kfp_mindspore.mindir.runner import GraphRunner
+    from kfp_mindspore.mindir.graph.encryption import require_key
+    from kfp_mindspore.mindir.graph.runner import GraphRunner
 
     name = bundle.signature.outputs[0].name
     rows = _TOKEN_ROWS if dataset.task == "language_model" else len(samples)

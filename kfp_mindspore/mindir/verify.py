@@ -66,7 +66,7 @@ def verify_bundle(
     names = tuple(sorted(bundle.signature.files))
     if not outputs:
         return Verification(bundle.path, names, tolerance=tolerance)
-    from kfp_mindspore.mindir.encryption import require_key
+    from kfp_mindspore.mindir.graph.encryption import require_key
 
     samples = bundle.read_verified()
     tolerance = samples.scale_tolerance(tolerance)
@@ -82,7 +82,7 @@ def verify_bundle(
 
 def run_and_compare(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | None) -> float:
     """Run a bundle's graph on samples and return the largest difference from their outputs."""
-    from kfp_mindspore.mindir.runner import GraphRunner
+    from kfp_mindspore.mindir.graph.runner import GraphRunner
 
     with GraphRunner(bundle, warm=(), key=key) as runner:
         return measure_difference(samples.outputs, runner.predict(dict(samples.inputs)))
@@ -90,7 +90,7 @@ def run_and_compare(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | 
 
 def compare_raw(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | None) -> float:
     """Run raw samples through preprocessing, graph and postprocessing and return the largest difference."""
-    from kfp_mindspore.mindir.runner import ModelRunner
+    from kfp_mindspore.mindir.graph.runner import ModelRunner
 
     with ModelRunner(bundle, key=key) as runner:
         assert runner.transform is not None

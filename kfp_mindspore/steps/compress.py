@@ -57,7 +57,7 @@ def compress_checkpoint(
     from kfp_mindspore.compression import CompressionOptions, compress
     from kfp_mindspore.compression.result import Round
     from kfp_mindspore.evaluation import get_metric
-    from kfp_mindspore.mindir.network import import_callable
+    from kfp_mindspore.mindir.parameters.network import import_callable
 
     def print_round(found: Round) -> None:
         state = "passed" if found.passed else "gate not met"

@@ -19,7 +19,7 @@ from kfp_mindspore import training
 from kfp_mindspore.compat.mindspore_import import import_mindspore
 from kfp_mindspore.errors import KfpMindSporeError, UserError, suggest
 from kfp_mindspore.formats.dataset import TASKS, Dataset
-from kfp_mindspore.mindir.network import build_network
+from kfp_mindspore.mindir.parameters.network import build_network
 from kfp_mindspore.options import read_descriptions
 from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.training.config import TrainingConfig

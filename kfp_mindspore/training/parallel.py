@@ -9,7 +9,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import NetworkSpec
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir.environment import import_mindspore
-from kfp_mindspore.mindir.shards import STRATEGY_DIR, write_description
+from kfp_mindspore.mindir.parameters.shards import STRATEGY_DIR, write_description
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore.mindir.runner import GraphRunner
+from kfp_mindspore.mindir.graph.runner import GraphRunner
 
 
 def main(asked: str, answered: str) -> None:

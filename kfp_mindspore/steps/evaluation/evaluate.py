@@ -134,7 +134,7 @@ def evaluate_by_function(
     """
     from kfp_mindspore import mindir
     from kfp_mindspore.compat.mindspore_import import import_mindspore
-    from kfp_mindspore.mindir.network import import_callable
+    from kfp_mindspore.mindir.parameters.network import import_callable
 
     import_mindspore()
     call = import_callable(function, "function")

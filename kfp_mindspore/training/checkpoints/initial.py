@@ -9,9 +9,9 @@ from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, join_names
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
-from kfp_mindspore.mindir.encryption import read_model_key
-from kfp_mindspore.mindir.parameters import load_matching, read_parameters
-from kfp_mindspore.mindir.widths import get_spec
+from kfp_mindspore.mindir.graph.encryption import read_model_key
+from kfp_mindspore.mindir.parameters.files import load_matching, read_parameters
+from kfp_mindspore.mindir.parameters.widths import get_spec
 from kfp_mindspore.stores.artifact_store import StoreError
 from kfp_mindspore.stores.config import open_source
 from kfp_mindspore.training.config import TrainingConfig

@@ -18,7 +18,7 @@ from mindspore import Tensor
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec, name_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.mindir.widths import get_spec
+from kfp_mindspore.mindir.parameters.widths import get_spec
 from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.tracking import Trackers
 from kfp_mindspore.training.callbacks import copy_callbacks, restore_callbacks
@@ -188,7 +188,7 @@ class TrainingState:
 def describe_network(network: Any, factory: str | None, arguments: Mapping[str, Any] | None) -> NetworkSpec:
     """Return how to build the network.
 
-    The default is a checkpoint's description if the network is built from it (`mindir.widths.load_network`), else its
+    The default is a checkpoint's description if the network is built from it (`mindir.load_network`), else its
     class, if that can be imported by name.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.mindir.layer_source import locate_error
+from kfp_mindspore.mindir.export.layer_source import locate_error
 from kfp_mindspore.training.distributed import is_lost_peer
 
 # Beginnings or parts of messages from the graph compiler and operator checks, and from no other error.

@@ -19,7 +19,7 @@ import mindspore
 from kfp_mindspore import files
 from kfp_mindspore.canonical import digest_json
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.mindir.graph_export import UnfitSamplesError, check_exportable
+from kfp_mindspore.mindir.export.graph import UnfitSamplesError, check_exportable
 from kfp_mindspore.training import distributed
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.mindir.graph import KERNEL_ERRORS
+from kfp_mindspore.mindir.graph.execution import KERNEL_ERRORS
 from mindsporeserver.errors import GraphError, InvalidRequestError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfp_mindspore.mindir.graph import Graph, RowShapes
+    from kfp_mindspore.mindir.graph.execution import Graph, RowShapes
 
     Inputs = Mapping[str, NDArray[Any]]
     Result = dict[str, NDArray[Any]] | Exception

@@ -25,7 +25,7 @@ from mindsporeserver.models.inference_executor import InferenceExecutor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfp_mindspore.mindir.graph import Graph, RowShapes
+    from kfp_mindspore.mindir.graph.execution import Graph, RowShapes
     from mindsporeserver.observability.metrics import ModelMetrics
 
     Arrays = Mapping[str, NDArray[Any]]

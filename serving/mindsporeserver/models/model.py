@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.formats.rows import fits
-from kfp_mindspore.mindir.graph import Graph
+from kfp_mindspore.mindir.graph.execution import Graph
 from kfp_mindspore.transform.base import TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform
 from kfp_mindspore.transform.load import load_transform

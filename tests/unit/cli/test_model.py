@@ -193,7 +193,7 @@ def test_export_for_other_inputs_is_one_line_without_hint_at_batch(
 def test_inspect_without_mindspore_shows_signature(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kfp_mindspore.mindir.metadata._load_messages", raise_missing)
+    monkeypatch.setattr("kfp_mindspore.mindir.graph.metadata._load_messages", raise_missing)
     assert run(["model", "inspect", str(models / "free")]) == 0
     output = capsys.readouterr().out
     assert "weights and operators: not read, mindspore is not installed. Install it with: pip install" in output

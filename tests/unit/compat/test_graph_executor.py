@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.compat import graph_executor as compiled
 from kfp_mindspore.compat.graph_executor import CompiledGraph
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.mindir.encryption import load_graph
+from kfp_mindspore.mindir.graph.encryption import load_graph
 
 pytestmark = pytest.mark.mindspore
 

@@ -19,8 +19,8 @@ from kfp_mindspore.compression.groups import select_units
 from kfp_mindspore.compression.lowbit import search_weights
 from kfp_mindspore.compression.scop import mix_layers
 from kfp_mindspore.compression.structure import trace
-from kfp_mindspore.mindir.graph_export import export_graph
-from kfp_mindspore.mindir.network import scratch_directory
+from kfp_mindspore.mindir.export.graph import export_graph
+from kfp_mindspore.mindir.parameters.network import scratch_directory
 from kfp_mindspore.training import set_seed
 from kfp_mindspore.workloads.vit.network import Network
 from tests.support import cut_networks

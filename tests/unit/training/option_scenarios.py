@@ -21,7 +21,7 @@ from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import NetworkSpec
 from kfp_mindspore.formats.dataset import Column, write_dataset
-from kfp_mindspore.mindir.shards import open_sharded
+from kfp_mindspore.mindir.parameters.shards import open_sharded
 from kfp_mindspore.training import __main__ as command
 from kfp_mindspore.training.distributed import WorkerInfo
 from kfp_mindspore.training.parallel import build_context, build_saver

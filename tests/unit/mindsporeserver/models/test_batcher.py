@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.mindir.graph import Graph
+from kfp_mindspore.mindir.graph.execution import Graph
 from mindsporeserver.errors import (
     DeadlineExceededError,
     GraphError,

@@ -33,7 +33,7 @@ def load_network(path: Path | str) -> nn.Cell:
     Raises:
         UserError: There is no such checkpoint, or it does not fit the network's code.
     """
-    from kfp_mindspore.mindir.parameters import get_source, load_matching, open_checkpoint, read_parameters
+    from kfp_mindspore.mindir.parameters.files import get_source, load_matching, open_checkpoint, read_parameters
 
     checkpoint = open_checkpoint(path)
     network = build_described(checkpoint)
@@ -47,7 +47,7 @@ def build_described(checkpoint: Checkpoint) -> nn.Cell:
     Raises:
         UserError: The checkpoint does not record how its network is built, or it cannot be built.
     """
-    from kfp_mindspore.mindir.network import build_network
+    from kfp_mindspore.mindir.parameters.network import build_network
 
     spec = checkpoint.network
     if not spec.factory:

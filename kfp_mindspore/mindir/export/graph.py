@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.compat.graph_executor import CompiledGraph
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE
-from kfp_mindspore.mindir.encryption import ENCRYPTION
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS, use_graph_mode
-from kfp_mindspore.mindir.graph import KERNEL_ERRORS
-from kfp_mindspore.mindir.layer_source import LayerSource, locate_error, locate_operator
-from kfp_mindspore.mindir.metadata import list_operators, read_proto
-from kfp_mindspore.mindir.network import scratch_directory
-from kfp_mindspore.mindir.padding import describe_tensor, shorten_error
+from kfp_mindspore.mindir.export.layer_source import LayerSource, locate_error, locate_operator
+from kfp_mindspore.mindir.export.padding import describe_tensor, shorten_error
+from kfp_mindspore.mindir.graph.encryption import ENCRYPTION
+from kfp_mindspore.mindir.graph.execution import KERNEL_ERRORS
+from kfp_mindspore.mindir.graph.metadata import list_operators, read_proto
+from kfp_mindspore.mindir.parameters.network import scratch_directory
 
 if TYPE_CHECKING:
     from mindspore import nn
     from numpy.typing import NDArray
 
-    from kfp_mindspore.mindir.padding import Axes
+    from kfp_mindspore.mindir.export.padding import Axes
 
     Arrays = Mapping[str, NDArray[Any]]
 

@@ -14,13 +14,13 @@ import numpy as np
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.tensors import TensorSpec
-from kfp_mindspore.mindir.graph import Graph
+from kfp_mindspore.mindir.graph.execution import Graph
 from kfp_mindspore.transform.load import load_transform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfp_mindspore.mindir.graph import RowShapes
+    from kfp_mindspore.mindir.graph.execution import RowShapes
     from kfp_mindspore.transform.bound import BoundTransform
 
     Arrays = dict[str, NDArray[Any]]

@@ -17,13 +17,13 @@ from kfp_mindspore.data import read_samples
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec
 from kfp_mindspore.mindir import GraphRunner, export_mindir
-from kfp_mindspore.mindir.network import build_network
-from kfp_mindspore.mindir.shards import open_sharded, write_description
+from kfp_mindspore.mindir.parameters.network import build_network
+from kfp_mindspore.mindir.parameters.shards import open_sharded, write_description
 
 pytestmark = pytest.mark.mindspore
 
 Arrays = dict[str, NDArray[np.float32]]
-SUPPORT = str(Path(__file__).parents[2] / "support")
+SUPPORT = str(Path(__file__).parents[3] / "support")
 # Axis of the device matrix (from the right) that divides each axis of a parameter; -1: not divided.
 TensorMap = Mapping[str, Sequence[int]]
 # 2 x 2 ranks: divided along both axes, along one, and replicated.

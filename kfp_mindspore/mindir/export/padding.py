@@ -89,7 +89,7 @@ def check_padding(
     Raises:
         KfpMindSporeError: Padding changes an output; the message names the size.
     """
-    from kfp_mindspore.mindir.runner import GraphRunner
+    from kfp_mindspore.mindir.graph.runner import GraphRunner
 
     worst = 0.0
     for dimensions in _combine_sizes(signature.dimensions, samples):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.formats.signature import Signature
-from kfp_mindspore.mindir.metadata import split_name
+from kfp_mindspore.mindir.graph.metadata import split_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

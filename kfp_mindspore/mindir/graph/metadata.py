@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kfp_mindspore.compat.protobuf import load_standalone
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, TensorSpec
-from kfp_mindspore.mindir.encryption import decrypt_file, missing_key
+from kfp_mindspore.mindir.graph.encryption import decrypt_file, missing_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

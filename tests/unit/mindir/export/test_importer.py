@@ -15,7 +15,7 @@ from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir import GraphRunner, verify_bundle
-from kfp_mindspore.mindir.importer import import_mindir
+from kfp_mindspore.mindir.export.importer import import_mindir
 from tests.support.small_networks import Noisy, Pair, Perceptron, Sequence
 
 pytestmark = pytest.mark.mindspore
@@ -168,7 +168,7 @@ def test_damaged_file_is_refused(damage: str, capsys: pytest.CaptureFixture[str]
     content = file.read_bytes()
     file.chmod(0o644)
     if damage == "weight":
-        from kfp_mindspore.mindir.metadata import read_proto
+        from kfp_mindspore.mindir.graph.metadata import read_proto
 
         model = read_proto(file)
         model.graph.parameter[0].raw_data = model.graph.parameter[0].raw_data[:-4]

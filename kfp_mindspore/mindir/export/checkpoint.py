@@ -30,26 +30,21 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.formats.rows import build_field_layout, build_layout
-from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
-from kfp_mindspore.mindir.export_samples import (
-    ExportSamples,
-    declare_serving,
-    load_export_samples,
-    read_example_file,
-)
-from kfp_mindspore.mindir.graph_export import export_graph, run_graph
-from kfp_mindspore.mindir.index_ranges import add_ranges
-from kfp_mindspore.mindir.metadata import inspect_mindir, read_proto
-from kfp_mindspore.mindir.options import FREE, ExportOptions
-from kfp_mindspore.mindir.padding import (
+from kfp_mindspore.mindir.export.graph import export_graph, run_graph
+from kfp_mindspore.mindir.export.padding import (
     check_inputs,
     check_padding,
     describe_tensor,
     format_dimensions,
     get_free_axes,
 )
-from kfp_mindspore.mindir.parameters import (
+from kfp_mindspore.mindir.export.samples import ExportSamples, declare_serving, load_export_samples, read_example_file
+from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, check_key
+from kfp_mindspore.mindir.graph.index_ranges import add_ranges
+from kfp_mindspore.mindir.graph.metadata import inspect_mindir, read_proto
+from kfp_mindspore.mindir.options import FREE, ExportOptions
+from kfp_mindspore.mindir.parameters.files import (
     get_source,
     is_foreign,
     load_matching,
@@ -57,7 +52,7 @@ from kfp_mindspore.mindir.parameters import (
     read_checkpoint,
     rename_parameters,
 )
-from kfp_mindspore.mindir.shards import is_sharded
+from kfp_mindspore.mindir.parameters.shards import is_sharded
 from kfp_mindspore.mindir.verify import compare_raw, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
 from kfp_mindspore.transform.declaration import build_pipeline
@@ -91,7 +86,7 @@ def export_mindir(
     written, and an existing bundle at `output_dir` is unchanged.
 
     Args:
-        checkpoint_dir: A checkpoint directory, a sharded checkpoint's (`kfp_mindspore.mindir.shards`), or the file or
+        checkpoint_dir: A checkpoint directory, a sharded checkpoint's (`mindir.parameters.shards`), or the file or
             directory that any script saved: `.ckpt` or `.safetensors`, for which `network` is required.
         output_dir: The bundle directory to write; replaced when it exists.
         options: The options, see `kfp_mindspore.mindir.options`; default all defaults.
@@ -135,7 +130,7 @@ def export_mindir(
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
-    from kfp_mindspore.mindir.network import scratch_directory
+    from kfp_mindspore.mindir.parameters.network import scratch_directory
 
     with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
         cell = _get_network(checkpoint, options.network, options.network_arguments)
@@ -191,8 +186,8 @@ def export_mindir(
 
 
 def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:
-    from kfp_mindspore.mindir.network import build_network
-    from kfp_mindspore.mindir.widths import cut_network
+    from kfp_mindspore.mindir.parameters.network import build_network
+    from kfp_mindspore.mindir.parameters.widths import cut_network
 
     if network is not None and not isinstance(network, str):
         return network
@@ -328,7 +323,7 @@ def _add_transform(
         key: The model's key.
         extra: Whether other columns are `ignore`d or `refuse`d.
     """
-    from kfp_mindspore.mindir.runner import GraphRunner
+    from kfp_mindspore.mindir.graph.runner import GraphRunner
 
     bound, source = read_transform(transform, signature)
 

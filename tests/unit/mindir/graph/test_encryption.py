@@ -17,7 +17,7 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
 from kfp_mindspore.mindir import GraphRunner, evaluate_bundle, export_mindir, inspect_mindir, verify_bundle
-from kfp_mindspore.mindir.encryption import load_graph, read_model_key
+from kfp_mindspore.mindir.graph.encryption import load_graph, read_model_key
 from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
 KEY = bytes(range(32))
@@ -122,7 +122,7 @@ pytestmark = pytest.mark.mindspore
 def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(MODEL_KEY_VARIABLE, raising=False)
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
 
 
 def test_outputs_equal_those_of_plain_model(models: Path) -> None:
@@ -143,7 +143,7 @@ def test_no_plain_content_is_written(
 ) -> None:
     import tempfile
 
-    from kfp_mindspore.mindir import export as module
+    from kfp_mindspore.mindir.export import checkpoint as module
 
     plain = (models / "free" / MODEL_FILE).read_bytes()
     seen: dict[Path, bytes] = {}

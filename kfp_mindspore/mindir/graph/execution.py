@@ -18,9 +18,9 @@ from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolution
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle, TensorSpec
 from kfp_mindspore.formats.tensors import describe_unequal_rows, list_mismatches
-from kfp_mindspore.mindir.encryption import load_graph
-from kfp_mindspore.mindir.index_ranges import compute_index_ranges
-from kfp_mindspore.mindir.metadata import count_operators, read_proto
+from kfp_mindspore.mindir.graph.encryption import load_graph
+from kfp_mindspore.mindir.graph.index_ranges import compute_index_ranges
+from kfp_mindspore.mindir.graph.metadata import count_operators, read_proto
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

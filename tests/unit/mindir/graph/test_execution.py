@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
-from kfp_mindspore.mindir.graph import Graph
-from kfp_mindspore.mindir.runner import GraphRunner
+from kfp_mindspore.mindir.graph.execution import Graph
+from kfp_mindspore.mindir.graph.runner import GraphRunner
 
 pytestmark = pytest.mark.mindspore
 

@@ -20,9 +20,9 @@ from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, HINT, Checkpoint, NetworkSpec
 from kfp_mindspore.formats.packed import PACKED_FILE, read_packed
 from kfp_mindspore.mindir.environment import import_mindspore
-from kfp_mindspore.mindir.metadata import read_weights
+from kfp_mindspore.mindir.graph.metadata import read_weights
 from kfp_mindspore.mindir.options import parse_renames
-from kfp_mindspore.mindir.shards import is_sharded, merge_shards, open_sharded
+from kfp_mindspore.mindir.parameters.shards import is_sharded, merge_shards, open_sharded
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -211,7 +211,7 @@ def read_parameters(path: Path, key: bytes | None = None) -> dict[str, Any]:
     """
     from mindspore import Tensor
 
-    from kfp_mindspore.mindir.network import scratch_directory
+    from kfp_mindspore.mindir.parameters.network import scratch_directory
 
     is_bundle = (path / SIGNATURE_FILE).is_file() or (path / MODEL_FILE).is_file()
     if is_bundle or path.suffix == ".mindir":

@@ -28,13 +28,13 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.tensors import list_mismatches
-from kfp_mindspore.mindir.encryption import ENCRYPTION, load_graph
 from kfp_mindspore.mindir.environment import import_mindspore
-from kfp_mindspore.mindir.graph import KERNEL_ERRORS
-from kfp_mindspore.mindir.index_ranges import IndexRanges, add_ranges, compute_index_ranges
-from kfp_mindspore.mindir.metadata import count_operators, inspect_mindir, is_encrypted, read_proto, read_weights
+from kfp_mindspore.mindir.export.padding import shorten_error
+from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, load_graph
+from kfp_mindspore.mindir.graph.execution import KERNEL_ERRORS
+from kfp_mindspore.mindir.graph.index_ranges import IndexRanges, add_ranges, compute_index_ranges
+from kfp_mindspore.mindir.graph.metadata import count_operators, inspect_mindir, is_encrypted, read_proto, read_weights
 from kfp_mindspore.mindir.options import ExportOptions
-from kfp_mindspore.mindir.padding import shorten_error
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.tensors import TensorSpec
-from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving
+from kfp_mindspore.mindir.export.samples import ExportSamples, declare_serving
 from kfp_mindspore.transform import Tokenize
 from kfp_mindspore.transform.declaration import declare_step
 

@@ -1,0 +1,1 @@
+"""Bundles from checkpoints and from other programs' MindIR files, verified before they are written."""

@@ -1,0 +1,1 @@
+"""A MindIR's graph: metadata, decryption, ranges of indices, and its execution for any number of rows."""
