@@ -57,7 +57,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     from kfp_mindspore.testing import make_once
 
     def make(root: Path) -> None:
-        script = Path(__file__).parent / "tests" / "support" / "make_models.py"
+        script = Path(__file__).parent / "tests" / "support" / "models" / "make_models.py"
         code, output = request.getfixturevalue("mindspore_processes").run([script, root], root)
         assert code == 0, output
 
@@ -84,8 +84,8 @@ def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def local_jobs(isolated_home: Path) -> Iterator[Any]:
-    """Submit small local jobs, see tests/support/jobs.py."""
-    from tests.support.jobs import JobFixture
+    """Submit small local jobs, see tests/support/training/jobs.py."""
+    from tests.support.training.jobs import JobFixture
 
     new = JobFixture(isolated_home)
     yield new
@@ -94,8 +94,8 @@ def local_jobs(isolated_home: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def local_services(isolated_home: Path) -> Iterator[Any]:
-    """Deploy small local services, see tests/support/services.py."""
-    from tests.support.services import ServiceFixture
+    """Deploy small local services, see tests/support/serving/services.py."""
+    from tests.support.serving.services import ServiceFixture
 
     new = ServiceFixture(isolated_home)
     yield new
@@ -104,8 +104,8 @@ def local_services(isolated_home: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def api() -> Iterator[Any]:
-    """Run a fake of Kubernetes' API server, see tests/support/fake_api_server.py."""
-    from tests.support.fake_api_server import FakeApiServer
+    """Run a fake of Kubernetes' API server, see tests/support/kube/fake_api_server.py."""
+    from tests.support.kube.fake_api_server import FakeApiServer
 
     with FakeApiServer().serve() as server:
         yield server
@@ -114,7 +114,7 @@ def api() -> Iterator[Any]:
 @pytest.fixture
 def pipelines_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Run a fake Kubeflow Pipelines API server on 127.0.0.1; no variable of the environment names another."""
-    from tests.support.pipelines_server import serve
+    from tests.support.remote.pipelines_server import serve
 
     for name in ("KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT", "KFP_TOKEN", "KFP_COOKIE", "KF_PIPELINES_SA_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -134,8 +134,8 @@ def run_source(request: pytest.FixtureRequest, pipelines_server: Any) -> str:
 
 @pytest.fixture(scope="session")
 def otlp() -> Any:
-    """Return the module with a receiver of the OpenTelemetry protocol, tests/support/otlp.py."""
-    from tests.support import otlp
+    """Return the module with a receiver of the OpenTelemetry protocol, tests/support/remote/otlp.py."""
+    from tests.support.remote import otlp
 
     return otlp
 
@@ -143,7 +143,7 @@ def otlp() -> Any:
 @pytest.fixture
 def eventually() -> Any:
     """Return a function that waits until another returns a true value, and returns that value."""
-    from tests.support.jobs import eventually
+    from tests.support.training.jobs import eventually
 
     return eventually
 

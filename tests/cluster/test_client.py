@@ -20,8 +20,8 @@ from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import KubernetesBackend, MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api, ApiServer, ControlPlane
-from tests.support.msjob_cases import build_job, put
-from tests.support.operators import install_definition
+from tests.support.kube.msjob_cases import build_job, put
+from tests.support.kube.operators import install_definition
 
 SECONDS = 300.0
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")

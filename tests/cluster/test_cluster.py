@@ -24,7 +24,7 @@ from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.infrastructure.resources import evict, set_schedulable
-from tests.support.jobs import eventually
+from tests.support.training.jobs import eventually
 
 _ENDED = {"Succeeded", "Failed"}
 

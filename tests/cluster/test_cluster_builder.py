@@ -28,7 +28,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from tests.cluster.builder_images import BUILDKIT_IMAGE, make_buildkit_archive, push_busybox
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.certificates import Authority
-from tests.support import registries, s3_server
+from tests.support.remote import registries, s3_server
 
 RUN_SECONDS = 180
 

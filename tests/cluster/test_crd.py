@@ -16,7 +16,7 @@ from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api
-from tests.support.msjob_cases import UPDATES, VALID, VALID_HERE, Update, build_job, put
+from tests.support.kube.msjob_cases import UPDATES, VALID, VALID_HERE, Update, build_job, put
 
 # What `kubectl apply` leaves on an object that it applies by the client's side.
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -17,7 +17,7 @@ from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import ApiServer
-from tests.support.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
+from tests.support.kube.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "crds" / "msjobs.mindspore.gitee.com.json"
 SECONDS = 300.0

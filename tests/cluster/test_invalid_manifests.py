@@ -12,7 +12,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
 from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api
-from tests.support.msjob_cases import INVALID, Invalid
+from tests.support.kube.msjob_cases import INVALID, Invalid
 
 
 def apply(api_server: Api, module_namespace: str, document: dict[str, Any]) -> tuple[int, str]:

@@ -16,7 +16,8 @@ from kfp_mindspore.inference.graph import build_graph, deploy_graph
 from kfp_mindspore.inference.manifest import MANAGER_LABEL, SERVICE_ANNOTATION
 from kfp_mindspore.kube.cluster import Cluster
 from tests.cluster.infrastructure.api_server import Api
-from tests.support.serving_cases import (
+from tests.support.kube.simulated_kserve import SimulatedKServe, install_definitions
+from tests.support.serving.serving_cases import (
     CASES,
     FIRST,
     NAME,
@@ -25,7 +26,6 @@ from tests.support.serving_cases import (
     failing_new_version_leaves_the_old_one_serving,
     new_version_replaces_the_old_one,
 )
-from tests.support.simulated_kserve import SimulatedKServe, install_definitions
 
 
 class SimulatedEnvironment(ServingEnvironment):

@@ -32,10 +32,10 @@ from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.http_server import Server
-from tests.support.mlflow_server import MlflowServer
-from tests.support.object_store import BUCKET, ObjectStore, start_object_store
-from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
-from tests.support.pod_processes import PodProcesses
+from tests.support.kube.operators import SECONDS, Jobs, OperatorProcess, wait_for
+from tests.support.kube.pod_processes import PodProcesses
+from tests.support.remote.mlflow_server import MlflowServer
+from tests.support.remote.object_store import BUCKET, ObjectStore, start_object_store
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = Resource("argoproj.io", "v1alpha1", "workflows", "Workflow")
@@ -511,7 +511,7 @@ def start_sweep(run: Run, start_step: Callable[..., Step], script: str = "sweep_
     return start_step(
         run,
         "training/sweep_msjob",
-        command=["python", str(ROOT / "tests/support" / script)],
+        command=["python", str(ROOT / "tests/support/training" / script)],
         objective="loss",
         namespace=run.jobs.namespace,
         **{

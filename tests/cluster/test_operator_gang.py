@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.options import get_pod_groups
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import SECONDS, Jobs, OperatorProcess, install_definition
+from tests.support.kube.operators import SECONDS, Jobs, OperatorProcess, install_definition
 
 
 def _define(group: str, version: str) -> dict[str, Any]:

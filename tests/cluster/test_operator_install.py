@@ -14,7 +14,7 @@ from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.install.objects import load_documents
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import Jobs, OperatorProcess, is_deleting, wait_for
+from tests.support.kube.operators import Jobs, OperatorProcess, is_deleting, wait_for
 
 KUEUE_ROLES = Path(__file__).parents[2] / "config" / "operator" / "overlays" / "kueue" / "kueue-roles.yaml"
 SYSTEM = "msjob-system"

@@ -13,7 +13,7 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERV
 from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION, MSJOBS
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import (
+from tests.support.kube.operators import (
     Jobs,
     OperatorProcess,
     find,

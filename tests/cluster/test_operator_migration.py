@@ -13,7 +13,7 @@ from kfp_mindspore.kube.resources import PODS, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.infrastructure.api_server import ApiServer
-from tests.support.operators import Jobs, OperatorProcess, has, install_definition, is_deleting, make_job
+from tests.support.kube.operators import Jobs, OperatorProcess, has, install_definition, is_deleting, make_job
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "crds" / "msjobs.mindspore.gitee.com.json"
 STAMP = "2025-01-31T12:00:00Z"

@@ -12,7 +12,16 @@ import pytest
 
 from kfp_mindspore.kube.resources import LEASES, PODS, SERVICES
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
-from tests.support.operators import SECONDS, Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
+from tests.support.kube.operators import (
+    SECONDS,
+    Jobs,
+    OperatorProcess,
+    find,
+    has,
+    install_definition,
+    is_deleting,
+    wait_for,
+)
 
 
 @pytest.fixture

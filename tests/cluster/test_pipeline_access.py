@@ -26,8 +26,8 @@ from kfp_mindspore.runs.access import (
     list_permissions,
 )
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
-from tests.support.operators import wait_for
+from tests.support.kube.operators import wait_for
+from tests.support.remote.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
 GRANTED = list_default_capabilities(has_builds=True)

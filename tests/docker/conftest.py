@@ -17,8 +17,8 @@ from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
-from tests.support import registries
-from tests.support.dockerd import DockerDaemon, find_missing
+from tests.support.remote import registries
+from tests.support.remote.dockerd import DockerDaemon, find_missing
 
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_DOCKER"
 TIMEOUT_SECONDS = 600

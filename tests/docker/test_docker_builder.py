@@ -20,7 +20,7 @@ from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
 from tests.docker.conftest import make_environment
-from tests.support import registries
+from tests.support.remote import registries
 
 DEADLINE_SECONDS = 120
 

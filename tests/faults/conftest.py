@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.testing import make_once
-from tests.support.model_servers import ModelServer, make_models
+from tests.support.serving.model_servers import ModelServer, make_models
 
 
 @pytest.fixture(scope="session")
 def hard_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory of tests/support/make_serving_models.py."""
+    """Return a directory of tests/support/models/make_serving_models.py."""
     return make_once(tmp_path_factory, "hard", lambda root: make_models(root, "make_serving_models.py"))
 
 

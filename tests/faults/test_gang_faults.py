@@ -17,8 +17,8 @@ import pytest
 
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.spec import ElasticPolicy
-from tests.support.jobs import eventually
 from tests.support.mindspore_processes import MindSporeProcesses, start_gang
+from tests.support.training.jobs import eventually
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(900)]
 

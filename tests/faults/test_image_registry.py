@@ -22,8 +22,8 @@ from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError
 from kfp_mindspore.images.result import BuildResult
-from tests.support import base_images, registries
-from tests.support.registries import Fault, FaultProxy, Registry
+from tests.support.remote import base_images, registries
+from tests.support.remote.registries import Fault, FaultProxy, Registry
 
 SMALL = 3 << 20
 BIG = 40 << 20

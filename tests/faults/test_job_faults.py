@@ -16,7 +16,7 @@ import pytest
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.local.process import ProcessIdentity
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[1] / "support" / "training"
 FOREGROUND = f"""
 import sys
 sys.path.insert(0, {str(SUPPORT)!r})

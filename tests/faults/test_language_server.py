@@ -17,8 +17,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.support.language_servers import LanguageServer
-from tests.support.numpy_decoder import write_decoder_bundle
+from tests.support.language.language_servers import LanguageServer
+from tests.support.language.numpy_decoder import write_decoder_bundle
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 GENERATED, PROMPTED = "vllm:generation_tokens_total", "vllm:prompt_tokens_total"

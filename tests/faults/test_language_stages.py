@@ -14,9 +14,9 @@ from openai import AsyncOpenAI, OpenAI
 
 from kfp_mindspore.lm.bundle.causal import import_model
 from kfp_mindspore.lm.bundle.stages import split_model
-from tests.support.language_servers import LanguageServer
+from tests.support.language.language_servers import LanguageServer
+from tests.support.language.tiny_language_model import write_source
 from tests.support.ports import reserve_port
-from tests.support.tiny_language_model import write_source
 
 pytestmark = pytest.mark.mindspore
 

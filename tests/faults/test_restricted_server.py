@@ -19,7 +19,7 @@ import pytest
 from kfp_mindspore.formats.bundle import ModelBundle
 from tests.support.ports import reserve_port
 
-RESTRICTED = Path(__file__).parents[1] / "support" / "restricted.py"
+RESTRICTED = Path(__file__).parents[1] / "support" / "serving" / "restricted.py"
 UNSUPPORTED = 77
 
 pytestmark = pytest.mark.mindspore

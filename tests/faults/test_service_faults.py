@@ -219,7 +219,7 @@ with Lease.hold(Path(lease)) if lease else contextlib.nullcontext() as held:
     print("deployed", flush=True)
     time.sleep(600)
 """
-    server = [sys.executable, str(Path(__file__).parents[1] / "support" / "tiny_server.py"), *flags]
+    server = [sys.executable, str(Path(__file__).parents[1] / "support" / "serving" / "tiny_server.py"), *flags]
     return subprocess.Popen(
         [sys.executable, "-c", code, str(local_services.root), str(lease or ""), *server],
         stdout=subprocess.PIPE,

@@ -31,14 +31,14 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.outputs import OutputKind
 from kfp_mindspore.transform import DecodeImage, Pipeline, Resize
 from kfp_mindspore.transform.declaration import declare
-from tests.support.model_servers import ModelServer
-from tests.support.serving_client import INFER, PROTOCOLS, Client, Connection, GrpcConnection, messages
+from tests.support.serving.model_servers import ModelServer
+from tests.support.serving.serving_client import INFER, PROTOCOLS, Client, Connection, GrpcConnection, messages
 
 pytestmark = pytest.mark.mindspore
 
 Serve = Callable[..., ModelServer]
 RELOADS = int(os.environ.get("RELOADS", "6"))
-# Inputs by which tests/support/make_serving_models.py compares the models.
+# Inputs by which tests/support/models/make_serving_models.py compares the models.
 IMAGES = np.random.default_rng(5).random((16, 1, 8, 8), np.float32)
 
 

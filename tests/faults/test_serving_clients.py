@@ -16,8 +16,8 @@ import orjson
 import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
-from tests.support.model_servers import ModelServer
-from tests.support.serving_client import Client, Connection
+from tests.support.serving.model_servers import ModelServer
+from tests.support.serving.serving_client import Client, Connection
 
 pytestmark = pytest.mark.mindspore
 

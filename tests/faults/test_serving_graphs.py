@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
-from tests.support.model_servers import ModelServer
-from tests.support.serving_client import Client
+from tests.support.serving.model_servers import ModelServer
+from tests.support.serving.serving_client import Client
 
 pytestmark = pytest.mark.mindspore
 

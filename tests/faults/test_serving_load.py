@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
-from tests.support.model_servers import ModelServer, ask_runners
-from tests.support.serving_client import (
+from tests.support.serving.model_servers import ModelServer, ask_runners
+from tests.support.serving.serving_client import (
     INFER,
     PROTOCOLS,
     Answer,

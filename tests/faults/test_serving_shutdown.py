@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.model_servers import ModelServer
-from tests.support.serving_client import INFER, Connection, GrpcConnection, make_message
+from tests.support.serving.model_servers import ModelServer
+from tests.support.serving.serving_client import INFER, Connection, GrpcConnection, make_message
 
 pytestmark = pytest.mark.mindspore
 

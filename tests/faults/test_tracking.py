@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from kfp_mindspore.data import load_dataset
 from tests.support.mindspore_processes import MindSporeProcesses, start_gang
-from tests.support.mlflow_server import MlflowServer
+from tests.support.remote.mlflow_server import MlflowServer
 
 pytestmark = pytest.mark.mindspore
 

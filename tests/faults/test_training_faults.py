@@ -16,7 +16,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, 
 from kfp_mindspore.stores.checkpoints import LOCK_FILE
 from kfp_mindspore.training.history import read_history
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
-from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
+from tests.support.remote.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 
 pytestmark = pytest.mark.mindspore
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from tests.faults.test_serving_bundles import damage, put
-from tests.support.model_servers import ModelServer
 from tests.support.ports import reserve_port
-from tests.support.serving_client import Connection
+from tests.support.serving.model_servers import ModelServer
+from tests.support.serving.serving_client import Connection
 
 pytestmark = pytest.mark.mindspore
 

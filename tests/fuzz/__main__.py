@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.fuzz.cases import read_cases
 from tests.fuzz.driver import generate, run_cases
 from tests.fuzz.targets import open_stage
-from tests.support.model_servers import make_models
+from tests.support.serving.model_servers import make_models
 
 COUNTS = {"v1": 26_000, "v2": 26_000, "binary": 26_000, "grpc": 14_000, "http": 12_000, "files": 8_000, "rows": 12_000}
 MEMORY_BOUND = 128 << 20
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures.jsonl"), help="Where failing bodies are kept.")
     parser.add_argument("--replay", type=Path, help="Send the bodies of such a file again, one after the other.")
     parser.add_argument("--connections", type=int, default=12)
-    parser.add_argument("--models", type=Path, help="A directory of tests/support/make_models.py; default a new one.")
+    parser.add_argument("--models", type=Path, help="A directory of make_models.py; default a new one.")
     parser.add_argument("--served", default="digits,pair", help="The models to serve.")
     arguments, flags = parser.parse_known_args()
     os.environ.setdefault("GLOG_v", "4")

@@ -13,7 +13,7 @@ from tests.fuzz.cases import Case
 from tests.fuzz.json_cases import IDS, pick_headers
 from tests.fuzz.mutation import TEXTS, dump, literal, mutate_bytes, mutate_tree, pick_value
 from tests.fuzz.targets import Target
-from tests.support.serving_client import DATATYPES
+from tests.support.serving.serving_client import DATATYPES
 
 _LENGTHS = [
     "0", "1", "-1", "-0", "+5", " 12 ", "1e3", "0x20", "12.0", "", "x", "NaN", "many", "\uff19", "1_0", "4294967296",

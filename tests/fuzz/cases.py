@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.serving_client import INFER
+from tests.support.serving.serving_client import INFER
 
 KINDS = ("v1", "v2", "binary", "grpc", "http", "files", "rows")
 

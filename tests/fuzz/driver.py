@@ -22,7 +22,7 @@ from tests.fuzz.json_cases import make_v1, make_v2
 from tests.fuzz.oracle import compare, judge
 from tests.fuzz.row_cases import make_row_case
 from tests.fuzz.targets import Stage, Target
-from tests.support.serving_client import PROTOCOLS, Answer, Client, Connection, GrpcConnection
+from tests.support.serving.serving_client import PROTOCOLS, Answer, Client, Connection, GrpcConnection
 
 GENERATORS = {
     "v1": make_v1,

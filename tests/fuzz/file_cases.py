@@ -17,7 +17,7 @@ import numpy as np
 from tests.fuzz.cases import Case
 from tests.fuzz.mutation import TEXTS, dump, mutate_bytes, mutate_tree
 from tests.fuzz.targets import Target
-from tests.support.serving_client import INFER, messages
+from tests.support.serving.serving_client import INFER, messages
 
 MODEL = "transformed"
 _KINDS = [

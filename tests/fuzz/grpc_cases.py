@@ -9,7 +9,7 @@ from typing import Any
 from tests.fuzz.cases import Case
 from tests.fuzz.mutation import NUMBERS, TEXTS, mutate_bytes
 from tests.fuzz.targets import Target
-from tests.support.serving_client import INFER, make_message, messages
+from tests.support.serving.serving_client import INFER, make_message, messages
 
 _DIMENSIONS = [0, 1, -1, 2, 3, 8, 64, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63)]
 _DATATYPES = ["FP32", "FP64", "FP16", "INT32", "INT64", "UINT8", "BOOL", "BYTES", "BF16", "", "fp32", "x" * 1000]

@@ -11,7 +11,7 @@ from typing import Any
 from tests.fuzz.cases import Case
 from tests.fuzz.mutation import NUMBERS, TEXTS, dump, literal, mutate_bytes, mutate_tree, nest, pick_value
 from tests.fuzz.targets import Target
-from tests.support.serving_client import make_tensors
+from tests.support.serving.serving_client import make_tensors
 
 Pairs = tuple[tuple[str, str], ...]
 _JSON: Pairs = (("Content-Type", "application/json"),)

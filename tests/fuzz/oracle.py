@@ -14,7 +14,7 @@ from kfp_mindspore.formats.bundle import TensorSpec
 from tests.fuzz.cases import Case
 from tests.fuzz.row_oracle import check_rows
 from tests.fuzz.targets import Target, read_json
-from tests.support.serving_client import (
+from tests.support.serving.serving_client import (
     _CONTENTS,
     DATATYPES,
     Answer,

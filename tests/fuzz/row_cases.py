@@ -15,8 +15,8 @@ from tests.fuzz.cases import Case
 from tests.fuzz.grpc_cases import spoil
 from tests.fuzz.mutation import NUMBERS, TEXTS, dump, mutate_bytes, mutate_tree, pick_value
 from tests.fuzz.targets import Target
-from tests.support.serving_client import _CONTENTS, DATATYPES, INFER, messages
-from tests.support.visits import CITIES, LENGTH
+from tests.support.models.visits import CITIES, LENGTH
+from tests.support.serving.serving_client import _CONTENTS, DATATYPES, INFER, messages
 
 NAME, OUTPUT = "visits", "output"
 _DTYPES = {datatype: dtype for dtype, datatype in DATATYPES.items()}

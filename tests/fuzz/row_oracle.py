@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from tests.fuzz.cases import Case
 from tests.fuzz.targets import read_json
-from tests.support.serving_client import _CONTENTS, DATATYPES, Answer, messages, read_message, read_v1, read_v2
-from tests.support.visits import LENGTH, compute_visit
+from tests.support.models.visits import LENGTH, compute_visit
+from tests.support.serving.serving_client import _CONTENTS, DATATYPES, Answer, messages, read_message, read_v1, read_v2
 
 _COLUMNS = ("age", "income", "city", "tokens")
 _INTEGERS = {f"{sign}INT{bits}": (sign, bits) for sign in ("", "U") for bits in (8, 16, 32, 64)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.cases import Case
 from tests.fuzz.targets import Target
-from tests.support.serving_client import DATATYPES, INFER, make_message, messages
+from tests.support.serving.serving_client import DATATYPES, INFER, make_message, messages
 
 _NUMBERS = st.integers() | st.floats(allow_nan=True) | st.sampled_from([2**31, 2**63, 2**64, -1, 0])
 # Lone surrogates are allowed: JSON can escape them, UTF-8 cannot hold them.

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 
 from kfp_mindspore.formats.bundle import ModelBundle, Signature
 from tests.fuzz.cases import Case
-from tests.support.model_servers import ModelServer, ask_runners
-from tests.support.serving_client import DATATYPES, messages
+from tests.support.serving.model_servers import ModelServer, ask_runners
+from tests.support.serving.serving_client import DATATYPES, messages
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 

@@ -17,7 +17,7 @@ from tests.fuzz.cases import KINDS, Case, read_cases
 from tests.fuzz.driver import generate, run_cases, send
 from tests.fuzz.oracle import judge
 from tests.fuzz.targets import Stage, Target
-from tests.support.serving_client import Answer, Connection, GrpcConnection
+from tests.support.serving.serving_client import Answer, Connection, GrpcConnection
 
 pytestmark = pytest.mark.mindspore
 

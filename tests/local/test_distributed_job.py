@@ -16,7 +16,6 @@ import pytest
 
 from tests.support.ports import reserve_port
 
-SUPPORT = Path(__file__).parents[1] / "support"
 ALLREDUCE = """
 import os
 import mindspore as ms

@@ -12,9 +12,9 @@ import pytest
 from nbclient import NotebookClient
 
 from kfp_mindspore.images import RegistryConfig
-from tests.support.base_images import push_base
-from tests.support.pipelines_server import make_tasks
-from tests.support.registries import BINARY, start_registry
+from tests.support.remote.base_images import push_base
+from tests.support.remote.pipelines_server import make_tasks
+from tests.support.remote.registries import BINARY, start_registry
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

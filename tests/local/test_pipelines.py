@@ -13,8 +13,8 @@ from kfp_mindspore.errors import GateNotMetError
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
-from tests.support.tiny_bert import WIDTH, write_bert, write_questions
-from tests.support.tiny_language_model import write_pairs, write_source
+from tests.support.language.tiny_bert import WIDTH, write_bert, write_questions
+from tests.support.language.tiny_language_model import write_pairs, write_source
 
 ROOT = Path(__file__).parents[2]
 

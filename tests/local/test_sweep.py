@@ -19,9 +19,9 @@ from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.local.cores import list_cores
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
 from kfp_mindspore.sweeps import SweepResult, TrialResult, read_sweep, resume_sweep, sweep
-from tests.support.operators import wait_for
+from tests.support.kube.operators import wait_for
 
-SCRIPT = Path(__file__).parents[1] / "support" / "sweep_script.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "training" / "sweep_script.py"
 TEMPLATE = {"script": str(SCRIPT)}
 SPACE = {"x": {"low": -1.0, "high": 1.0}}
 

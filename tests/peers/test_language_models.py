@@ -19,12 +19,12 @@ from kfp_mindspore.lm.bundle.causal import import_model, read_model
 from kfp_mindspore.lm.bundle.export_gguf import write_gguf
 from kfp_mindspore.lm.bundle.export_huggingface import export_huggingface
 from kfp_mindspore.lm.serving.runner import load
-from tests.support.demo_models import get_demo_weights
-from tests.support.language_servers import LanguageServer
-from tests.support.numpy_decoder import TEXTS, write_tokenizer
+from tests.support.language.demo_models import get_demo_weights
+from tests.support.language.language_servers import LanguageServer
+from tests.support.language.numpy_decoder import TEXTS, write_tokenizer
+from tests.support.language.tiny_language_model import write_random_adapter, write_source
+from tests.support.language.tiny_t5 import T5, V1_1, write_t5
 from tests.support.ports import reserve_port
-from tests.support.tiny_language_model import write_random_adapter, write_source
-from tests.support.tiny_t5 import T5, V1_1, write_t5
 from tests.unit.lm.sources import test_configurations as configurations
 
 pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)]

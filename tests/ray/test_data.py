@@ -22,7 +22,7 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.ray import load_dataset
 from kfp_mindspore.stores.artifact_store import ArtifactStore
-from tests.support.object_store import BUCKET, ObjectStore, start_object_store
+from tests.support.remote.object_store import BUCKET, ObjectStore, start_object_store
 
 pytestmark = pytest.mark.mindspore
 

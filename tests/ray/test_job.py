@@ -13,7 +13,7 @@ import pytest
 
 from kfp_mindspore.stores.artifact_store import SECRET_PREFIX, STORES_VARIABLE, Store, dump_stores
 from tests.ray import loops
-from tests.support.object_store import BUCKET, start_object_store
+from tests.support.remote.object_store import BUCKET, start_object_store
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -15,8 +15,8 @@ from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.ray import bind_model
 from kfp_mindspore.ray.serve import build_application
-from tests.support.model_servers import ModelServer
 from tests.support.ports import reserve_port
+from tests.support.serving.model_servers import ModelServer
 
 pytestmark = pytest.mark.mindspore
 

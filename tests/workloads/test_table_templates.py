@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.cli.init import TEMPLATES, write_project
-from tests.support import table_training
+from tests.support.models import table_training
 
 pytestmark = [pytest.mark.workload, pytest.mark.long, pytest.mark.mindspore, pytest.mark.timeout(1200)]
 

@@ -14,13 +14,13 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.testing import Lifecycle
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.support.kserve_cluster import KServe, run_kserve
-from tests.support.node_jobs import NodeJobs
-from tests.support.object_store import GatedProxy, ObjectStore, start_object_store
-from tests.support.operator_image import write_operator_image
-from tests.support.operators import OperatorProcess
-from tests.support.serving_cases import FIRST, SECOND
-from tests.support.step_pods import StepRunner
+from tests.support.controllers.kserve_cluster import KServe, run_kserve
+from tests.support.kube.node_jobs import NodeJobs
+from tests.support.kube.operator_image import write_operator_image
+from tests.support.kube.operators import OperatorProcess
+from tests.support.kube.step_pods import StepRunner
+from tests.support.remote.object_store import GatedProxy, ObjectStore, start_object_store
+from tests.support.serving.serving_cases import FIRST, SECOND
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.support.node_jobs import LogReader, NodeJobs
+from tests.support.kube.node_jobs import LogReader, NodeJobs
 
 ETCD_SECONDS = 10
 

@@ -8,8 +8,8 @@ import sys
 
 from kfp_mindspore.kube.resources import PODS, Resource
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
-from tests.support.node_jobs import NodeJobs
-from tests.support.operators import SECONDS, wait_for
+from tests.support.kube.node_jobs import NodeJobs
+from tests.support.kube.operators import SECONDS, wait_for
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 

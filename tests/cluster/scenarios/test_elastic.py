@@ -9,7 +9,7 @@ from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.spec import ElasticPolicy
 from tests.cluster.infrastructure.images import PYTHON
-from tests.support.node_jobs import SCRIPT, NodeJob, NodeJobs
+from tests.support.kube.node_jobs import SCRIPT, NodeJob, NodeJobs
 
 _NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 

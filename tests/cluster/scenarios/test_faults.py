@@ -14,7 +14,7 @@ from kfp_mindspore.msjob.failure import JobFailedError
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.resources import evict, set_schedulable
-from tests.support.node_jobs import CHECKPOINT_STEPS, SCRIPT, LogReader, NodeJob, NodeJobs
+from tests.support.kube.node_jobs import CHECKPOINT_STEPS, SCRIPT, LogReader, NodeJob, NodeJobs
 
 # Kubernetes marks a node 50 s after its last report.
 NODE_SECONDS = 180.0

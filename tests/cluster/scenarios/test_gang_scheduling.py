@@ -14,9 +14,9 @@ from kfp_mindspore.msjob.names import JOB_LABEL
 from kfp_mindspore.operator.options import get_pod_groups
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE
-from tests.support.gang_schedulers import run_scheduler_plugins, run_volcano
-from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJob, NodeJobs
-from tests.support.operators import OperatorProcess, wait_for
+from tests.support.controllers.gang_schedulers import run_scheduler_plugins, run_volcano
+from tests.support.kube.node_jobs import CHECKPOINT_STEPS, NodeJob, NodeJobs
+from tests.support.kube.operators import OperatorProcess, wait_for
 
 # A device that only this test's pods request.
 DEVICE = "kfp-mindspore.test/npu"

@@ -21,9 +21,9 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.mpi_image import MPI_IMAGE
-from tests.support.gang_schedulers import run_volcano
-from tests.support.operators import wait_for
-from tests.support.trainer_cluster import run_mpi_operator, run_trainer
+from tests.support.controllers.gang_schedulers import run_volcano
+from tests.support.controllers.trainer_cluster import run_mpi_operator, run_trainer
+from tests.support.kube.operators import wait_for
 
 EPOCHS = 2
 SECONDS = 500.0

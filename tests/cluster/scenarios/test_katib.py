@@ -16,10 +16,10 @@ from kfp_mindspore.sweeps import build_katib_experiment, sweep
 from kfp_mindspore.sweeps.katib import ALGORITHMS
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
-from tests.support.katib_cluster import EXPERIMENTS, INJECTION, TRIALS, explain, run_katib
-from tests.support.operators import OperatorProcess, wait_for
+from tests.support.controllers.katib_cluster import EXPERIMENTS, INJECTION, TRIALS, explain, run_katib
+from tests.support.kube.operators import OperatorProcess, wait_for
 
-SCRIPT = Path(__file__).parents[2] / "support" / "sweep_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "training" / "sweep_script.py"
 CHOICES = [0.0, 0.3, 0.8]
 SECONDS = 600.0
 

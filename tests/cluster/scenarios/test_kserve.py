@@ -23,11 +23,11 @@ from kfp_mindspore.inference.smoke import read_example_requests, run_smoke_test
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.infrastructure.cluster import resolve
-from tests.support.kserve_cluster import KServe, resolve_services
-from tests.support.object_store import BUCKET, ObjectStore
-from tests.support.operators import wait_for
-from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
-from tests.support.serving_client import messages
+from tests.support.controllers.kserve_cluster import KServe, resolve_services
+from tests.support.kube.operators import wait_for
+from tests.support.remote.object_store import BUCKET, ObjectStore
+from tests.support.serving.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
+from tests.support.serving.serving_client import messages
 
 # A server starts in seconds, but so do all pods of a machine with two busy cores at once.
 READY_SECONDS = 300.0

@@ -20,12 +20,12 @@ from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.lm.bundle.causal import import_model
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, SERVER_IMAGE
-from tests.support.keda_cluster import run_keda
-from tests.support.kserve_cluster import KServe, resolve_services
-from tests.support.llmisvc_cluster import run_llmisvc
-from tests.support.model_hub import ModelHub
-from tests.support.object_store import BUCKET, ObjectStore, start_object_store
-from tests.support.tiny_language_model import write_random_adapter, write_source
+from tests.support.controllers.keda_cluster import run_keda
+from tests.support.controllers.kserve_cluster import KServe, resolve_services
+from tests.support.controllers.llmisvc_cluster import run_llmisvc
+from tests.support.language.model_hub import ModelHub
+from tests.support.language.tiny_language_model import write_random_adapter, write_source
+from tests.support.remote.object_store import BUCKET, ObjectStore, start_object_store
 
 pytestmark = pytest.mark.timeout(1200)
 

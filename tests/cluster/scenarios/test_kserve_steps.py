@@ -13,11 +13,11 @@ from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
-from tests.support.kserve_cluster import KServe
-from tests.support.object_store import BUCKET, ObjectStore
-from tests.support.operators import wait_for
-from tests.support.serving_cases import FIRST, NAME, SECOND
-from tests.support.step_pods import DEPLOY, Step, StepRunner
+from tests.support.controllers.kserve_cluster import KServe
+from tests.support.kube.operators import wait_for
+from tests.support.kube.step_pods import DEPLOY, Step, StepRunner
+from tests.support.remote.object_store import BUCKET, ObjectStore
+from tests.support.serving.serving_cases import FIRST, NAME, SECOND
 
 READY_SECONDS = 300.0
 # Target, and the grace period of a step, see `step_launcher.py`.

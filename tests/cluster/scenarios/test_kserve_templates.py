@@ -17,11 +17,11 @@ from kfp_mindspore.cli.init import TEMPLATES, write_project
 from kfp_mindspore.inference.backends.kserve import SERVICES
 from kfp_mindspore.runs.sources import compile_text
 from tests.cluster.infrastructure.images import PYTHON
-from tests.support.kserve_cluster import KServe
-from tests.support.object_store import BUCKET, ObjectStore
-from tests.support.operators import OperatorProcess
-from tests.support.pipeline_pods import PipelineRun
-from tests.support.step_pods import StepRunner
+from tests.support.controllers.kserve_cluster import KServe
+from tests.support.kube.operators import OperatorProcess
+from tests.support.kube.pipeline_pods import PipelineRun
+from tests.support.kube.step_pods import StepRunner
+from tests.support.remote.object_store import BUCKET, ObjectStore
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -26,9 +26,9 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.ray_image import RAY_IMAGE
-from tests.support.kserve_cluster import resolve_services
-from tests.support.kuberay_cluster import run_kuberay
-from tests.support.operators import wait_for
+from tests.support.controllers.kserve_cluster import resolve_services
+from tests.support.controllers.kuberay_cluster import run_kuberay
+from tests.support.kube.operators import wait_for
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(1200)]
 

@@ -7,7 +7,7 @@ import pytest
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.manifest import now
-from tests.support.node_jobs import LogReader, NodeJobs
+from tests.support.kube.node_jobs import LogReader, NodeJobs
 
 
 def test_job_succeeds_and_its_log_is_followed(jobs: NodeJobs) -> None:

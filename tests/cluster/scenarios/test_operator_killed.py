@@ -11,8 +11,8 @@ from kfp_mindspore.msjob.failure import JobFailedError
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.resources import set_schedulable
-from tests.support.node_jobs import NodeJobs
-from tests.support.operators import OperatorProcess, has
+from tests.support.kube.node_jobs import NodeJobs
+from tests.support.kube.operators import OperatorProcess, has
 
 
 @pytest.fixture(scope="module")

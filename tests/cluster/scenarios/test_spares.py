@@ -8,8 +8,8 @@ import pytest
 
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.scenarios.test_training import TRAINING_SECONDS, Training
-from tests.support.node_jobs import NodeJobs
-from tests.support.operators import wait_for
+from tests.support.kube.node_jobs import NodeJobs
+from tests.support.kube.operators import wait_for
 
 _TRAIN = "python -m kfp_mindspore.workloads.digits.train --epochs 100000"
 

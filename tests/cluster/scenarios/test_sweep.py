@@ -14,7 +14,7 @@ from kfp_mindspore.settings import METRICS_FILE
 from kfp_mindspore.sweeps import sweep
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.support.node_jobs import NodeJob, NodeJobs
+from tests.support.kube.node_jobs import NodeJob, NodeJobs
 
 
 class PackagesClient(MSJobClient):

@@ -16,8 +16,8 @@ from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.support.node_jobs import LogReader, NodeJob, NodeJobs
-from tests.support.operators import wait_for
+from tests.support.kube.node_jobs import LogReader, NodeJob, NodeJobs
+from tests.support.kube.operators import wait_for
 
 EPOCHS = 10
 # MindSpore starts in seconds; three processes on two busy cores need longer.

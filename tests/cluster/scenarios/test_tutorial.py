@@ -26,11 +26,11 @@ from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 from tests.cluster.kserve_images import SERVER_IMAGE
-from tests.support.kserve_cluster import KServe
-from tests.support.object_store import ObjectStore
-from tests.support.pipeline_pods import PipelineRun
-from tests.support.pipelines_server import serve
-from tests.support.step_pods import StepRunner
+from tests.support.controllers.kserve_cluster import KServe
+from tests.support.kube.pipeline_pods import PipelineRun
+from tests.support.kube.step_pods import StepRunner
+from tests.support.remote.object_store import ObjectStore
+from tests.support.remote.pipelines_server import serve
 
 TUTORIAL = ROOT / "docs" / "cluster-tutorial.md"
 CSV = ROOT / "docs" / "csv-on-a-cluster.md"

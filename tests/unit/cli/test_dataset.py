@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.cli.main import run
-from tests.support import data_sources
+from tests.support.models import data_sources
 
 
 @pytest.fixture(autouse=True)

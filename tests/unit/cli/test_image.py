@@ -7,7 +7,7 @@ from kfp_mindspore.cli.image_progress import BuildDisplay
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.progress import BuildProgress
-from tests.support import base_images, registries
+from tests.support.remote import base_images, registries
 
 # Nothing listens on this port: a request would end with exit code 1.
 NOWHERE = ("build", "{script}", "--base", "localhost:1/base", "--dry-run")

@@ -17,7 +17,7 @@ import yaml
 from kfp_mindspore.cli import job_kinds
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.kinds import KINDS
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.kube.fake_api_server import FakeApiServer
 
 LIMIT_SECONDS = 300
 

@@ -14,7 +14,7 @@ from kfp_mindspore import load_dataset
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.formats.bundle import ModelBundle
-from tests.support.numpy_decoder import write_decoder_bundle
+from tests.support.language.numpy_decoder import write_decoder_bundle
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def test_verify_outputs(models: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_export(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support" / "models"))
     base = ["model", "export", str(models / "checkpoint"), "--dataset", str(models / "dataset"), "-o", "model"]
     assert run([*base, "--batch", "4", "--samples", "40", "--metadata", "author=a=b", "--json"]) == 0
     value = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -174,7 +174,7 @@ def test_export_for_other_inputs_is_one_line_without_hint_at_batch(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     load_dataset("wine", tmp_path / "wine")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support" / "models"))
     assert run(["model", "export", str(models / "checkpoint"), "--dataset", "wine", "-o", "model"]) == 2
     hint = "Give samples with the inputs that the network was trained on (--dataset, samples=…)."
     error = "Error: wine: the model's preprocessing takes image, got features"

@@ -20,7 +20,7 @@ from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
-TINY_SERVER = Path(__file__).parents[2] / "support" / "tiny_server.py"
+TINY_SERVER = Path(__file__).parents[2] / "support" / "serving" / "tiny_server.py"
 
 
 def read_json(capsys: pytest.CaptureFixture[str]) -> Any:

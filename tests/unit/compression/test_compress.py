@@ -21,7 +21,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir, load_network
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
-from tests.support.cut_networks import Plain, Residual
+from tests.support.models.cut_networks import Plain, Residual
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.timeout(900)]
 

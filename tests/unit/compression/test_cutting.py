@@ -23,7 +23,7 @@ from kfp_mindspore.mindir.export.graph import export_graph
 from kfp_mindspore.mindir.parameters.network import scratch_directory
 from kfp_mindspore.training import set_seed
 from kfp_mindspore.workloads.vit.network import Network
-from tests.support import cut_networks
+from tests.support.models import cut_networks
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(600)]
 

@@ -23,9 +23,9 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.settings import BACKEND_VARIABLE, KFP_RUNTIME_VARIABLE
 from kfp_mindspore.stores.config import PROBE_TIMEOUTS, open_run_source
-from tests.support.fake_api_server import FakeApiServer
 from tests.support.http_server import Server
-from tests.support.object_store import BUCKET, ObjectStore, start_object_store
+from tests.support.kube.fake_api_server import FakeApiServer
+from tests.support.remote.object_store import BUCKET, ObjectStore, start_object_store
 
 CSV = "width,target\n" + "".join(f"{index},{index % 2}\n" for index in range(20))
 

@@ -24,7 +24,7 @@ from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, Va
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.transform import DecodeImage, Normalize, Resize, Standardize, Tokenize
 from kfp_mindspore.transform.declaration import build_pipeline
-from tests.support import data_sources
+from tests.support.models import data_sources
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
-from tests.support import registries
+from tests.support.remote import registries
 
 
 @pytest.fixture(scope="session")

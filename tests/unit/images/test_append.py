@@ -17,7 +17,7 @@ from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.progress import BuildProgress
 from kfp_mindspore.images.registry.manifest import DOCKER_MANIFEST, OCI_MANIFEST
 from kfp_mindspore.images.result import BuildResult
-from tests.support import base_images, registries
+from tests.support.remote import base_images, registries
 
 PLATFORMS = ("linux/amd64", "linux/arm64/v8")
 

@@ -10,7 +10,7 @@ from kfp import dsl, local
 from kfp_mindspore.components import build_image, train_msjob
 from kfp_mindspore.images import RegistryConfig, inspect_image
 from kfp_mindspore.testing import StepOutputs
-from tests.support import base_images, registries
+from tests.support.remote import base_images, registries
 
 TRAIN = """
 import json, os, pathlib

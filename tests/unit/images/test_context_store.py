@@ -11,7 +11,7 @@ from kfp_mindspore.images.builders.context_store import make_context_store, uplo
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
-from tests.support import s3_server
+from tests.support.remote import s3_server
 
 PLAN = ImagePlan(
     BuildContext([ContextEntry.from_bytes("main.py", b"print(1)\n")]),

@@ -14,7 +14,7 @@ from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.requirements import merge_requirements, read_requirements
-from tests.support import base_images, registries
+from tests.support.remote import base_images, registries
 
 DIGEST = f"sha256:{'a' * 64}"
 

@@ -26,8 +26,8 @@ from kfp_mindspore.images.registry.credentials import get_credentials
 from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDeniedError
 from kfp_mindspore.images.result import BuildResult
 from tests.cluster.infrastructure.certificates import Authority
-from tests.support import base_images, registries
 from tests.support.http_server import Handler, Server
+from tests.support.remote import base_images, registries
 
 Build = Callable[..., BuildResult]
 

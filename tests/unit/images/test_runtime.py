@@ -11,7 +11,7 @@ from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.images import runtime_wheel
 from kfp_mindspore.images.runtime import make_runtime_context, make_runtime_options, write_runtime_containerfile
 from kfp_mindspore.images.runtime_wheel import normalise_wheel, read_constraints, read_wheel
-from tests.support import base_images
+from tests.support.remote import base_images
 
 ROOT = Path(__file__).parents[3]
 BASE = "registry.test/python@sha256:" + "d" * 64

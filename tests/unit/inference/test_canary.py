@@ -17,7 +17,7 @@ from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.inference.splitter import build_application
 from kfp_mindspore.local.lease import Lease
 from tests.support.http_server import Handler, Server
-from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
+from tests.support.serving.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 
 
 class LocalEnvironment(ServingEnvironment):

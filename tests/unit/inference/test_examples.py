@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from mindsporeserver.options import ServerFlags, build_parser, read_options
-from tests.support.definitions import read_schema
+from tests.support.controllers.definitions import read_schema
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "kserve"
 DOCUMENTS = {

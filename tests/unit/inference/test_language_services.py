@@ -95,7 +95,7 @@ def test_language_model_is_registered_by_its_bundles_digest(tmp_path: Path, monk
 @pytest.mark.slow
 def test_encoder_decoder_is_deployed_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kfp_mindspore.lm.bundle.causal import import_model
-    from tests.support.tiny_t5 import write_t5
+    from tests.support.language.tiny_t5 import write_t5
 
     monkeypatch.delenv("KFP_MINDSPORE_LEASE", raising=False)
     local = InferenceClient(LocalServingBackend(tmp_path / "home"))
@@ -116,7 +116,7 @@ def test_canary_has_another_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from kfp_mindspore.lm.bundle.causal import import_model
     from kfp_mindspore.lm.network.lora import LoraConfig
     from kfp_mindspore.lm.sources.peft import write_adapter
-    from tests.support.tiny_language_model import WIDTH, write_source
+    from tests.support.language.tiny_language_model import WIDTH, write_source
 
     monkeypatch.delenv("KFP_MINDSPORE_LEASE", raising=False)
     local = InferenceClient(LocalServingBackend(tmp_path / "home"))

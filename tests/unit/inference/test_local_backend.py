@@ -22,7 +22,7 @@ from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.settings import CALLER_TMPDIR_VARIABLE, EVENTS_VARIABLE, STEP_VARIABLE
 from mindsporeserver.options import build_parser
-from tests.support.tiny_server import SERVER_FLAGS
+from tests.support.serving.tiny_server import SERVER_FLAGS
 
 Eventually = Callable[..., Any]
 
@@ -73,7 +73,7 @@ def test_process_that_deployed_it_may_end(local_services: Any) -> None:
         "client = InferenceClient(LocalServingBackend(command=sys.argv[2:]));"
         "s = client.deploy(Service('digits', sys.argv[1])); print(s.pid)"
     )
-    server = [sys.executable, str(Path(__file__).parents[2] / "support" / "tiny_server.py")]
+    server = [sys.executable, str(Path(__file__).parents[2] / "support" / "serving" / "tiny_server.py")]
     done = subprocess.run(
         [sys.executable, "-c", code, str(local_services.root / "bundle"), *server],
         capture_output=True,

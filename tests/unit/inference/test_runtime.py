@@ -16,7 +16,7 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
 from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 from mindsporeserver.options import build_parser, read_options
-from tests.support.definitions import read_schema
+from tests.support.controllers.definitions import read_schema
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "registry.example.com/team/server@sha256:" + "0" * 64

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.kube.cluster import Cluster
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.kube.fake_api_server import FakeApiServer
 
 
 @pytest.fixture

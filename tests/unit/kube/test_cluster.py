@@ -33,7 +33,7 @@ from kfp_mindspore.kube.errors import (
     parse_status,
 )
 from kfp_mindspore.kube.resources import PODS, Resource
-from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, reset_once, respond_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 COLLECTION = THINGS.get_path("default")

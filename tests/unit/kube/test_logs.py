@@ -13,7 +13,7 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.logs import _LogPosition
 from kfp_mindspore.kube.resources import PODS
-from tests.support.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 COLLECTION = PODS.get_path("default")
 

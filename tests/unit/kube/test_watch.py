@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import Resource
-from tests.support.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 COLLECTION = THINGS.get_path("default")

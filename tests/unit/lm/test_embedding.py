@@ -20,7 +20,7 @@ from kfp_mindspore.lm.embedding import EncoderRunner, TextEmbedder, load
 from kfp_mindspore.lm.network.encoder import Encoder, EncoderConfig, list_encoder_weights
 from kfp_mindspore.lm.search import search_answers
 from kfp_mindspore.lm.sources.bert import read_bert
-from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert, write_questions
+from tests.support.language.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert, write_questions
 
 pytestmark = pytest.mark.mindspore
 

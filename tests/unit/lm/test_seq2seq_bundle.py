@@ -17,7 +17,7 @@ from kfp_mindspore.lm.seq2seq_bundle import build_runner, read_seq2seq_model
 from kfp_mindspore.lm.serving.greedy import compute_steps
 from kfp_mindspore.lm.serving.seq2seq_runner import Seq2SeqRunner
 from kfp_mindspore.lm.sources.t5 import read_t5
-from tests.support.tiny_t5 import T5, V1_1, compute_logits, write_t5
+from tests.support.language.tiny_t5 import T5, V1_1, compute_logits, write_t5
 
 pytestmark = pytest.mark.mindspore
 

@@ -12,8 +12,8 @@ from openai import OpenAI
 from tokenizers import Tokenizer
 
 from kfp_mindspore.lm.bundle.causal import import_model
-from tests.support.demo_models import get_demo_weights
-from tests.support.language_servers import LanguageServer
+from tests.support.language.demo_models import get_demo_weights
+from tests.support.language.language_servers import LanguageServer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 

@@ -21,7 +21,7 @@ from kfp_mindspore.steps.deployment.predict import predict_batch
 from kfp_mindspore.steps.evaluation.reports import render_evaluation
 from kfp_mindspore.testing import make_once
 from kfp_mindspore.transform import DecodeImage, Resize
-from tests.support.data_sources import write_source
+from tests.support.models.data_sources import write_source
 
 pytestmark = pytest.mark.mindspore
 
@@ -137,7 +137,7 @@ def test_ranking_by_groups(trained: Path) -> None:
 def test_images_are_decoded_in_parts(tmp_path: Path) -> None:
     import mindspore
 
-    from tests.support.small_networks import Classifier
+    from tests.support.models.small_networks import Classifier
 
     # All images of the test split exceed the limit of a request: 12 · 30 pixels, 4 · 64 are allowed.
     steps = [DecodeImage("L", max_pixels=64), Resize((8, 8))]

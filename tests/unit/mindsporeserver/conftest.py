@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import eventually
 from tests.support.mindspore_processes import MindSporeProcess
-from tests.support.model_servers import start_server as start_process
 from tests.support.ports import reserve_port
+from tests.support.serving.model_servers import start_server as start_process
+from tests.support.training.jobs import eventually
 
 
 @dataclass

@@ -23,8 +23,8 @@ from kfp_mindspore.settings import SERVICE_TOKEN_VARIABLE
 from mindsporeserver import access
 from mindsporeserver.access import Access, Needs, TokenFile
 from mindsporeserver.errors import ManagementPortError, UnauthenticatedError
-from tests.support.jobs import eventually
 from tests.support.ports import reserve_port
+from tests.support.training.jobs import eventually
 
 FIRST, SECOND, OTHER = "f1rst-" + "a" * 40, "2nd." + "b" * 40 + "==", "other" * 9
 IMAGE = np.zeros((1, 1, 8, 8), np.float32)

@@ -15,11 +15,11 @@ import pytest
 
 from kfp_mindspore.formats.bundle import ModelBundle
 from tests.support.ports import reserve_port
-from tests.support.serving_client import Connection, GrpcConnection, make_message, messages
+from tests.support.serving.serving_client import Connection, GrpcConnection, make_message, messages
 
 pytestmark = pytest.mark.mindspore
 
-SCRIPT = Path(__file__).parents[2] / "support" / "stock_server.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "serving" / "stock_server.py"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import convert_msjob
 from kfp_mindspore.msjob.crd import build_job_schema
 from kfp_mindspore.msjob.kinds import KINDS, export_job
-from tests.support.definitions import read_definition
+from tests.support.controllers.definitions import read_definition
 
 JOB = yaml.safe_load((Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text())
 # A scheduler of its own, and a restart policy that every kind has.

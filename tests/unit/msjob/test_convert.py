@@ -10,7 +10,7 @@ from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import Conversion, convert_file, convert_msjob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml, parse_yaml_documents
-from tests.support.msjob_cases import DELETED, VALID, put
+from tests.support.kube.msjob_cases import DELETED, VALID, put
 
 # The fields of the manifest published in 2020: backend and a masterPort of text beside the list of replica specs.
 PUBLISHED = """\

@@ -13,8 +13,8 @@ import pytest
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.validation import list_errors
-from tests.support.msjob_cases import INVALID, UPDATES, VALID, VALID_HERE, Invalid, Update, build_job
-from tests.support.structural import fill_defaults, find_faults, make_strict, walk
+from tests.support.kube.msjob_cases import INVALID, UPDATES, VALID, VALID_HERE, Invalid, Update, build_job
+from tests.support.kube.structural import fill_defaults, find_faults, make_strict, walk
 
 # The most that the annotation of a client-side apply may hold, with all other annotations.
 LARGEST_ANNOTATION = 262_144

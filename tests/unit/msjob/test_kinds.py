@@ -12,8 +12,8 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.convert import convert_file
 from kfp_mindspore.msjob.kinds import KINDS, export_job
-from tests.support.definitions import read_definition
-from tests.support.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
+from tests.support.controllers.definitions import read_definition
+from tests.support.kube.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 
 # Of the jobs with newer fields; those in templates are pruned by definitions for an older Kubernetes.
 POLICIES = ("suspended", "managed-by", "schedule-timeout", "elastic", "topology-key")

@@ -19,7 +19,7 @@ from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.names import MSJOBS
-from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, reset_once, respond_once
 
 NAMESPACE = "team"
 JOBS_PATH = MSJOBS.get_path(NAMESPACE)

@@ -324,7 +324,7 @@ print(sorted(events))
 def test_job_outlives_process_that_submitted_it(local_jobs: Any) -> None:
     program = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
+sys.path.insert(0, {str(Path(__file__).parents[2] / "support" / "training")!r})
 from pathlib import Path
 from jobs import JobFixture
 JobFixture(Path({str(local_jobs.path)!r})).submit("sleep", 0.5, "once", 1, "print", "done")

@@ -10,7 +10,7 @@ from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.msjob.start_limit import StartLimit
 from kfp_mindspore.msjob.waiting import Waiting, get_start_limit
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.kube.fake_api_server import FakeApiServer
 
 PATH = MSJOBS.get_path("team")
 PULL = Waiting("ImagePullBackOff", "lenet-worker-0: ImagePullBackOff: no/such:1")

@@ -11,7 +11,7 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.validation import list_errors, validate_msjob
-from tests.support.msjob_cases import CONTAINER, DELETED, POD, POLICY, SPECS, WORKER, put
+from tests.support.kube.msjob_cases import CONTAINER, DELETED, POD, POLICY, SPECS, WORKER, put
 
 
 def test_valid_job(document: dict[str, Any]) -> None:

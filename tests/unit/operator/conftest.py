@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.kube.client import AsyncClient
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.kube.fake_api_server import FakeApiServer
 
 SECONDS = 300
 Run = Callable[[Callable[[AsyncClient], Awaitable[Any]]], Any]

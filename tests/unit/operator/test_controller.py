@@ -23,8 +23,8 @@ from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.services import build_endpoint_slice, build_service
 from kfp_mindspore.operator.store import JobCache, Key
 from kfp_mindspore.operator.workqueue import WorkQueue
-from tests.support.fake_api_server import FakeApiServer, respond_once
-from tests.support.simulated_cluster import make_job
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.simulated_cluster import make_job
 
 KEY = Key("team", "digits")
 COLLECTION = MSJOBS.get_path("team")

@@ -9,7 +9,7 @@ from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.actions import RequeueAt
 from kfp_mindspore.operator.elastic import build_probe
 from kfp_mindspore.operator.pods import list_members
-from tests.support.simulated_cluster import Cluster, make_job
+from tests.support.kube.simulated_cluster import Cluster, make_job
 
 GRACE = 30
 

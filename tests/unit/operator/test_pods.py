@@ -21,7 +21,7 @@ from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.pods import build_pod, list_members, merge_env
 from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, get_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
-from tests.support.simulated_cluster import Cluster, make_job
+from tests.support.kube.simulated_cluster import Cluster, make_job
 
 CONTAINER_CONTEXT = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 POD_CONTEXT = {

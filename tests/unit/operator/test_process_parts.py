@@ -25,7 +25,7 @@ from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.runtime import Operator, Settings
 from kfp_mindspore.operator.store import Key
-from tests.support.fake_api_server import FakeApiServer, RecordedRequest, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, RecordedRequest, respond_once
 
 KEY = Key("ns", "job")
 SECONDS = 300

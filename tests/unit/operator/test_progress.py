@@ -10,8 +10,8 @@ from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.msjob.status import TrainingProgress
 from kfp_mindspore.operator.progress import ProgressReader
 from kfp_mindspore.operator.store import JobCache, Key
-from tests.support.fake_api_server import FakeApiServer
-from tests.support.simulated_cluster import make_job
+from tests.support.kube.fake_api_server import FakeApiServer
+from tests.support.kube.simulated_cluster import make_job
 
 KEY = Key("team", "digits")
 

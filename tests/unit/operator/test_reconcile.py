@@ -15,7 +15,7 @@ from kfp_mindspore.msjob.status import TrainingProgress
 from kfp_mindspore.operator import Observed, OperatorOptions, Outcome, reconcile
 from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import EndpointSliceView, PodView, Refusal, ServiceView
-from tests.support.simulated_cluster import START, Cluster, make_job, significant
+from tests.support.kube.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}
 SERVICE_DELETED = ["delete EndpointSlice digits-scheduler-0", "delete Service digits-scheduler-0"]

@@ -14,7 +14,7 @@ from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
 from kfp_mindspore.operator import Observed, OperatorOptions
 from kfp_mindspore.operator.actions import Create, EmitEvent
 from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION, SPARE
-from tests.support.simulated_cluster import Cluster, make_job, significant
+from tests.support.kube.simulated_cluster import Cluster, make_job, significant
 
 LIMIT = 3
 anyone = st.integers(0, 5)

@@ -16,7 +16,7 @@ from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.observed import LONG_AGO
 from kfp_mindspore.operator.store import JobCache, Key
 from kfp_mindspore.operator.watch import Watcher
-from tests.support.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 COLLECTION = PODS.get_path("ns")
 LABELS = {"training.kubeflow.org/job-name": "job", "app": "x"}

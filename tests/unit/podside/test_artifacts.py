@@ -18,7 +18,7 @@ import pytest
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint, name_checkpoint
 from kfp_mindspore.podside.artifacts import PERMANENT_EXIT_CODE, RETRYABLE_EXIT_CODE
 from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, ArtifactStore, Store, dump_stores
-from tests.support.object_store import (
+from tests.support.remote.object_store import (
     ACCESS_KEY,
     BUCKET,
     SECRET_KEY,
@@ -28,9 +28,9 @@ from tests.support.object_store import (
     start_object_store,
 )
 
-SCRIPT = Path(__file__).parents[2] / "support" / "checkpoint_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "training" / "checkpoint_script.py"
 # An s3fs that cannot be imported.
-BROKEN = Path(__file__).parents[2] / "support" / "without_s3fs"
+BROKEN = Path(__file__).parents[2] / "support" / "remote" / "without_s3fs"
 ROOT = f"s3://{BUCKET}/run/train"
 SECONDS = 300.0
 

@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.podside.launchers import Rendezvous, build_environment, read_rendezvous, resolve_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
-from tests.support.jobs import eventually, is_alive
+from tests.support.training.jobs import eventually, is_alive
 
 MODULE = "kfp_mindspore.podside.launchers"
 # Writes the MS_* of a process into the directory of its argument.

@@ -25,8 +25,8 @@ from kfp_mindspore.runs.package import disable_caching
 from kfp_mindspore.runs.records import format_cron
 from kfp_mindspore.runs.spec import parse_documents
 from kfp_mindspore.runs.task_details import get_step_seconds, list_step_pods
-from tests.support.fake_api_server import FakeApiServer
-from tests.support.pipelines_server import make_driver_log, make_driver_name, make_log, make_pod_name, make_tasks
+from tests.support.kube.fake_api_server import FakeApiServer
+from tests.support.remote.pipelines_server import make_driver_log, make_driver_name, make_log, make_pod_name, make_tasks
 
 SOURCE = """
 from kfp import dsl

@@ -14,7 +14,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.runs.records import RemoteRun
 from kfp_mindspore.runs.wait import make_failure, wait_for_run
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
-from tests.support.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 NAMESPACE = "team"
 WORKFLOWS = f"/apis/argoproj.io/v1alpha1/namespaces/{NAMESPACE}/workflows"

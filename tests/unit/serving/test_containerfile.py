@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import base_images
+from tests.support.remote import base_images
 
 ROOT = Path(__file__).parents[3]
 CONTAINERFILE = ROOT / "serving" / "Containerfile"

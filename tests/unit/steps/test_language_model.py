@@ -12,7 +12,7 @@ from components.evaluation.evaluate_language_model.component import evaluate_lan
 from components.training.finetune_language_model.component import finetune_language_model
 from components.training.import_language_model.component import import_language_model
 from kfp_mindspore.errors import UserError
-from tests.support.tiny_language_model import write_pairs, write_source
+from tests.support.language.tiny_language_model import write_pairs, write_source
 
 
 def create(kind: Any, path: Path) -> Any:

@@ -18,7 +18,7 @@ from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from kfp_mindspore.steps.launch.job import StepJobs, launch_job
-from tests.support.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 POD = "digits-x7k-train-1"
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "digits-x7k", "uid": "uid-workflow"}

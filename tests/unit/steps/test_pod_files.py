@@ -20,8 +20,8 @@ from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.settings import BACKEND_VARIABLE
 from kfp_mindspore.steps.handover import storage
 from kfp_mindspore.steps.launch import function, train
-from tests.support.fake_api_server import FakeApiServer
-from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore, start_object_store
+from tests.support.kube.fake_api_server import FakeApiServer
+from tests.support.remote.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore, start_object_store
 
 ROOT = f"minio://{BUCKET}/artifacts/run/train/uuid"
 KEY = "artifacts/run/train/uuid"

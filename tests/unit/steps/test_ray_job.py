@@ -17,7 +17,7 @@ from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from kfp_mindspore.steps.launch.job import StepJobs
 from kfp_mindspore.steps.launch.ray_job import RayJobs, run_rayjob
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.kube.fake_api_server import FakeApiServer
 
 POD = "digits-x7k-train-1"
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "digits-x7k", "uid": "uid-workflow"}

@@ -13,7 +13,7 @@ from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, StepPod, read_step_pod
 from kfp_mindspore.steps.launch.stop import stop_jobs
-from tests.support.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 POD = "digits-x7k-train-1"
 RUN = "0123-run"

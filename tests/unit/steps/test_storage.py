@@ -12,7 +12,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.msjob.build import PodPatch
 from kfp_mindspore.steps.handover.storage import JobStorage, get_root_uri, plan_storage
 from kfp_mindspore.steps.handover.storage_spec import StorageSpec, parse_storage
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.kube.fake_api_server import FakeApiServer
 
 ROOT = "s3://bucket/artifacts/run/train/uuid"
 DATASET = "s3://bucket/artifacts/run/load/uuid/dataset"

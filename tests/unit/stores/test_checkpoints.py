@@ -18,7 +18,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec, name_check
 from kfp_mindspore.stores import checkpoints
 from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, Store, dump_stores
 from kfp_mindspore.stores.checkpoints import DirectoryStore, open_store
-from tests.support.object_store import (
+from tests.support.remote.object_store import (
     ACCESS_KEY,
     BUCKET,
     SECRET_KEY,

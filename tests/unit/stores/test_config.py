@@ -14,8 +14,8 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, ArtifactStore, StoreError
 from kfp_mindspore.stores.config import build_env, open_stores, read_model_store, read_providers, resolve_stores
-from tests.support.fake_api_server import FakeApiServer
-from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
+from tests.support.kube.fake_api_server import FakeApiServer
+from tests.support.remote.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 
 NAMESPACE = "team"
 SECRET_REF = {"secretName": "store", "accessKeyKey": "id", "secretKeyKey": "password"}

@@ -24,7 +24,7 @@ import mindspore as ms  # isort: skip
 from mindspore import dataset as pipelines  # isort: skip
 from mindspore import nn  # isort: skip
 
-sys.path.append(str(Path(__file__).parents[2] / "support"))
+sys.path.append(str(Path(__file__).parents[2] / "support" / "models"))
 
 import sequence_networks as networks  # isort: skip
 

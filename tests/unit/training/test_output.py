@@ -10,7 +10,7 @@ from mindspore import nn
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.training import TrainingConfig, fit
-from tests.support.small_networks import Perceptron
+from tests.support.models.small_networks import Perceptron
 
 pytestmark = pytest.mark.mindspore
 

@@ -15,7 +15,7 @@ from kfp_mindspore.errors import CorruptBundleError
 from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle
 from kfp_mindspore.lm.bundle.causal import read_source
 from kfp_mindspore.lm.serving import runner
-from tests.support.numpy_decoder import write_tokenizer
+from tests.support.language.numpy_decoder import write_tokenizer
 
 pytestmark = pytest.mark.mindspore
 

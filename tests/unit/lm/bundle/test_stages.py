@@ -16,7 +16,7 @@ from kfp_mindspore.lm.bundle.stages import split_model, split_weights
 from kfp_mindspore.lm.network.decoder import DecoderConfig
 from kfp_mindspore.lm.serving.runner import CausalRunner
 from kfp_mindspore.lm.sources.model import SourceModel
-from tests.support.tiny_language_model import write_source
+from tests.support.language.tiny_language_model import write_source
 from tests.unit.lm.serving.test_runner import GPT2, LLAMA, SIZES, make_weights
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]

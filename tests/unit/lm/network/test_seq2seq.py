@@ -14,7 +14,7 @@ from kfp_mindspore.lm.serving.greedy import compute_steps, generate
 from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
 from kfp_mindspore.lm.tuning.pairs import build_pairs
 from kfp_mindspore.training import TrainingConfig, fit
-from tests.support.tiny_t5 import T5, V1_1, compute_logits, make_weights
+from tests.support.language.tiny_t5 import T5, V1_1, compute_logits, make_weights
 
 pytestmark = pytest.mark.mindspore
 

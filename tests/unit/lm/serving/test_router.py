@@ -24,7 +24,7 @@ from starlette.routing import Route
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.lm.serving.router import Router, RouterOptions, compute_key, rank_replicas
-from tests.support.language_servers import LanguageServer
+from tests.support.language.language_servers import LanguageServer
 
 # No check comes between two requests.
 OPTIONS = RouterOptions(health_interval=60)

@@ -17,7 +17,7 @@ from kfp_mindspore.lm.network.decoder import DecoderConfig, compute_rotations, l
 from kfp_mindspore.lm.network.rope import RopeScaling
 from kfp_mindspore.lm.sources.gguf import SPLITS, read_gguf
 from kfp_mindspore.lm.sources.model import SourceModel
-from tests.support.numpy_decoder import write_tokenizer
+from tests.support.language.numpy_decoder import write_tokenizer
 
 pytestmark = pytest.mark.mindspore
 

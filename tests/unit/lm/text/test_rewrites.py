@@ -9,7 +9,7 @@ import pytest
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.lm.text.rewrites import build_rewrites, spell_number, spell_ordinal
-from tests.support.tiny_t5 import write_t5
+from tests.support.language.tiny_t5 import write_t5
 
 pytestmark = pytest.mark.mindspore
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.lm.text.template import TEMPLATE_FILE, ChatTemplate, read_special_tokens, read_template
-from tests.support.numpy_decoder import write_tokenizer
+from tests.support.language.numpy_decoder import write_tokenizer
 
 MESSAGES = [{"role": "user", "content": "a < b"}]
 

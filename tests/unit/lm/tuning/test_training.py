@@ -15,7 +15,7 @@ from kfp_mindspore.lm.network.lora import merge_adapter
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
 from kfp_mindspore.lm.sources.peft import read_adapter
 from kfp_mindspore.lm.text.examples import Encoder, hold_out, read_examples
-from tests.support.tiny_language_model import write_pairs, write_source
+from tests.support.language.tiny_language_model import write_pairs, write_source
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -28,7 +28,7 @@ def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
 
 
 def test_signature_records_origin(models: Path) -> None:

@@ -16,7 +16,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir import GraphRunner, verify_bundle
 from kfp_mindspore.mindir.export.importer import import_mindir
-from tests.support.small_networks import Noisy, Pair, Perceptron, Sequence
+from tests.support.models.small_networks import Noisy, Pair, Perceptron, Sequence
 
 pytestmark = pytest.mark.mindspore
 

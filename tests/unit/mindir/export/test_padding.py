@@ -22,7 +22,7 @@ from kfp_mindspore.transform.load import load_transform
 
 pytestmark = pytest.mark.mindspore
 
-SUPPORT = Path(__file__).parents[3] / "support"
+SUPPORT = Path(__file__).parents[3] / "support" / "models"
 TOKENS = {"inputs": {"ids": 1, "mask": 1}, "outputs": {"output": 1}, "sizes": [16, 32, 64], "pad": {"ids": 0}}
 
 

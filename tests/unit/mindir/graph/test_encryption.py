@@ -122,7 +122,7 @@ pytestmark = pytest.mark.mindspore
 def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(MODEL_KEY_VARIABLE, raising=False)
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
 
 
 def test_outputs_equal_those_of_plain_model(models: Path) -> None:

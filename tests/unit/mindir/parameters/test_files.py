@@ -23,7 +23,7 @@ from kfp_mindspore.mindir.parameters.files import (
     rename_parameters,
 )
 from kfp_mindspore.mindir.parameters.shards import is_sharded
-from tests.support.small_networks import Echo, Perceptron
+from tests.support.models.small_networks import Echo, Perceptron
 
 pytestmark = pytest.mark.mindspore
 
@@ -225,7 +225,7 @@ def test_parameters_of_bundle_and_mindir_are_read(models: Path) -> None:
 def test_foreign_checkpoint_becomes_bundle(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
     save(Perceptron(hidden=4), "net.ckpt", prefix="backbone.")
     rows = np.random.default_rng(0).random((9, 1, 8, 8)).round(3)
     Path("rows.json").write_text(json.dumps(rows.tolist()))

@@ -23,7 +23,7 @@ from kfp_mindspore.mindir.parameters.shards import open_sharded, write_descripti
 pytestmark = pytest.mark.mindspore
 
 Arrays = dict[str, NDArray[np.float32]]
-SUPPORT = str(Path(__file__).parents[3] / "support")
+SUPPORT = str(Path(__file__).parents[3] / "support" / "models")
 # Axis of the device matrix (from the right) that divides each axis of a parameter; -1: not divided.
 TensorMap = Mapping[str, Sequence[int]]
 # 2 x 2 ranks: divided along both axes, along one, and replicated.

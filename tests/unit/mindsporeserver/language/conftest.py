@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from mindsporeserver.language.text import Vocabulary
-from tests.support.language_servers import LanguageServer
-from tests.support.numpy_decoder import write_tokenizer
+from tests.support.language.language_servers import LanguageServer
+from tests.support.language.numpy_decoder import write_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from mindsporeserver.language.adapters import BASE, Adapters
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from tests.support.numpy_decoder import NumpyDecoder
+from tests.support.language.numpy_decoder import NumpyDecoder
 
 
 @pytest.fixture

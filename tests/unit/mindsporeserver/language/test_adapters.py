@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.support.language_servers import LanguageServer
+from tests.support.language.language_servers import LanguageServer
 
 pytestmark = pytest.mark.mindspore
 

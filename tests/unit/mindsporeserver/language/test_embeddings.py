@@ -12,8 +12,8 @@ import pytest
 from openai import OpenAI
 
 from kfp_mindspore.cli.main import run
-from tests.support.model_servers import ModelServer
-from tests.support.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert
+from tests.support.language.tiny_bert import LONGEST, WIDTH, compute_float64, write_bert
+from tests.support.serving.model_servers import ModelServer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 

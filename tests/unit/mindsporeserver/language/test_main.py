@@ -9,7 +9,7 @@ import pytest
 from kfp_mindspore.errors import UserError
 from mindsporeserver.models.repository import Sources
 from mindsporeserver.options import build_parser, read_options
-from tests.support.numpy_decoder import write_decoder_bundle
+from tests.support.language.numpy_decoder import write_decoder_bundle
 
 pytestmark = pytest.mark.mindspore
 

@@ -22,7 +22,7 @@ from mindsporeserver.language.sampling import Sampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
 from mindsporeserver.language.text import TextBuffer, Vocabulary
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from tests.support.numpy_decoder import NumpyDecoder
+from tests.support.language.numpy_decoder import NumpyDecoder
 
 Result = TypeVar("Result")
 

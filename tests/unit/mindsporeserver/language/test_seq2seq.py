@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 
 from kfp_mindspore.cli.main import run
-from tests.support.model_servers import ModelServer
-from tests.support.tiny_t5 import T5, write_t5
+from tests.support.language.tiny_t5 import T5, write_t5
+from tests.support.serving.model_servers import ModelServer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 

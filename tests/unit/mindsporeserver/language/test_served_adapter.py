@@ -12,8 +12,8 @@ import pytest
 from openai import OpenAI
 from safetensors.numpy import save_file
 
-from tests.support.language_servers import LanguageServer
-from tests.support.numpy_decoder import TEMPLATE, write_tokenizer
+from tests.support.language.language_servers import LanguageServer
+from tests.support.language.numpy_decoder import TEMPLATE, write_tokenizer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 

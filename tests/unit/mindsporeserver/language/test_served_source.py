@@ -8,8 +8,8 @@ import pytest
 from openai import OpenAI
 
 from mindsporeserver.models.source_import import import_source
-from tests.support.language_servers import LanguageServer
-from tests.support.tiny_language_model import write_source
+from tests.support.language.language_servers import LanguageServer
+from tests.support.language.tiny_language_model import write_source
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from mindsporeserver.language.next_stage import StageCall, compute_pair
 from mindsporeserver.language.stage_model import LostSessionError, StageModel
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.observability.metrics import ServerMetrics
-from tests.support.tiny_language_model import WIDTH, write_source
+from tests.support.language.tiny_language_model import WIDTH, write_source
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 

@@ -44,7 +44,7 @@ def expect(tokens: list[int], age: int) -> list[float]:
 @pytest.fixture(scope="module", autouse=True)
 def _networks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+        patch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
         yield
 
 

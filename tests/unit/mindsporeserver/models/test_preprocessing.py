@@ -128,7 +128,7 @@ def train_echo(root: Path, name: str) -> tuple[Samples, Any]:
 def echoed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the directory of the models, and of each dataset the samples and the inputs of training."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+        patch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
         root = tmp_path_factory.mktemp("echo")
         return root, {name: train_echo(root, name) for name in ECHOED}
 

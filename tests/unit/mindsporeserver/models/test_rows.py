@@ -25,7 +25,7 @@ from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.inference.predict import predict as predict_arrays
 from kfp_mindspore.mindir.evaluate import read_model_samples
-from tests.support.table_models import export_table, make_rows, write_csv
+from tests.support.models.table_models import export_table, make_rows, write_csv
 
 pytestmark = pytest.mark.mindspore
 
@@ -45,10 +45,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tables")
     write_csv(root / "table.csv", make_rows())
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+        patch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
         for name, (options, changes) in MODELS.items():
             export_table(root, name, options, **changes)
-        transform = Path(__file__).parents[3] / "support" / "table_transform.py"
+        transform = Path(__file__).parents[3] / "support" / "models" / "table_transform.py"
         export_table(root, CODED, {"missing": "mean", "ids": ["id"]}, transform=transform)
     return root
 

@@ -16,7 +16,7 @@ from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.inference.predict import predict
 from kfp_mindspore.mindir import ModelRunner
 from kfp_mindspore.transform import Tokenize, build_pipeline
-from tests.support.model_servers import ModelServer
+from tests.support.serving.model_servers import ModelServer
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ UNSEEN = [
 def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("tokenizers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3] / "support"))
+        patch.syspath_prepend(str(Path(__file__).parents[3] / "support" / "models"))
         import mindspore
         import small_networks
 

@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
-from tests.support.object_store import BUCKET, ObjectStore, start_object_store
-from tests.support.small_networks import Perceptron
+from tests.support.models.small_networks import Perceptron
+from tests.support.remote.object_store import BUCKET, ObjectStore, start_object_store
 
 pytestmark = pytest.mark.mindspore
 

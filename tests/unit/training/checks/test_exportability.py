@@ -13,7 +13,7 @@ from tests.support.mindspore_processes import MindSporeProcesses, start_gang
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).parents[1] / "export_scenarios.py"
-NETWORKS = Path(__file__).parents[3] / "support" / "sequence_networks.py"
+NETWORKS = Path(__file__).parents[3] / "support" / "models" / "sequence_networks.py"
 CHECKED = "the network can be exported"
 
 

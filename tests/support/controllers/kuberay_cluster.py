@@ -16,7 +16,7 @@ from tests.cluster.infrastructure.binaries import KUBERAY, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster
 from tests.cluster.infrastructure.control_plane import is_healthy
 from tests.cluster.ray_image import make_ray_archive
-from tests.support.kserve_cluster import KUBEFLOW_VARIABLE
+from tests.support.controllers.kserve_cluster import KUBEFLOW_VARIABLE
 
 _NAME = "ray-operator"
 _PROBE = 8092

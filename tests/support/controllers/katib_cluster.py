@@ -22,8 +22,8 @@ from tests.cluster.infrastructure.binaries import KATIB, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.katib_images import make_katib_archives, name_image
-from tests.support.kserve_cluster import KUBEFLOW_VARIABLE
-from tests.support.operators import wait_for
+from tests.support.controllers.kserve_cluster import KUBEFLOW_VARIABLE
+from tests.support.kube.operators import wait_for
 
 EXPERIMENTS = Resource("kubeflow.org", "v1beta1", "experiments", "Experiment")
 TRIALS = Resource("kubeflow.org", "v1beta1", "trials", "Trial")

@@ -27,8 +27,8 @@ from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_healthy
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, ROUTER_IMAGE, SERVER_IMAGE, make_kserve_archives
-from tests.support.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
-from tests.support.webhooks import issue_certificate, locate_webhook
+from tests.support.controllers.webhooks import issue_certificate, locate_webhook
+from tests.support.remote.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 
 KUBEFLOW_VARIABLE = "KFP_MINDSPORE_TEST_KUBEFLOW"
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)

@@ -13,8 +13,8 @@ from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import KSERVE, get_binaries
 from tests.cluster.infrastructure.control_plane import is_healthy
-from tests.support.kserve_cluster import KServe
-from tests.support.webhooks import issue_certificate, locate_webhook
+from tests.support.controllers.kserve_cluster import KServe
+from tests.support.controllers.webhooks import issue_certificate, locate_webhook
 
 _USER, _NAMESPACE, _MANAGER = "kserve-llmisvc-manager", "kserve", "kserve-llmisvc"
 _DEFINITIONS = (

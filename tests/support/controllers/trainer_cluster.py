@@ -21,9 +21,9 @@ from tests.cluster.infrastructure.binaries import MPI, TRAINER, Toolset, get_bin
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.control_plane import is_healthy
 from tests.cluster.mpi_image import make_mpi_archive
-from tests.support.kserve_cluster import KUBEFLOW_VARIABLE
-from tests.support.operators import wait_for
-from tests.support.webhooks import issue_certificate, locate_webhook
+from tests.support.controllers.kserve_cluster import KUBEFLOW_VARIABLE
+from tests.support.controllers.webhooks import issue_certificate, locate_webhook
+from tests.support.kube.operators import wait_for
 
 _NAMESPACE = "kubeflow-system"
 _SERVICE, _SECRET = "kubeflow-trainer-controller-manager", "kubeflow-trainer-webhook-cert"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.numpy_decoder import write_tokenizer
+from tests.support.language.numpy_decoder import write_tokenizer
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

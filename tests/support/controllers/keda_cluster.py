@@ -21,7 +21,7 @@ from tests.cluster.infrastructure.binaries import KEDA, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster
 from tests.cluster.infrastructure.control_plane import is_healthy
 from tests.cluster.infrastructure.paths import make_directory
-from tests.support.kserve_cluster import KServe
+from tests.support.controllers.kserve_cluster import KServe
 
 _USER, _NAMESPACE, _OPERATOR, _ADAPTER = "keda-operator", "keda", "keda-operator", "keda-adapter"
 _SERVICE = "keda-metrics-apiserver"

@@ -22,9 +22,9 @@ from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import JOB_LABEL, MSJOBS
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
-from tests.support.operators import SECONDS, wait_for
+from tests.support.kube.operators import SECONDS, wait_for
 
-SCRIPT = Path(__file__).with_name("counting_training.py")
+SCRIPT = Path(__file__).parents[1] / "training" / "counting_training.py"
 # How often the counting training keeps a checkpoint: a process that is killed loses fewer steps than that.
 CHECKPOINT_STEPS = 5
 _DATA = "/data"

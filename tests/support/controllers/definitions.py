@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(os.environ.get("KFP_MINDSPORE_CRDS", Path(__file__).parents[3] / "shared" / "crds"))
+FOLDER = Path(os.environ.get("KFP_MINDSPORE_CRDS", Path(__file__).parents[4] / "shared" / "crds"))
 # By kind; the first generation of MSJob has no published definition.
 NAMES = {
     "AscendJob": "ascendjobs.mindxdl.gitee.com",

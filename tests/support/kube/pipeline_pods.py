@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.runs.spec import list_parameters, list_steps, read_spec
-from tests.support.object_store import BUCKET, ObjectStore
-from tests.support.step_pods import StepRunner
+from tests.support.kube.step_pods import StepRunner
+from tests.support.remote.object_store import BUCKET, ObjectStore
 
 _CHANNEL = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _ROOT = f"s3://{BUCKET}/"

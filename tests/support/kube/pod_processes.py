@@ -16,7 +16,7 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.errors import ConflictError
 from kfp_mindspore.kube.resources import PODS, SECRETS
 from kfp_mindspore.msjob.names import JOB_LABEL
-from tests.support.operators import Jobs
+from tests.support.kube.operators import Jobs
 
 # Where job pods have their artifacts.
 _DATA_DIR = "/kfp-mindspore/"

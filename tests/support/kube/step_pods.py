@@ -20,8 +20,8 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import ROOT
-from tests.support.object_store import BUCKET
-from tests.support.operators import wait_for
+from tests.support.kube.operators import wait_for
+from tests.support.remote.object_store import BUCKET
 
 RUNNER = "pipeline-runner"
 # Three processes of MindSpore on two busy cores.

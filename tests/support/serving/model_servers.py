@@ -20,7 +20,7 @@ from tests.support.mindspore_processes import MindSporeProcess, share_processes
 from tests.support.ports import reserve_port
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
-_SUPPORT = Path(__file__).parent
+_MODELS = Path(__file__).parents[1] / "models"
 
 
 class ModelServer:
@@ -182,7 +182,7 @@ def ask_runners(questions: Mapping[Path, Sequence[Arrays]], scratch: Path) -> di
         for name, array in arrays.items()
     }
     np.savez(asked, **{str(number): array for number, array in enumerate(columns.values())}, keys=list(columns))
-    code, output = share_processes().run([_SUPPORT / "runner_answers.py", asked, answered], scratch)
+    code, output = share_processes().run([_MODELS / "runner_answers.py", asked, answered], scratch)
     assert code == 0, output
     results: dict[Path, list[Arrays]] = {path: [{} for _ in several] for path, several in questions.items()}
     with np.load(answered) as archive:
@@ -199,9 +199,9 @@ def start_server(arguments: Sequence[str], directory: Path, log: Path) -> MindSp
 
 
 def make_models(root: Path, script: str = "make_models.py") -> Path:
-    """Write the bundles of a script of this directory, in a process of its own."""
+    """Write the bundles of a script of tests/support/models, in a process of its own."""
     root.mkdir(parents=True, exist_ok=True)
-    code, output = share_processes().run([_SUPPORT / script, root], root)
+    code, output = share_processes().run([_MODELS / script, root], root)
     assert code == 0, output
     return root
 
