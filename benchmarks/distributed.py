@@ -27,7 +27,7 @@ import psutil
 from environments import prepare_environment
 from harness import build_parser, build_target, compute_ratios, pick_port, print_result, run_in_turn, time_command
 
-PEERS = Path(__file__).parent / "peers"
+PEERS = Path(__file__).parent / "peers" / "training"
 SCRIPT = PEERS / "parallel_script.py"
 FIT_SCRIPT = PEERS / "fit_script.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))

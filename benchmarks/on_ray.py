@@ -28,7 +28,7 @@ import numpy as np
 import ray
 from environments import prepare_environment
 from harness import Target, build_parser, build_target, compute_ratios, log, print_result, run_in_turn, time_command
-from peers import ray_training
+from peers.training import ray_training
 from ray import serve
 
 from kfp_mindspore import export_mindir, load_dataset, training
@@ -37,7 +37,7 @@ from kfp_mindspore.data import read_samples
 from kfp_mindspore.msjob import LocalBackend, MSJobClient, build_msjob
 from kfp_mindspore.ray import bind_model, iter_mindspore_batches
 
-PEERS = Path(__file__).parent / "peers"
+PEERS = Path(__file__).parent / "peers" / "training"
 SCRIPT = PEERS / "ray_training.py"
 START, STEP, DATA, SERVE = 1.1, 1.05, 0.8, 3.0
 BATCH = 64
@@ -61,7 +61,7 @@ class Trainings:
         return directory
 
     def train(self, framework: str, python: Path) -> dict[str, float]:
-        """Train on Ray in a process of its own, see peers/ray_training.py."""
+        """Train on Ray in a process of its own, see peers/training/ray_training.py."""
         directory = self._make_directory()
         done = subprocess.run(
             [str(python), str(SCRIPT), framework, str(directory)], capture_output=True, text=True, check=False

@@ -21,6 +21,7 @@ from harness import pick_port
 from load import MODEL, Request
 
 PEERS = Path(__file__).parent / "peers" / "serving"
+REQUIREMENTS = PEERS / "requirements"
 MARK = "KFP_MINDSPORE_BENCHMARK"
 START_TIMEOUT = 240.0
 STOP_TIMEOUT = 20.0
@@ -38,7 +39,7 @@ class Peer:
 
     Args:
         title: Name in tables and plots.
-        requirements: Name of its requirements file in peers/serving; empty for the environment of this process.
+        requirements: Name of its requirements file; empty for the environment of this process.
         command: Program and arguments; `{http}`, `{grpc}`, `{metrics}`, `{model}` and `{scratch}` are filled in.
         ready: Path that responds with 200 when the server is ready.
         environment: More variables, filled in likewise.
@@ -181,7 +182,7 @@ class Server:
         self.http, self.grpc = pick_port(), pick_port()
         values = {"http": self.http, "grpc": self.grpc, "metrics": pick_port(), "model": model, "scratch": scratch}
         programs = prepare_environment(
-            PEERS / f"{peer.requirements}.txt" if peer.requirements else None, shared_library=peer.shared_library
+            REQUIREMENTS / f"{peer.requirements}.txt" if peer.requirements else None, shared_library=peer.shared_library
         )
         program, *arguments = (word.format(**values) for word in peer.command)
         variables = {name: value.format(**values) for name, value in peer.environment.items()}
@@ -230,7 +231,7 @@ class Server:
 def measure_graph(model: Path, rows: int, seconds: float) -> dict[str, float]:
     """Return the figures of the graph without a server, called with `rows` images, and `warm_up_seconds`."""
     argv = [
-        str(prepare_environment(PEERS / "graph.txt") / "python"),
+        str(prepare_environment(REQUIREMENTS / "graph.txt") / "python"),
         str(PEERS / "graph.py"),
         str(model),
         str(rows),

@@ -1,6 +1,6 @@
 """The same small network on Ray Train, by MindSporeTrainer or TorchTrainer: prints seconds as JSON.
 
-python benchmarks/peers/ray_training.py mindspore DIRECTORY
+python benchmarks/peers/training/ray_training.py mindspore DIRECTORY
 """
 
 from __future__ import annotations
