@@ -26,11 +26,11 @@ from kfp_mindspore.lm.seq2seq_bundle import write_seq2seq_model
 from kfp_mindspore.lm.serving.greedy import compute_steps
 from kfp_mindspore.lm.serving.network_files import TOKENIZER_FILE, Array, open_kind, write_network
 from kfp_mindspore.lm.serving.runner import CausalRunner, read_network
-from kfp_mindspore.lm.sources.bert import is_bert, read_bert
+from kfp_mindspore.lm.sources.bert import read_bert
 from kfp_mindspore.lm.sources.gguf import read_gguf
-from kfp_mindspore.lm.sources.huggingface import read_huggingface
+from kfp_mindspore.lm.sources.huggingface import get_model_type, read_huggingface
 from kfp_mindspore.lm.sources.model import SourceModel
-from kfp_mindspore.lm.sources.t5 import is_t5, read_t5
+from kfp_mindspore.lm.sources.t5 import read_t5
 from kfp_mindspore.lm.text.demo_weights import DEMO_WEIGHTS, REWRITER, fetch_demo_weights
 from kfp_mindspore.lm.text.template import TEMPLATE_FILE
 from kfp_mindspore.outputs import check_replaceable
@@ -77,9 +77,10 @@ def import_model(source: Path, bundle: Path) -> float:
         KfpMindSporeError: A graph differs from the full forward pass by more than 1e-5.
     """
     check_replaceable(bundle, OUTPUT, [source])
-    if is_bert(source):
+    kind = get_model_type(source)
+    if kind == "bert":
         return write_embedding_model(read_bert(source), bundle, subject=str(source))
-    if is_t5(source):
+    if kind == "t5":
         return write_seq2seq_model(read_t5(source), bundle, subject=str(source))
     return write_model(read_source(source), bundle, subject=str(source))
 

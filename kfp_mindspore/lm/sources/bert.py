@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.network.encoder import EncoderConfig, list_encoder_weights
 from kfp_mindspore.lm.sources.families import HINT
 from kfp_mindspore.lm.sources.fields import (
@@ -28,7 +28,7 @@ from kfp_mindspore.lm.sources.fields import (
     refuse,
     size,
 )
-from kfp_mindspore.lm.sources.huggingface import open_weights, read_json
+from kfp_mindspore.lm.sources.huggingface import open_weights, read_json, read_tokenizer
 from kfp_mindspore.lm.sources.model import read_tensors, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
@@ -83,11 +83,6 @@ class SourceEncoder:
     architecture: str
 
 
-def is_bert(directory: Path) -> bool:
-    """Return whether a directory's config.json names BERT."""
-    return (directory / "config.json").is_file() and read_json(directory / "config.json").get("model_type") == "bert"
-
-
 def read_bert(directory: Path) -> SourceEncoder:
     """Read a directory as `save_pretrained` or sentence-transformers writes it.
 
@@ -100,12 +95,11 @@ def read_bert(directory: Path) -> SourceEncoder:
     """
     values = read_json(directory / "config.json")
     config = parse_bert(values, read_pooling(directory), str(directory / "config.json"))
-    if not (directory / "tokenizer.json").is_file():
-        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    tokenizer = read_tokenizer(directory)
     reader = _BertReader(open_weights(directory))
     parts = _list_parts(config)
     weights = read_tensors(list_encoder_weights(config), parts, reader, subject=str(directory), ignored=_IGNORED)
-    return SourceEncoder(config, weights, (directory / "tokenizer.json").read_text(), "bert")
+    return SourceEncoder(config, weights, tokenizer, "bert")
 
 
 def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: str) -> EncoderConfig:

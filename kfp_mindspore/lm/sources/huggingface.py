@@ -32,8 +32,7 @@ def read_huggingface(directory: Path) -> SourceModel:
     values = read_json(directory / "config.json")
     subject = str(directory / "config.json")
     config = parse_config(values, subject)
-    if not (directory / "tokenizer.json").is_file():
-        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    tokenizer = read_tokenizer(directory)
     reader = open_weights(directory)
     if values["model_type"] == "gpt2":
         reader = _Gpt2Reader(reader)
@@ -46,7 +45,7 @@ def read_huggingface(directory: Path) -> SourceModel:
     return SourceModel(
         config,
         weights,
-        (directory / "tokenizer.json").read_text(),
+        tokenizer,
         _read_template(directory, tokenizer_config),
         {
             **{name: generation[name] for name in _GENERATION if generation.get(name) is not None},
@@ -54,6 +53,26 @@ def read_huggingface(directory: Path) -> SourceModel:
         },
         str(values["model_type"]),
     )
+
+
+def get_model_type(directory: Path) -> str:
+    """Return the model type that config.json names; empty without the file or the key."""
+    return str(read_json(directory / "config.json", required=False).get("model_type", ""))
+
+
+def read_tokenizer(directory: Path) -> str:
+    """Return tokenizer.json.
+
+    Args:
+        directory: The model's.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    return file.read_text()
 
 
 def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:

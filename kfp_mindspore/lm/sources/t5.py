@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.network.seq2seq import Seq2SeqConfig, list_seq2seq_weights
 from kfp_mindspore.lm.sources.families import HINT
 from kfp_mindspore.lm.sources.fields import (
@@ -27,7 +27,7 @@ from kfp_mindspore.lm.sources.fields import (
     refuse,
     size,
 )
-from kfp_mindspore.lm.sources.huggingface import open_weights, read_generation, read_json
+from kfp_mindspore.lm.sources.huggingface import open_weights, read_generation, read_json, read_tokenizer
 from kfp_mindspore.lm.sources.model import read_tensors
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 
@@ -98,11 +98,6 @@ class SourceSeq2Seq:
         return (found,) if isinstance(found, int) else tuple(found)
 
 
-def is_t5(directory: Path) -> bool:
-    """Return whether a directory's config.json names T5."""
-    return (directory / "config.json").is_file() and read_json(directory / "config.json").get("model_type") == "t5"
-
-
 def read_t5(directory: Path) -> SourceSeq2Seq:
     """Read a directory as `save_pretrained` writes it.
 
@@ -115,8 +110,7 @@ def read_t5(directory: Path) -> SourceSeq2Seq:
     """
     values = read_json(directory / "config.json")
     config = parse_t5(values, str(directory / "config.json"))
-    if not (directory / "tokenizer.json").is_file():
-        raise NotFoundError(f"{directory}: no tokenizer.json", hint="Save the model's fast tokenizer there.")
+    tokenizer = read_tokenizer(directory)
     reader = _T5Reader(open_weights(directory), tied=config.tied, subject=str(directory))
     parts = _list_parts(config)
     weights = read_tensors(list_seq2seq_weights(config), parts, reader, subject=str(directory), ignored=_IGNORED)
@@ -129,7 +123,7 @@ def read_t5(directory: Path) -> SourceSeq2Seq:
     model = SourceSeq2Seq(
         config,
         weights,
-        (directory / "tokenizer.json").read_text(),
+        tokenizer,
         {**generation, "pad_token_id": config.pad_id},
         "t5",
     )
