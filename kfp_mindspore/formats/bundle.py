@@ -28,7 +28,15 @@ from kfp_mindspore.formats import npz
 from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields
 from kfp_mindspore.formats.model_options import Dimension
-from kfp_mindspore.formats.signature import FIRST_STAGE_KIND, FORMAT_VERSION, SECOND_STAGE_KIND, Signature
+from kfp_mindspore.formats.signature import (
+    CAUSAL_KIND,
+    EMBEDDING_KIND,
+    FIRST_STAGE_KIND,
+    FORMAT_VERSION,
+    SECOND_STAGE_KIND,
+    SEQ2SEQ_KIND,
+    Signature,
+)
 from kfp_mindspore.formats.tensors import TensorSpec
 from kfp_mindspore.outputs import OutputKind
 
@@ -38,14 +46,19 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
 
 __all__ = [
+    "CAUSAL_KIND",
+    "EMBEDDING_KIND",
     "EXAMPLE_FILE",
     "FIRST_STAGE_KIND",
+    "GENERATION_FILE",
     "MODEL_FILE",
     "NETWORK_FILE",
     "PREPROCESSING_FILE",
     "PROMPTS_FILE",
     "SECOND_STAGE_KIND",
+    "SEQ2SEQ_KIND",
     "SIGNATURE_FILE",
+    "TOKENIZER_FILE",
     "TRANSFORM_FILE",
     "VERIFIED_FILE",
     "WEIGHTS_FILE",
@@ -69,6 +82,8 @@ EXAMPLE_FILE = "example.json"
 WEIGHTS_FILE = "weights.safetensors"
 PROMPTS_FILE = "prompts.npz"
 NETWORK_FILE = "network.json"
+TOKENIZER_FILE = "tokenizer.json"
+GENERATION_FILE = "generation.json"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
 _EXPORT_HINT = (

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError, UserError
-from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples
+from kfp_mindspore.formats.bundle import CAUSAL_KIND, ModelBundle, VerifiedSamples
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.language_smoke import CAUSAL, answer_prompt, read_prompts
+from kfp_mindspore.inference.language_smoke import answer_prompt, read_prompts
 from kfp_mindspore.inference.predict import predict_parts, predict_v2
 from kfp_mindspore.inference.service import CanaryStatus, ServiceStatus
 from kfp_mindspore.inference.smoke import (
@@ -103,7 +103,7 @@ def _test_language_model(
     smoke = run_smoke_test(
         canary.url, status.name, bundle.path, samples=len(prompts), tolerance=tolerance, timeout=timeout
     )
-    for field in ("messages", "prompt") if kind == CAUSAL else ("input",):
+    for field in ("messages", "prompt") if kind == CAUSAL_KIND else ("input",):
         _check_splitter(status.name, canary, {"model": status.name, field: []}, timeout)
     try:
         pairs = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import CorruptBundleError, ProcessFailedError
-from kfp_mindspore.formats.bundle import PROMPTS_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import CAUSAL_KIND, EMBEDDING_KIND, PROMPTS_FILE, ModelBundle
 from kfp_mindspore.inference import rest
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-CAUSAL, _EMBEDDING = "causal-lm", "embedding"
 # Overrides of the model's own sampling defaults: greedy, no token ends the answer.
 _GREEDY = {
     "temperature": 0,
@@ -87,7 +86,7 @@ def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float
     import numpy as np
 
     ids = prompt["ids"].tolist()
-    if kind == _EMBEDDING:
+    if kind == EMBEDDING_KIND:
         answer = _post(url, "embeddings", {"model": name, "input": [ids]}, timeout)
         found = np.array(_read(answer, "data", 0, "embedding"), np.float64)
         if found.shape != prompt["embedding"].shape:
@@ -100,7 +99,7 @@ def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float
     chosen = np.array(_read(answer, "choices", 0, "logprobs", "token_logprobs"), np.float64)
     logits = prompt["logits"].astype(np.float64)
     expected = -np.log(np.exp(logits - logits[greedy[0]]).sum())
-    if kind != CAUSAL:
+    if kind != CAUSAL_KIND:
         # An encoder-decoder scores no given answer.
         return PromptAnswer(float(abs(chosen[0] - expected)), str(_read(answer, "choices", 0, "text")))
     scored = _post(url, "completions", {**body, "prompt": ids + greedy, "max_tokens": 0, "echo": True}, timeout)
@@ -139,7 +138,9 @@ def compare_prompts(
                 hint="Read the server's log: kfp-mindspore service logs NAME",
             ) from error
         # A probability depends on its own logit and on all others.
-        allowed = 2 * tolerance * max(1.0, float(np.abs(prompt["embedding" if kind == _EMBEDDING else "logits"]).max()))
+        allowed = (
+            2 * tolerance * max(1.0, float(np.abs(prompt["embedding" if kind == EMBEDDING_KIND else "logits"]).max()))
+        )
         if not answer.difference <= allowed:
             raise ProcessFailedError(
                 f"smoke test by the OpenAI protocol: prompt {number} differs by {answer.difference:g}, allowed is "

@@ -17,15 +17,15 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
+from kfp_mindspore.formats.bundle import EMBEDDING_KIND, TOKENIZER_FILE
 from kfp_mindspore.lm.network.encoder import Encoder, EncoderConfig, list_encoder_weights
-from kfp_mindspore.lm.serving.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
+from kfp_mindspore.lm.serving.network_files import open_kind, read_network_files, write_network
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from kfp_mindspore.lm.sources.bert import SourceEncoder
 
-KIND = "embedding"
 BATCHES = (1, 8, 32)
 _LENGTHS = (32, 128)
 _TEXTS = ("The capital of France is Paris.", "How do I bake bread without yeast at home, and how long does it take?")
@@ -117,7 +117,7 @@ class TextEmbedder:
         """
         from tokenizers import Tokenizer
 
-        open_kind(bundle, KIND)
+        open_kind(bundle, EMBEDDING_KIND)
         return cls(load(bundle), Tokenizer.from_file(str(bundle / TOKENIZER_FILE)))
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -167,7 +167,7 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
         found, exact = runner.compute([ids])[0], runner.compute_padded([ids], 1, len(ids))[0]
         arrays |= {f"ids.{number}": ids, f"embedding.{number}": found}
         pairs.append((found, exact))
-    return write_network(bundle, model, KIND, arrays, pairs, {}, subject=subject)
+    return write_network(bundle, model, EMBEDDING_KIND, arrays, pairs, {}, subject=subject)
 
 
 def load(directory: Path) -> EncoderRunner:

@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.curves import build_environment
-from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.lm.bundle.causal import KIND
-from kfp_mindspore.lm.embedding import KIND as EMBEDDING
+from kfp_mindspore.formats.bundle import CAUSAL_KIND, EMBEDDING_KIND, SEQ2SEQ_KIND, ModelBundle
 from kfp_mindspore.lm.metrics import compute_perplexity, score_answers
 from kfp_mindspore.lm.options import EXACT_MATCH, METRICS, MRR, PERPLEXITY, RECALL, TEXT_METRICS, EvaluationOptions
 from kfp_mindspore.lm.search import search_answers
-from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
 from kfp_mindspore.lm.serving.greedy import generate
 from kfp_mindspore.lm.serving.runner import CausalRunner, read_network
 from kfp_mindspore.lm.text.examples import Encoder, open_examples, read_examples
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 _SLOTS = 8
 TUNED, BASE = "model", "base"
-_DEFAULTS = {EMBEDDING: RECALL, SEQ2SEQ: EXACT_MATCH}
+_DEFAULTS = {EMBEDDING_KIND: RECALL, SEQ2SEQ_KIND: EXACT_MATCH}
 
 
 @dataclass(frozen=True)
@@ -130,10 +127,10 @@ def evaluate(
     options = options or EvaluationOptions()
     kind = ModelBundle.open(bundle).signature.kind
     options = dataclasses.replace(options, metric=options.metric or _DEFAULTS.get(kind, PERPLEXITY))
-    known = (RECALL, MRR) if kind == EMBEDDING else TEXT_METRICS
+    known = (RECALL, MRR) if kind == EMBEDDING_KIND else TEXT_METRICS
     if options.metric not in known:
         raise UserError(f"metric: must be one of {', '.join(known)} for the kind {kind}, got {options.metric}")
-    if options.min_improvement and base is None and kind != EMBEDDING:
+    if options.min_improvement and base is None and kind != EMBEDDING_KIND:
         raise ValidationError(
             [f"min_improvement: needs a base that is improved, got {options.min_improvement:g} alone"], subject="evaluate"
         )
@@ -141,7 +138,7 @@ def evaluate(
         records = read_examples(file)
     if options.max_examples:
         records = records[: options.max_examples]
-    if kind == EMBEDDING:
+    if kind == EMBEDDING_KIND:
         return _evaluate_search((bundle, base), records, data, options, begun, verbose)
     found = {
         name: _measure(path, records, data, options)
@@ -197,10 +194,10 @@ class _Measured:
 
 def _measure(path: Path, records: Sequence[Mapping[str, Any]], data: str, options: EvaluationOptions) -> _Measured:
     kind = ModelBundle.open(path).signature.kind
-    if kind == SEQ2SEQ:
+    if kind == SEQ2SEQ_KIND:
         return _measure_pairs(path, records, data, options)
-    if kind != KIND:
-        raise UserError(f"{path}: must be a bundle of the kind {KIND} or {SEQ2SEQ}, got {kind}")
+    if kind != CAUSAL_KIND:
+        raise UserError(f"{path}: must be a bundle of the kind {CAUSAL_KIND} or {SEQ2SEQ_KIND}, got {kind}")
     encoder = Encoder(path, chat=options.chat)
     found = encoder.encode_all(records, data)
     examples = [(ids[: options.length + 1], counts[: options.length + 1]) for ids, counts in found]

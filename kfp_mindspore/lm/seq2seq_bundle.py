@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_mindspore.formats.bundle import GENERATION_FILE, SEQ2SEQ_KIND, TOKENIZER_FILE
 from kfp_mindspore.lm.network.seq2seq import Seq2SeqConfig, list_seq2seq_weights
 from kfp_mindspore.lm.serving.greedy import compute_steps, generate
-from kfp_mindspore.lm.serving.network_files import TOKENIZER_FILE, open_kind, read_network_files, write_network
+from kfp_mindspore.lm.serving.network_files import open_kind, read_network_files, write_network
 from kfp_mindspore.lm.serving.seq2seq_runner import Seq2SeqRunner
 from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-KIND = "seq2seq"
-GENERATION_FILE = "generation.json"
 _PROMPTS = ("two hundred and six", "translate English to German: The house is wonderful.")
 _GREEDY = 8
 _SLOTS = 8
@@ -90,7 +89,7 @@ def write_seq2seq_model(model: SourceSeq2Seq, bundle: Path, *, subject: str) -> 
         arrays |= {f"ids.{number}": ids, f"logits.{number}": logits[0], f"greedy.{number}": tokens}
         pairs.append((logits, runner.score(ids, tokens)))
     texts = {GENERATION_FILE: json.dumps(dict(model.generation), indent=2)}
-    return write_network(bundle, model, KIND, arrays, pairs, texts, subject=subject)
+    return write_network(bundle, model, SEQ2SEQ_KIND, arrays, pairs, texts, subject=subject)
 
 
 def read_seq2seq_model(bundle: Path) -> SourceSeq2Seq:
@@ -102,7 +101,7 @@ def read_seq2seq_model(bundle: Path) -> SourceSeq2Seq:
     Raises:
         UserError: It is no bundle of this kind, or damaged; the message names the file.
     """
-    opened = open_kind(bundle, KIND)
+    opened = open_kind(bundle, SEQ2SEQ_KIND)
     config, weights = read_network_files(bundle, Seq2SeqConfig, list_seq2seq_weights)
     generation = json.loads((bundle / GENERATION_FILE).read_text())
     tokenizer = (bundle / TOKENIZER_FILE).read_text()

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import FIRST_STAGE_KIND, SECOND_STAGE_KIND, ModelBundle
+from kfp_mindspore.formats.bundle import EMBEDDING_KIND, FIRST_STAGE_KIND, SECOND_STAGE_KIND, ModelBundle
 from kfp_mindspore.mindir.graph.encryption import read_model_key
 from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
-from mindsporeserver.language.embedding import KIND as EMBEDDING_KIND
 from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.metrics import LanguageFamilies
 from mindsporeserver.language.model import LanguageModel, LanguageSettings, is_language_bundle, load_runner

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.errors import NotFoundError, UserError, suggest
-from kfp_mindspore.formats.bundle import OUTPUT
+from kfp_mindspore.formats.bundle import CAUSAL_KIND, GENERATION_FILE, OUTPUT, TOKENIZER_FILE
 from kfp_mindspore.lm.embedding import write_embedding_model
 from kfp_mindspore.lm.network.decoder import Decoder, compute_rotations, list_weights
 from kfp_mindspore.lm.seq2seq_bundle import write_seq2seq_model
 from kfp_mindspore.lm.serving.greedy import compute_steps
-from kfp_mindspore.lm.serving.network_files import TOKENIZER_FILE, Array, open_kind, write_network
+from kfp_mindspore.lm.serving.network_files import Array, open_kind, write_network
 from kfp_mindspore.lm.serving.runner import CausalRunner, read_network
 from kfp_mindspore.lm.sources.bert import read_bert
 from kfp_mindspore.lm.sources.gguf import read_gguf
@@ -35,8 +35,6 @@ from kfp_mindspore.lm.text.demo_weights import DEMO_WEIGHTS, REWRITER, fetch_dem
 from kfp_mindspore.lm.text.template import TEMPLATE_FILE
 from kfp_mindspore.outputs import check_replaceable
 
-KIND = "causal-lm"
-GENERATION_FILE = "generation.json"
 _PROMPTS = ("The capital of France is", "def add(a, b):")
 _GREEDY = 8
 
@@ -141,7 +139,7 @@ def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:
     texts = {GENERATION_FILE: json.dumps(dict(model.generation), indent=2)}
     if model.template:
         texts[TEMPLATE_FILE] = model.template
-    return write_network(bundle, model, KIND, arrays, pairs, texts, subject=subject)
+    return write_network(bundle, model, CAUSAL_KIND, arrays, pairs, texts, subject=subject)
 
 
 def read_model(bundle: Path) -> SourceModel:
@@ -153,7 +151,7 @@ def read_model(bundle: Path) -> SourceModel:
     Raises:
         UserError: It is no bundle of this kind, or damaged; the message names the file.
     """
-    opened = open_kind(bundle, KIND)
+    opened = open_kind(bundle, CAUSAL_KIND)
     config, weights = read_network(bundle)
     template = bundle / TEMPLATE_FILE
     return SourceModel(

@@ -17,13 +17,14 @@ import numpy as np
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import (
     FIRST_STAGE_KIND,
+    GENERATION_FILE,
     OUTPUT,
     PROMPTS_FILE,
     SECOND_STAGE_KIND,
     WEIGHTS_FILE,
     ModelBundle,
 )
-from kfp_mindspore.lm.bundle.causal import GENERATION_FILE, read_model
+from kfp_mindspore.lm.bundle.causal import read_model
 from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights
 from kfp_mindspore.lm.serving.network_files import Array, write_network
 from kfp_mindspore.lm.serving.runner import CausalRunner

@@ -15,13 +15,13 @@ from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserErro
 from kfp_mindspore.formats.bundle import (
     NETWORK_FILE,
     PROMPTS_FILE,
+    TOKENIZER_FILE,
     WEIGHTS_FILE,
     ModelBundle,
     Signature,
     write_bundle,
 )
 
-TOKENIZER_FILE = "tokenizer.json"
 _TOLERANCE = 1e-5
 
 Config = TypeVar("Config")

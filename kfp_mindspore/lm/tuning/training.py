@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import OUTPUT, ModelBundle
+from kfp_mindspore.formats.bundle import OUTPUT, SEQ2SEQ_KIND, ModelBundle
 from kfp_mindspore.lm.bundle.causal import read_model, write_model
 from kfp_mindspore.lm.network.lora import LoraConfig
 from kfp_mindspore.lm.network.seq2seq import TrainedSeq2Seq
 from kfp_mindspore.lm.options import BEST, FinetuneOptions
-from kfp_mindspore.lm.seq2seq_bundle import KIND as SEQ2SEQ
 from kfp_mindspore.lm.seq2seq_bundle import read_seq2seq_model, write_seq2seq_model
 from kfp_mindspore.lm.sources.peft import OUTPUT as ADAPTER
 from kfp_mindspore.lm.sources.peft import write_adapter
@@ -124,7 +123,7 @@ def finetune(
     check_replaceable(tuned, OUTPUT, [bundle, data])
     if adapter is not None:
         check_replaceable(adapter, ADAPTER, [bundle, data])
-    prepare = _prepare_pairs if ModelBundle.open(bundle).signature.kind == SEQ2SEQ else _prepare_windows
+    prepare = _prepare_pairs if ModelBundle.open(bundle).signature.kind == SEQ2SEQ_KIND else _prepare_windows
     if prepare is _prepare_pairs and options.lora_rank:
         raise UserError(
             f"lora_rank: must be 0 for an encoder-decoder, all of whose weights are trained, got {options.lora_rank}"

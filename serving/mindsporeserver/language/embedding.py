@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kfp_mindspore.errors import MissingExtraError, UserError
-from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import TOKENIZER_FILE, WEIGHTS_FILE, ModelBundle
 from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyError, RequestError
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import parse_embedding
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KIND = "embedding"
-TOKENIZER_FILE = "tokenizer.json"
 # Texts that wait may have as many tokens as this many of the longest ones.
 _QUEUE_TEXTS = 2048
 _MAX_BATCH = 32

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.formats.bundle import FIRST_STAGE_KIND, ModelBundle
+from kfp_mindspore.formats.bundle import (
+    CAUSAL_KIND,
+    FIRST_STAGE_KIND,
+    GENERATION_FILE,
+    SEQ2SEQ_KIND,
+    TOKENIZER_FILE,
+    ModelBundle,
+)
 from kfp_mindspore.lm.text.template import ChatTemplate, read_template
 from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
@@ -35,8 +42,6 @@ from mindsporeserver.observability.metrics import ServerMetrics
 
 logger = logging.getLogger(__name__)
 
-KIND, SEQ2SEQ_KIND = "causal-lm", "seq2seq"
-TOKENIZER_FILE, GENERATION_FILE = "tokenizer.json", "generation.json"
 ADAPTER_FILE = "adapter_config.json"
 WEIGHTS_FILE = "weights.safetensors"
 # Waiting requests may need as many tokens as this many full rounds of slots.
@@ -338,7 +343,7 @@ def _cut_last_message(text: str, content: str) -> str:
 
 def is_language_bundle(bundle: ModelBundle) -> bool:
     """Return whether a bundle holds a language model that generates texts."""
-    return bundle.signature.kind in (KIND, SEQ2SEQ_KIND, FIRST_STAGE_KIND)
+    return bundle.signature.kind in (CAUSAL_KIND, SEQ2SEQ_KIND, FIRST_STAGE_KIND)
 
 
 def load_runner(directory: Path, max_length: int, settings: LanguageSettings) -> Runner:
