@@ -21,7 +21,7 @@ from kfp_mindspore.lm.options import EXACT_MATCH, METRICS, MRR, PERPLEXITY, RECA
 from kfp_mindspore.lm.search import search_answers
 from kfp_mindspore.lm.serving.greedy import generate
 from kfp_mindspore.lm.serving.runner import CausalRunner, read_network
-from kfp_mindspore.lm.text.examples import Encoder, open_examples, read_examples
+from kfp_mindspore.lm.text.examples import ExampleEncoder, open_examples, read_examples
 from kfp_mindspore.lm.tuning.pairs import PairEvaluator, read_pairs
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _measure(path: Path, records: Sequence[Mapping[str, Any]], data: str, option
         return _measure_pairs(path, records, data, options)
     if kind != CAUSAL_KIND:
         raise UserError(f"{path}: must be a bundle of the kind {CAUSAL_KIND} or {SEQ2SEQ_KIND}, got {kind}")
-    encoder = Encoder(path, chat=options.chat)
+    encoder = ExampleEncoder(path, chat=options.chat)
     found = encoder.encode_all(records, data)
     examples = [(ids[: options.length + 1], counts[: options.length + 1]) for ids, counts in found]
     prompts = [pair for ids, counts in found if (pair := _split(ids, counts)) is not None][: options.generated]
@@ -270,5 +270,5 @@ def _split(ids: NDArray[np.int32], counts: NDArray[np.bool_]) -> tuple[NDArray[n
     return (ids[: begins[-1] + 1], ids[begins[-1] + 1 :]) if len(begins) else None
 
 
-def _decode(encoder: Encoder, ids: NDArray[np.int32]) -> str:
+def _decode(encoder: ExampleEncoder, ids: NDArray[np.int32]) -> str:
     return encoder.tokenizer.decode(ids.tolist(), skip_special_tokens=True).strip()

@@ -11,7 +11,7 @@ from openai import OpenAI
 from tokenizers import Tokenizer
 
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend
-from kfp_mindspore.lm.text.examples import Encoder, hold_out, open_examples, read_examples
+from kfp_mindspore.lm.text.examples import ExampleEncoder, hold_out, open_examples, read_examples
 from kfp_mindspore.runs import run_local
 
 pytestmark = [pytest.mark.workload, pytest.mark.long, pytest.mark.mindspore, pytest.mark.timeout(600)]
@@ -49,7 +49,7 @@ def test_pipeline_beats_bigram_model_and_completes_texts(local_home: Path) -> No
         with open_examples("new_testament") as file:
             training, held = hold_out(read_examples(file), HELD_OUT)
         assert held == read_examples(Path(artifacts["held_out_examples"], "held_out.jsonl"))
-        encoder = Encoder(bundle, chat=False)
+        encoder = ExampleEncoder(bundle, chat=False)
         parts = [[ids[: LENGTH + 1] for ids, _ in encoder.encode_all(records, "texts")] for records in (training, held)]
         baseline = compute_bigram_perplexity(*parts, encoder.tokenizer.get_vocab_size())
         evaluated = result.steps["evaluate-language-model"].outputs

@@ -13,8 +13,8 @@ from typing import Any
 from mindspore import nn, ops
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.lm.network.decoder import MASKED
 
-_MASKED = -1e9
 _CHOICES = (("activation", ("gelu", "relu")), ("pooling", ("mean", "cls")))
 
 
@@ -178,7 +178,7 @@ class Encoder(nn.Cell):  # type: ignore[misc]
         hidden = ops.gather(weights[0], ids.reshape(-1), 0) + ops.gather(weights[2], types.reshape(-1), 0)
         hidden = hidden.reshape(batch, length, config.width) + weights[1][:length]
         hidden = _apply_norm(hidden.reshape(batch * length, config.width), weights[3], weights[4], config.epsilon)
-        scores = ((1.0 - mask) * _MASKED).reshape(batch, 1, 1, length)
+        scores = ((1.0 - mask) * MASKED).reshape(batch, 1, 1, length)
         for index in range(config.layers):
             start = self.first_layer + index * self.layer_size
             hidden = self.block(hidden, scores, weights[start : start + self.layer_size])

@@ -17,8 +17,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.lm.network.decoder import MASKED
 
-MASKED = -1e9
 # GELU's tanh form equals x * sigmoid(2z); ops.tanh is wrong by up to 1e-4 on CPU (MindSpore 2.9).
 _TWO_Z, _CUBIC = 2 * math.sqrt(2 / math.pi), 0.044715
 _ENCODER = ("norm1", "qkv", "out", "norm2", "up", "down")
@@ -240,7 +240,7 @@ def _gather_bias(table: Any, buckets: Any) -> Any:
     return ops.gather(table, buckets.reshape(-1), 0).reshape(*buckets.shape, -1).transpose(0, 3, 1, 2)
 
 
-class Encoder(nn.Cell):  # type: ignore[misc]
+class Seq2SeqEncoder(nn.Cell):  # type: ignore[misc]
     """An encoder without weights of its own, which ends with the decoder's keys and values of the source.
 
     Args:
@@ -283,7 +283,7 @@ def build_source_mask(config: Seq2SeqConfig, ids: Any) -> Any:
     return ops.where(ids == config.pad_id, MASKED, 0.0).reshape(ids.shape[0], 1, 1, -1)
 
 
-class Decoder(nn.Cell):  # type: ignore[misc]
+class Seq2SeqDecoder(nn.Cell):  # type: ignore[misc]
     """A decoder without weights of its own.
 
     Args:
@@ -357,7 +357,7 @@ class TrainedSeq2Seq(nn.Cell):  # type: ignore[misc]
         tokens_per_sample: float,
     ) -> None:
         super().__init__()
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.encoder, self.decoder = Seq2SeqEncoder(config), Seq2SeqDecoder(config)
         self.base = ms.ParameterTuple(
             [Parameter(Tensor(weights[name]), name=name) for name in list_seq2seq_weights(config)]
         )

@@ -11,10 +11,10 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.lm.network.decoder import MASKED
 from kfp_mindspore.lm.network.seq2seq import (
-    MASKED,
-    Decoder,
-    Encoder,
+    Seq2SeqDecoder,
+    Seq2SeqEncoder,
     compute_buckets,
     compute_square_buckets,
     list_seq2seq_weights,
@@ -52,7 +52,8 @@ class Seq2SeqRunner:
         self.row_bytes = config.decoder_layers * 2 * config.heads * config.head_size * 4
         names = list_seq2seq_weights(config)
         self._weights = [Tensor.from_numpy(np.ascontiguousarray(model.weights[name], np.float32)) for name in names]
-        self._encoder, self._decoder, self._full = Encoder(config), Decoder(config, cached=True), Decoder(config)
+        self._encoder = Seq2SeqEncoder(config)
+        self._decoder, self._full = Seq2SeqDecoder(config, cached=True), Seq2SeqDecoder(config)
         self._reset()
 
     def prefill(

@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 _FIELDS = {"messages", "prompt", "text"}
 
 
-class Encoder:
+class ExampleEncoder:
     """A bundle's tokenizer and chat template.
 
     Args:

@@ -27,7 +27,7 @@ from kfp_mindspore.lm.seq2seq_bundle import read_seq2seq_model, write_seq2seq_mo
 from kfp_mindspore.lm.sources.peft import OUTPUT as ADAPTER
 from kfp_mindspore.lm.sources.peft import write_adapter
 from kfp_mindspore.lm.text.data import LanguageModelData
-from kfp_mindspore.lm.text.examples import Encoder, hold_out, open_examples, read_examples
+from kfp_mindspore.lm.text.examples import ExampleEncoder, hold_out, open_examples, read_examples
 from kfp_mindspore.lm.tuning.decoder import TrainedDecoder, build_arrays
 from kfp_mindspore.lm.tuning.pairs import encode_parts, read_pairs
 from kfp_mindspore.outputs import check_output_file, check_replaceable
@@ -188,7 +188,7 @@ def _prepare_windows(bundle: Path, data: str, training: Records, held: Records, 
     if options.length > model.config.max_length:
         limit = model.config.max_length
         raise UserError(f"length: must be at most {limit}, the model's positions, got {options.length}")
-    encoder = Encoder(bundle, chat=options.chat)
+    encoder = ExampleEncoder(bundle, chat=options.chat)
     packed, validation = (
         LanguageModelData.pack(encoder.encode_all(part, data), length=options.length) for part in (training, held)
     )

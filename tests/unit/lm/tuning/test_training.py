@@ -14,7 +14,7 @@ from kfp_mindspore.lm.bundle.causal import import_model, read_model
 from kfp_mindspore.lm.network.lora import merge_adapter
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions
 from kfp_mindspore.lm.sources.peft import read_adapter
-from kfp_mindspore.lm.text.examples import Encoder, hold_out, read_examples
+from kfp_mindspore.lm.text.examples import ExampleEncoder, hold_out, read_examples
 from tests.support.language.tiny_language_model import write_pairs, write_source
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -96,13 +96,13 @@ def test_example_without_known_field_is_named() -> None:
 
 def test_pair_is_encoded_as_chat(base: Path) -> None:
     record = {"prompt": "dog?", "completion": "fox"}
-    ids, counts = Encoder(base, chat=True).encode(record)
-    tokenizer = Encoder(base, chat=False).tokenizer
+    ids, counts = ExampleEncoder(base, chat=True).encode(record)
+    tokenizer = ExampleEncoder(base, chat=False).tokenizer
     text = tokenizer.decode(ids.tolist(), skip_special_tokens=False)
     assert text == "<|im_start|>user\ndog?<|im_end|>\n<|im_start|>assistant\nfox<|im_end|>\n"
     answer = tokenizer.decode(ids[counts].tolist(), skip_special_tokens=False)
     assert answer == "fox<|im_end|>\n"
-    plain, _ = Encoder(base, chat=False).encode(record)
+    plain, _ = ExampleEncoder(base, chat=False).encode(record)
     assert tokenizer.decode(plain.tolist(), skip_special_tokens=False) == "dog?fox<|im_end|>"
 
 
