@@ -29,7 +29,7 @@ Array: TypeAlias = NDArray[Any]
 Pairs: TypeAlias = Sequence[tuple[Array, Array]]
 
 
-class Source(Protocol):
+class NetworkSource(Protocol):
     """A published model, as `write_network` needs it."""
 
     @property
@@ -101,7 +101,7 @@ def read_network_files(
 
 def write_network(
     bundle: Path,
-    model: Source,
+    model: NetworkSource,
     kind: str,
     prompts: Mapping[str, Array],
     pairs: Pairs,

@@ -74,7 +74,7 @@ class MindIRInfo:
         }
 
 
-class Operator(NamedTuple):
+class GraphOperator(NamedTuple):
     """An operator of a graph.
 
     Args:
@@ -172,7 +172,7 @@ def count_operators(model: Any) -> Counter[str]:
     return Counter(operator.name for operator in list_operators(model))
 
 
-def list_operators(model: Any) -> Iterator[Operator]:
+def list_operators(model: Any) -> Iterator[GraphOperator]:
     """Yield the operators in a message from `read_proto`, bookkeeping included."""
     primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
     parts = (model.graph, *model.functions)
@@ -187,7 +187,7 @@ def list_operators(model: Any) -> Iterator[Operator]:
     for part in parts:
         for node in part.node:
             name = node.op_type.removeprefix("REF::")
-            yield Operator(
+            yield GraphOperator(
                 primitives.get(name, name.partition(":")[0]),
                 node.domain,
                 tuple(texts[value] for value in node.input if value in texts),

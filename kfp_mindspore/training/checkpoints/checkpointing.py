@@ -55,7 +55,7 @@ class Snapshot:
                 (directory / name).write_text(text, encoding="utf-8")
 
 
-class Session(Protocol):
+class TrainingSession(Protocol):
     """Something that `fit` runs inside and that keeps its checkpoints, such as a worker of Ray Train."""
 
     def get_latest(self) -> Checkpoint | None:
@@ -74,11 +74,11 @@ class Session(Protocol):
         """
 
 
-_session: ContextVar[Session | None] = ContextVar("session", default=None)
+_session: ContextVar[TrainingSession | None] = ContextVar("session", default=None)
 
 
 @contextlib.contextmanager
-def use_session(session: Session) -> Iterator[None]:
+def use_session(session: TrainingSession) -> Iterator[None]:
     """Run the block with a session, which the block's first `fit` takes."""
     token = _session.set(session)
     try:
@@ -87,7 +87,7 @@ def use_session(session: Session) -> Iterator[None]:
         _session.reset(token)
 
 
-def take_session() -> Session | None:
+def take_session() -> TrainingSession | None:
     """Return this block's session if no earlier `fit` has taken it, or None."""
     session = _session.get()
     _session.set(None)
@@ -110,7 +110,9 @@ class Checkpointer:
         latest: Its path or URI.
     """
 
-    def __init__(self, location: str | None, keep: int, *, is_writer: bool, session: Session | None = None) -> None:
+    def __init__(
+        self, location: str | None, keep: int, *, is_writer: bool, session: TrainingSession | None = None
+    ) -> None:
         self.step: int | None = None
         self.latest: str | None = None
         self.session = session

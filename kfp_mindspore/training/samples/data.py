@@ -28,7 +28,7 @@ from kfp_mindspore.training.samples.columns import (
     read_parameters,
     resolve_columns,
 )
-from kfp_mindspore.training.workers.sampler import BlockSampler, Sampler, get_part
+from kfp_mindspore.training.workers.sampler import BlockSampler, EpochSampler, get_part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class _SampledSource(abc.ABC):
     """
 
     def __init__(
-        self, columns: Columns, sampler: Sampler, config: TrainingConfig, worker: WorkerInfo, raw: Any
+        self, columns: Columns, sampler: EpochSampler, config: TrainingConfig, worker: WorkerInfo, raw: Any
     ) -> None:
         self.raw = raw
         self.batch_size = config.batch_size
@@ -151,7 +151,7 @@ class ArraySource(_SampledSource):
         columns = _weight_classes(columns, config.class_weights)
         super().__init__(
             columns,
-            Sampler(columns.samples, config.batch_size, config.seed, config.shuffle, config.drop_last),
+            EpochSampler(columns.samples, config.batch_size, config.seed, config.shuffle, config.drop_last),
             config,
             worker,
             raw,

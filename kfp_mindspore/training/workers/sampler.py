@@ -16,7 +16,7 @@ def get_part(count: int, index: int, parts: int) -> slice:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class EpochSampler:
     """Batches from the permutation that (seed, epoch) determine over all samples.
 
     A position counts the epoch's samples that all workers together have done. A batch is defined by its position and
@@ -59,7 +59,7 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class BlockSampler(Sampler):
+class BlockSampler(EpochSampler):
     """Batches in an order whose reader holds few of the samples at a time.
 
     The order permutes all blocks, then the rows within each window (consecutive blocks). Both

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.training.workers.sampler import Sampler, get_part
+from kfp_mindspore.training.workers.sampler import EpochSampler, get_part
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_change_of_workers_in_epoch_loses_and_repeats_no_sample(
     samples: int, batch_size: int, epoch: int, shuffle: bool, sizes: list[tuple[int, int]]
 ) -> None:
     """Each entry of `sizes` is a gang: steps until it is replaced, and its number of workers."""
-    sampler = Sampler(samples, batch_size, seed=3, shuffle=shuffle, drop_last=False)
+    sampler = EpochSampler(samples, batch_size, seed=3, shuffle=shuffle, drop_last=False)
     whole = list(sampler.read(epoch))
     done: list[int] = []
     batches = 0
@@ -54,7 +54,7 @@ def test_change_of_workers_in_epoch_loses_and_repeats_no_sample(
 
 @pytest.mark.parametrize(("drop_last", "steps", "sizes"), [(True, 3, [32, 32, 32]), (False, 4, [32, 32, 32, 4])])
 def test_last_batch_is_dropped_or_smaller(drop_last: bool, steps: int, sizes: list[int]) -> None:
-    sampler = Sampler(100, 32, seed=1, drop_last=drop_last)
+    sampler = EpochSampler(100, 32, seed=1, drop_last=drop_last)
     assert sampler.steps == steps
     assert [len(batch) for batch in sampler.read(0)] == sizes
     assert sampler.is_finished(sum(sizes))
@@ -63,7 +63,7 @@ def test_last_batch_is_dropped_or_smaller(drop_last: bool, steps: int, sizes: li
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     orders = [
-        np.concatenate(list(Sampler(64, 16, seed).read(epoch))) for seed, epoch in [(1, 0), (1, 0), (1, 1), (2, 0)]
+        np.concatenate(list(EpochSampler(64, 16, seed).read(epoch))) for seed, epoch in [(1, 0), (1, 0), (1, 1), (2, 0)]
     ]
     assert np.array_equal(orders[0], orders[1])
     assert not any(np.array_equal(orders[0], other) for other in orders[2:])
