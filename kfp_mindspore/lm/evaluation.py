@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.evaluation.curves import build_environment
 from kfp_mindspore.formats.bundle import CAUSAL_KIND, EMBEDDING_KIND, SEQ2SEQ_KIND, ModelBundle
 from kfp_mindspore.lm.metrics import compute_perplexity, score_answers
@@ -132,7 +132,8 @@ def evaluate(
         raise UserError(f"metric: must be one of {', '.join(known)} for the kind {kind}, got {options.metric}")
     if options.min_improvement and base is None and kind != EMBEDDING_KIND:
         raise ValidationError(
-            [f"min_improvement: needs a base that is improved, got {options.min_improvement:g} alone"], subject="evaluate"
+            [f"min_improvement: needs a base that is improved, got {options.min_improvement:g} alone"],
+            subject="evaluate",
         )
     with open_examples(data) as file:
         records = read_examples(file)
