@@ -36,7 +36,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the pipelines in this package, or have the shell complete a file."""
-    from kfp_mindspore.runs.sources import list_pipelines
+    from kfp_mindspore.runs.compiled.sources import list_pipelines
 
     return _make_items(list_pipelines(), incomplete) or [CompletionItem(incomplete, type="file")]
 

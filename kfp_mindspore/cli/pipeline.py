@@ -29,7 +29,7 @@ for _command in (setup, check, run, get, retry, terminate, schedule):
 @add_json_option
 def list_(as_json: bool) -> None:
     """List this package's pipelines; `kfp pipeline list` and `kfp run list` show a server's."""
-    from kfp_mindspore.runs.sources import list_pipelines
+    from kfp_mindspore.runs.compiled.sources import list_pipelines
 
     rows = [{"name": name, "description": description} for name, description in list_pipelines().items()]
     if as_json:
@@ -51,10 +51,10 @@ Examples:
 def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
     """Compile a pipeline to YAML for the upload page of Kubeflow Pipelines."""
     from kfp_mindspore import files
-    from kfp_mindspore.runs.image import list_placeholders
-    from kfp_mindspore.runs.package import WORKSPACE_HINT, get_workspace_error
-    from kfp_mindspore.runs.sources import compile_text, get_file
-    from kfp_mindspore.runs.spec import get_pipeline_name, list_steps, parse_spec
+    from kfp_mindspore.runs.compiled.image import list_placeholders
+    from kfp_mindspore.runs.compiled.package import WORKSPACE_HINT, get_workspace_error
+    from kfp_mindspore.runs.compiled.sources import compile_text, get_file
+    from kfp_mindspore.runs.compiled.spec import get_pipeline_name, list_steps, parse_spec
     from kfp_mindspore.steps.handover.storage_spec import check_pipeline
 
     if output.suffix not in (".yaml", ".yml"):

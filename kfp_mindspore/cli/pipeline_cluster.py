@@ -18,12 +18,12 @@ from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json,
 from kfp_mindspore.cli.pipeline_options import add_parameters
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
-from kfp_mindspore.runs.access import CAPABILITIES, PERMISSIONS, Capability, ServiceAccount
+from kfp_mindspore.runs.cluster.access import CAPABILITIES, PERMISSIONS, Capability, ServiceAccount
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
-    from kfp_mindspore.runs.preflight import CheckResult
+    from kfp_mindspore.runs.cluster.preflight import CheckResult
 
 DEFAULT_ACCOUNT = "pipeline-runner"
 
@@ -123,7 +123,7 @@ def setup(
     Secrets there for the jobs' pods. Credentials are never printed.
     """
     from kfp_mindspore.inference.store_account import build_account
-    from kfp_mindspore.runs.access import build_access, list_default_capabilities
+    from kfp_mindspore.runs.cluster.access import build_access, list_default_capabilities
 
     account, model_account = access.make_account(), access.model_account
     if store_endpoint and not (model_account and store_endpoint.startswith(("http://", "https://"))):
@@ -163,7 +163,7 @@ def setup(
 
 def _copy_secrets(cluster: Cluster, namespace: str, places: Sequence[str]) -> list[dict[str, Any]]:
     """Return the copies of the store's Secrets for jobs in other namespaces; foreign ones of the same name stay."""
-    from kfp_mindspore.runs.store_secrets import list_copies
+    from kfp_mindspore.runs.cluster.store_secrets import list_copies
 
     documents = []
     for copied in list_copies(cluster, namespace, places):
@@ -229,10 +229,10 @@ def check(
 
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
-    from kfp_mindspore.runs.preflight import Destination, run_checks
-    from kfp_mindspore.runs.sources import compile_text
-    from kfp_mindspore.runs.spec import convert_arguments, parse_spec
-    from kfp_mindspore.runs.step_needs import list_namespaces
+    from kfp_mindspore.runs.cluster.preflight import Destination, run_checks
+    from kfp_mindspore.runs.cluster.step_needs import list_namespaces
+    from kfp_mindspore.runs.compiled.sources import compile_text
+    from kfp_mindspore.runs.compiled.spec import convert_arguments, parse_spec
 
     if parameters and not source:
         raise UserError("--param: needs a pipeline: kfp-mindspore pipeline check NAME … --param NAME=VALUE")
@@ -263,9 +263,9 @@ def check(
 
 def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
     """Check a pipeline's workspace and how its jobs hand over their data."""
-    from kfp_mindspore.runs.package import WORKSPACE_HINT, get_workspace_error
-    from kfp_mindspore.runs.preflight import CheckResult
-    from kfp_mindspore.runs.step_needs import list_capabilities
+    from kfp_mindspore.runs.cluster.preflight import CheckResult
+    from kfp_mindspore.runs.cluster.step_needs import list_capabilities
+    from kfp_mindspore.runs.compiled.package import WORKSPACE_HINT, get_workspace_error
     from kfp_mindspore.steps.handover.storage_spec import list_storage_errors
 
     if spec is None:

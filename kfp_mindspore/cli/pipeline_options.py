@@ -17,7 +17,7 @@ from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
-    from kfp_mindspore.runs.remote import RemoteClient
+    from kfp_mindspore.runs.remote.client import RemoteClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ class PipelineServerOptions:
             UserError: The host is missing or not a URL.
             KfpMindSporeError: The server is unreachable or refuses the request.
         """
-        from kfp_mindspore.runs.remote import RemoteClient
+        from kfp_mindspore.runs.remote.client import RemoteClient
 
         return RemoteClient(
             self.host,
@@ -71,9 +71,9 @@ class PipelineServerOptions:
 
     def prepare(self, source: str, image: str) -> tuple[RemoteClient, str]:
         """Compile a pipeline, then connect: pipeline errors are reported without a server."""
-        from kfp_mindspore.runs.package import check_package
-        from kfp_mindspore.runs.server import check_host
-        from kfp_mindspore.runs.sources import check_source, compile_text
+        from kfp_mindspore.runs.compiled.package import check_package
+        from kfp_mindspore.runs.compiled.sources import check_source, compile_text
+        from kfp_mindspore.runs.remote.server import check_host
         from kfp_mindspore.steps.handover.storage_spec import check_pipeline
 
         check_source(source)

@@ -20,9 +20,9 @@ from kfp_mindspore.cli.pipeline_options import (
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.runs.records import RemoteRun
-    from kfp_mindspore.runs.remote import RemoteClient
-    from kfp_mindspore.runs.result import RunResult
+    from kfp_mindspore.runs.remote.client import RemoteClient
+    from kfp_mindspore.runs.remote.records import RemoteRun
+    from kfp_mindspore.runs.report.result import RunResult
 
 # `RunResult.to_dict` fields that a run on a server has.
 _RESULT_FIELDS = (

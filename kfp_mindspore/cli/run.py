@@ -17,7 +17,7 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kfp_mindspore.runs.result import RunResult
+    from kfp_mindspore.runs.report.result import RunResult
 
 
 _PIPE_WIDTH = 240
@@ -60,7 +60,7 @@ def run(
     Exit codes: 0: succeeded; 1: a step failed; 2: usage error; 3: a gate was not met and nothing was deployed.
     """
     if resume:
-        from kfp_mindspore.runs.resume import get_last_run
+        from kfp_mindspore.runs.local.resume import get_last_run
 
         if parameters or keep or no_cache:
             raise UserError("--resume: uses the run's own parameters and options, got further ones")
@@ -84,7 +84,7 @@ def run_and_show(
     as_json: bool = False,
 ) -> RunResult:
     """Run a pipeline and display its progress on standard output, or on standard error with `as_json`."""
-    from kfp_mindspore.runs.local import run_local
+    from kfp_mindspore.runs.local.run import run_local
 
     return _show(
         functools.partial(run_local, source, dict(parameters), keep=keep, cache=cache), verbose=verbose, as_json=as_json
@@ -93,7 +93,7 @@ def run_and_show(
 
 def resume_and_show(run_id: str, *, accept_changes: bool, verbose: bool, as_json: bool) -> None:
     """Continue a run, display its progress and print its result."""
-    from kfp_mindspore.runs.resume import resume_local
+    from kfp_mindspore.runs.local.resume import resume_local
 
     result = _show(
         functools.partial(resume_local, run_id, accept_changes=accept_changes), verbose=verbose, as_json=as_json
@@ -102,7 +102,7 @@ def resume_and_show(run_id: str, *, accept_changes: bool, verbose: bool, as_json
 
 
 def _show(execute: Callable[..., RunResult], *, verbose: bool, as_json: bool) -> RunResult:
-    from kfp_mindspore.runs.progress import ProgressDisplay
+    from kfp_mindspore.runs.report.progress import ProgressDisplay
 
     stream = sys.stderr if as_json else sys.stdout
     with ProgressDisplay(stream, bar=False if verbose else None) as display:

@@ -15,7 +15,7 @@ from kfp_mindspore.cli.run import add_accept_changes, resume_and_show
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.curves import read_records, render_curves
 from kfp_mindspore.outputs import check_page
-from kfp_mindspore.runs.history import find_metrics, get_run, list_runs, remove_run, select_runs
+from kfp_mindspore.runs.local.history import find_metrics, get_run, list_runs, remove_run, select_runs
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore runs list")

@@ -44,8 +44,8 @@ def set_image(target: Target, image: str) -> Target:
 def _apply(target: Any, image: str) -> Any:
     from kfp.dsl import PipelineTask
 
-    from kfp_mindspore.runs import image as compiled
-    from kfp_mindspore.runs.sources import is_pipeline
+    from kfp_mindspore.runs.compiled import image as compiled
+    from kfp_mindspore.runs.compiled.sources import is_pipeline
 
     if isinstance(target, PipelineTask):
         return _set_task_image(target, image)

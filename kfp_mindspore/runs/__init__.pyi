@@ -1,5 +1,5 @@
-from .local import run_local as run_local
-from .progress import ProgressDisplay as ProgressDisplay
-from .remote import RemoteClient as RemoteClient
-from .resume import resume_local as resume_local
-from .sources import compile_text as compile_text
+from .compiled.sources import compile_text as compile_text
+from .local.resume import resume_local as resume_local
+from .local.run import run_local as run_local
+from .remote.client import RemoteClient as RemoteClient
+from .report.progress import ProgressDisplay as ProgressDisplay

@@ -27,7 +27,7 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.lease import format_lease
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.runs.compiled.spec import read_spec
 from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane

@@ -26,9 +26,9 @@ from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.names import MAXIMUM_NAME
 from kfp_mindspore.msjob.waiting import NO_OPERATOR, get_start_limit
 from kfp_mindspore.operator.spares import SPARE_DELAY_SECONDS
-from kfp_mindspore.runs.sources import list_pipelines as list_packaged
-from kfp_mindspore.runs.sources import load_spec
-from kfp_mindspore.runs.step_needs import list_needed_extras
+from kfp_mindspore.runs.cluster.step_needs import list_needed_extras
+from kfp_mindspore.runs.compiled.sources import list_pipelines as list_packaged
+from kfp_mindspore.runs.compiled.sources import load_spec
 from mindsporeserver.language.fields import CHAT_FIELDS, COMPLETION_FIELDS, UNSUPPORTED_FIELDS
 from mindsporeserver.options import build_parser
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load

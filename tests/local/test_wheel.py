@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.local.lease import Lease
-from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.runs.compiled.spec import read_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

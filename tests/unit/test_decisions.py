@@ -13,7 +13,7 @@ import mindsporeserver
 
 PACKAGES = (Path(kfp_mindspore.__file__).parent, Path(mindsporeserver.__file__).parent)
 # Output for people.
-REPORTS = ("cli", "runs/report.py", "runs/progress.py")
+REPORTS = ("cli", "runs/report/page.py", "runs/report/progress.py")
 # Other programs' sentences, where there is no field: read once, at the edge.
 EDGES = {
     "kube/errors.py": "admission plugins of Kubernetes respond with a sentence only",

@@ -38,9 +38,9 @@ USERS = {
     "images/registry/session.py": {"requests"},
     "kube/config.py": {"kubernetes"},
     "podside/functions.py": {"kfp"},
-    "runs/pipeline_process.py": {"kfp"},
-    "runs/remote.py": {"kfp"},
-    "runs/sources.py": {"kfp"},
+    "runs/local/pipeline_process.py": {"kfp"},
+    "runs/remote/client.py": {"kfp"},
+    "runs/compiled/sources.py": {"kfp"},
     "steps/deployment/register.py": {"model-registry"},
 }
 # Packages and attributes without documentation, by distribution.

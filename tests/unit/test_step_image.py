@@ -15,7 +15,7 @@ import pytest
 
 from kfp_mindspore.images.extras import has_package, list_extras, list_missing_extras
 from kfp_mindspore.images.runtime import DEFAULT_EXTRAS
-from kfp_mindspore.runs.step_needs import STEP_NEEDS
+from kfp_mindspore.runs.cluster.step_needs import STEP_NEEDS
 from kfp_mindspore.stores.artifact_store import LIBRARIES
 
 if sys.version_info >= (3, 11):

@@ -15,7 +15,7 @@ import pytest
 
 from kfp_mindspore.cli.init import TEMPLATES, write_project
 from kfp_mindspore.inference.backends.kserve import SERVICES
-from kfp_mindspore.runs.sources import compile_text
+from kfp_mindspore.runs.compiled.sources import compile_text
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.controllers.kserve_cluster import KServe
 from tests.support.kube.operators import OperatorProcess

@@ -14,8 +14,8 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob.names import MSJOBS
-from kfp_mindspore.runs.access import Capability, ServiceAccount, build_access
-from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.runs.cluster.access import Capability, ServiceAccount, build_access
+from kfp_mindspore.runs.compiled.spec import read_spec
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages

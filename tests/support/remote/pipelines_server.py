@@ -42,7 +42,7 @@ from kfp_server_api import (
     V2beta1RuntimeStatus,
 )
 
-from kfp_mindspore.runs.spec import parse_documents
+from kfp_mindspore.runs.compiled.spec import parse_documents
 
 # Status and gRPC code of a refusal by the API's gateway.
 _CODES = {400: 3, 401: 16, 404: 5, 409: 6, 500: 13}

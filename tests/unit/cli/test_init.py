@@ -10,8 +10,8 @@ import pytest
 from kfp_mindspore.cli import init
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import AlreadyExistsError, UserError
-from kfp_mindspore.runs.sources import compile_text
-from kfp_mindspore.runs.spec import list_parameters, parse_spec
+from kfp_mindspore.runs.compiled.sources import compile_text
+from kfp_mindspore.runs.compiled.spec import list_parameters, parse_spec
 
 FILES = [".gitignore", "README.md", "network.py", "notebook.ipynb", "pipeline.py", "train.py"]
 

@@ -9,8 +9,8 @@ from kfp import compiler, components, dsl
 from kfp_mindspore.components import train_msjob
 from kfp_mindspore.dsl import set_image
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.runs.image import list_placeholders
-from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.runs.compiled.image import list_placeholders
+from kfp_mindspore.runs.compiled.spec import read_spec
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 IMAGE = "registry.example.com/steps@sha256:" + "0" * 64

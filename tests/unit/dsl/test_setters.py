@@ -9,7 +9,7 @@ from kfp_mindspore.components.training.train_msjob import train_msjob
 from kfp_mindspore.dsl.task import get_options
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob.build import JobOptions
-from kfp_mindspore.runs.spec import read_spec
+from kfp_mindspore.runs.compiled.spec import read_spec
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.launch.options import resolve_task_options
 

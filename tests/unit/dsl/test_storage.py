@@ -12,7 +12,7 @@ from kfp_mindspore.components import train_msjob
 from kfp_mindspore.dsl import msjob_component, set_storage
 from kfp_mindspore.errors import KfpMindSporeError, ValidationError
 from kfp_mindspore.runs import RemoteClient
-from kfp_mindspore.runs.package import get_workspace_error
+from kfp_mindspore.runs.compiled.package import get_workspace_error
 from kfp_mindspore.steps.handover.storage_spec import check_pipeline, list_storage_errors
 
 WORKSPACE = dsl.PipelineConfig(

@@ -15,8 +15,8 @@ from kfp import dsl
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.runs import run_local
+from kfp_mindspore.runs.compiled.sources import compile_text
 from kfp_mindspore.runs.notice import PASSWORD_VARIABLE, WEBHOOK_VARIABLE, NotifyOptions, send_notice
-from kfp_mindspore.runs.sources import compile_text
 from tests.cluster.infrastructure.certificates import Authority
 from tests.support.http_server import Handler, Server
 

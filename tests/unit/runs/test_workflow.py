@@ -11,8 +11,8 @@ import pytest
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.runs.records import RemoteRun
-from kfp_mindspore.runs.wait import make_failure, wait_for_run
+from kfp_mindspore.runs.remote.records import RemoteRun
+from kfp_mindspore.runs.remote.wait import make_failure, wait_for_run
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
 from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
@@ -195,7 +195,7 @@ def test_driver_without_start_has_last_warning_of_its_pod(api: FakeApiServer, ru
 
 
 def test_pending_step_is_reported_without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kfp_mindspore.runs.wait.SLOW_START_SECONDS", 0.01)
+    monkeypatch.setattr("kfp_mindspore.runs.remote.wait.SLOW_START_SECONDS", 0.01)
     runs = iter([*[dataclasses.replace(make_run(), pending=("train",))] * 30, make_run("SUCCEEDED")])
     reported: list[str] = []
     wait_for_run(lambda: next(runs), None, lambda *_: [], timeout=None, interval=0.001, on_obstacle=reported.append)

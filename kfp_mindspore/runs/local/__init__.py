@@ -1,0 +1,1 @@
+"""Runs on this machine by kfp.local: start, cache, history and resume."""
