@@ -87,7 +87,7 @@ def build(
     """
     from kfp_mindspore.images import ImageOptions, make_plan
     from kfp_mindspore.images.requirements import read_requirements
-    from kfp_mindspore.images.sources import collect_source
+    from kfp_mindspore.images.sources.argument import collect_source
 
     if not destination and not dry_run:
         raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
@@ -156,7 +156,7 @@ def runtime(
     --build-arg PIP_INDEX_URL=…, one with a login as a file by --secret pip=…
     """
     from kfp_mindspore.images import make_plan
-    from kfp_mindspore.images.runtime import (
+    from kfp_mindspore.images.runtime.image import (
         DEFAULT_BASE,
         DEFAULT_EXTRAS,
         PIP_SECRET,

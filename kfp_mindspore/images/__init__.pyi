@@ -5,11 +5,11 @@ from .builders.cluster import ClusterBuilder as ClusterBuilder
 from .builders.context_store import PvcContextStore as PvcContextStore
 from .builders.context_store import S3ContextStore as S3ContextStore
 from .builders.docker import DockerBuilder as DockerBuilder
-from .folder import collect_folder as collect_folder
-from .function import collect_function as collect_function
-from .function import collect_script as collect_script
-from .notebook import convert_notebook as convert_notebook
 from .plan import ImageOptions as ImageOptions
 from .plan import describe_plan as describe_plan
 from .registry.configuration import RegistryConfig as RegistryConfig
 from .registry.images import inspect_image as inspect_image
+from .sources.folder import collect_folder as collect_folder
+from .sources.function import collect_function as collect_function
+from .sources.function import collect_script as collect_script
+from .sources.notebook import convert_notebook as convert_notebook

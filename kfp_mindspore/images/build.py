@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kfp_mindspore.images.builders.base import Builder
-from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.plan import ImageOptions, ImagePlan
 from kfp_mindspore.images.progress import OnProgress, ignore_progress
 from kfp_mindspore.images.reference import parse_repository
 from kfp_mindspore.images.requirements import merge_requirements
 from kfp_mindspore.images.result import BuildResult
+from kfp_mindspore.images.sources.context import BuildContext
 
 
 def make_plan(context: BuildContext, options: ImageOptions, builder: Builder) -> ImagePlan:

@@ -21,8 +21,8 @@ from kfp_mindspore.images.containerfile import (
     check_containerfile,
     generate_containerfile,
 )
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 
 ALL_PLATFORMS = "all"
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"

@@ -19,11 +19,11 @@ from kfp_mindspore.images import ImageOptions, make_plan
 from kfp_mindspore.images.builders.cluster import JOBS, ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings
 from kfp_mindspore.images.builders.context_store import PvcContextStore, S3ContextStore, StoredContext
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from kfp_mindspore.kube.cluster import Cluster
 from tests.cluster.builder_images import BUILDKIT_IMAGE, make_buildkit_archive, push_busybox
 from tests.cluster.conftest import start

@@ -13,8 +13,8 @@ import pytest
 from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
 from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
 from tests.support.remote import registries

@@ -17,8 +17,8 @@ import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
 from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.docker.conftest import make_environment
 from tests.support.remote import registries
 

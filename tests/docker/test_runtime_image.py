@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.images.runtime_wheel import read_wheel
+from kfp_mindspore.images.runtime.wheel import read_wheel
 from tests.cluster.infrastructure.images import ImageConfig, bootstrap, write_archive
 from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock
 from tests.docker.conftest import skip

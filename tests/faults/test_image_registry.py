@@ -17,11 +17,11 @@ import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, collect_folder, make_plan
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError
 from kfp_mindspore.images.result import BuildResult
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.support.remote import base_images, registries
 from tests.support.remote.registries import Fault, FaultProxy, Registry
 

@@ -19,8 +19,8 @@ from kfp_mindspore.cli.main import INTERRUPTED_EXIT_CODE, cli
 from kfp_mindspore.data.sources.named import READERS
 from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, UserError
 from kfp_mindspore.evaluation import METRICS, compare_predictions, get_metric
-from kfp_mindspore.images.extras import list_missing_extras
-from kfp_mindspore.images.runtime import DEFAULT_EXTRAS
+from kfp_mindspore.images.runtime.extras import list_missing_extras
+from kfp_mindspore.images.runtime.image import DEFAULT_EXTRAS
 from kfp_mindspore.inference import KServeBackend
 from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.names import MAXIMUM_NAME

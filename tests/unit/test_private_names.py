@@ -34,7 +34,7 @@ USERS = {
     "data/sources/movielens.py": {"pandas"},
     "dsl/component.py": {"kfp"},
     "dsl/task.py": {"kfp"},
-    "images/ignore.py": {"docker"},
+    "images/sources/ignore.py": {"docker"},
     "images/registry/session.py": {"requests"},
     "kube/config.py": {"kubernetes"},
     "podside/functions.py": {"kfp"},

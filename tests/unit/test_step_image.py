@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.images.extras import has_package, list_extras, list_missing_extras
-from kfp_mindspore.images.runtime import DEFAULT_EXTRAS
+from kfp_mindspore.images.runtime.extras import has_package, list_extras, list_missing_extras
+from kfp_mindspore.images.runtime.image import DEFAULT_EXTRAS
 from kfp_mindspore.runs.cluster.step_needs import STEP_NEEDS
 from kfp_mindspore.stores.artifact_store import LIBRARIES
 

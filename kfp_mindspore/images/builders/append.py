@@ -8,7 +8,6 @@ from typing import Any
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.builders.base import Builder
 from kfp_mindspore.images.containerfile import SEARCH_PATHS
-from kfp_mindspore.images.layer import Layer
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.progress import BuildProgress, OnProgress
 from kfp_mindspore.images.reference import Reference, parse_reference
@@ -32,6 +31,7 @@ from kfp_mindspore.images.registry.manifest import (
 )
 from kfp_mindspore.images.registry.session import Session
 from kfp_mindspore.images.result import BuildResult
+from kfp_mindspore.images.sources.layer import Layer
 
 _CREATED_BY = "kfp-mindspore: append sources"
 # That of container runtimes and builders for an image without one.

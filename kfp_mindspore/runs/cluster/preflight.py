@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
-from kfp_mindspore.images.extras import EXTRAS_LABEL, list_missing_extras
+from kfp_mindspore.images.runtime.extras import EXTRAS_LABEL, list_missing_extras
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.inference.store_account import ACCOUNTS, get_secret_name
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError

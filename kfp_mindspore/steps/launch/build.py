@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from kfp_mindspore.images import RegistryConfig
     from kfp_mindspore.images.builders.base import Builder
-    from kfp_mindspore.images.context import BuildContext
     from kfp_mindspore.images.result import BuildResult
+    from kfp_mindspore.images.sources.context import BuildContext
 
 BUILDERS = ("append", "cluster", "docker")
 _CONTEXT_STORE_OPTIONS = ("claim", "claim_path", "store", "store_endpoint")
@@ -108,9 +108,9 @@ def build_step_image(
 
 
 def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
-    from kfp_mindspore.images.context import BuildContext
-    from kfp_mindspore.images.entry import ContextEntry
-    from kfp_mindspore.images.folder import collect_folder
+    from kfp_mindspore.images.sources.context import BuildContext
+    from kfp_mindspore.images.sources.entry import ContextEntry
+    from kfp_mindspore.images.sources.folder import collect_folder
 
     added = [ContextEntry.from_bytes(path, str(text).encode()) for path, text in files.items()]
     path = Path(sources) if sources else None

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.images import RegistryConfig
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.support.remote import registries
 
 

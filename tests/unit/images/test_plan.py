@@ -10,10 +10,10 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, describe_plan, make_plan
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.requirements import merge_requirements, read_requirements
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.support.remote import base_images, registries
 
 DIGEST = f"sha256:{'a' * 64}"

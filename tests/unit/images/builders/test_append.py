@@ -12,11 +12,11 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, inspect_image, make_plan
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.progress import BuildProgress
 from kfp_mindspore.images.registry.manifest import DOCKER_MANIFEST, OCI_MANIFEST
 from kfp_mindspore.images.result import BuildResult
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.support.remote import base_images, registries
 
 PLATFORMS = ("linux/amd64", "linux/arm64/v8")

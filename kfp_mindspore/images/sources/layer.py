@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from kfp_mindspore.images.entry import CHUNK_BYTES, ContextEntry
+from kfp_mindspore.images.sources.entry import CHUNK_BYTES, ContextEntry
 
 _BLOCK = tarfile.BLOCKSIZE
 _FOLDER_MODE = 0o755

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.sources.context import BuildContext
 
 
 def collect_source(
@@ -30,19 +30,19 @@ def collect_source(
     """
     path = Path(source)
     if path.is_dir():
-        from kfp_mindspore.images.folder import collect_folder
+        from kfp_mindspore.images.sources.folder import collect_folder
 
         return collect_folder(path, command=command, include=include)
     if path.suffix == ".ipynb":
-        from kfp_mindspore.images.notebook import DEFAULT_TAG, convert_notebook
+        from kfp_mindspore.images.sources.notebook import DEFAULT_TAG, convert_notebook
 
         return convert_notebook(path, tags=tuple(tags) or (DEFAULT_TAG,))
     if path.suffix == ".py":
-        from kfp_mindspore.images.function import collect_script
+        from kfp_mindspore.images.sources.function import collect_script
 
         return collect_script(path, command=command)
     if ":" in source and os.sep not in source:
-        from kfp_mindspore.images.function import collect_function
+        from kfp_mindspore.images.sources.function import collect_function
 
         return collect_function(_import(source), command=command)
     if path.exists():

@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import collect_function, collect_script
-from kfp_mindspore.images.local_imports import resolve_module_imports
+from kfp_mindspore.images.sources.local_imports import resolve_module_imports
 
 PROJECT = {
     "shared/__init__.py": "from .prices import total\n",

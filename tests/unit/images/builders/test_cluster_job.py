@@ -14,10 +14,10 @@ from kfp_mindspore.images.builders.cluster_pods import (
     get_waiting_reason,
 )
 from kfp_mindspore.images.builders.context_store import StoredContext
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import parse_reference
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from kfp_mindspore.kube.pods import PodState, read_pod
 
 DIGEST = "sha256:" + "d" * 64

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import kfp_mindspore
 from kfp_mindspore.errors import MissingExtraError, ProcessFailedError, UserError
-from kfp_mindspore.images.extras import DISTRIBUTION
+from kfp_mindspore.images.runtime.extras import DISTRIBUTION
 
 CONSTRAINTS_FILE = "constraints.txt"
 # The earliest time that a zip can hold.

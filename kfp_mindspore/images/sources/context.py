@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import BinaryIO
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images.entry import ContextEntry
-from kfp_mindspore.images.layer import Layer
+from kfp_mindspore.images.sources.entry import ContextEntry
+from kfp_mindspore.images.sources.layer import Layer
 
 
 class BuildContext:

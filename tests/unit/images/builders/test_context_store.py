@@ -8,9 +8,9 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.images import ImageOptions, PvcContextStore, S3ContextStore
 from kfp_mindspore.images.builders.context_store import make_context_store, upload_context
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
 from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.support.remote import s3_server
 
 PLAN = ImagePlan(

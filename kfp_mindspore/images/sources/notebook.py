@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
-from kfp_mindspore.images.folder import make_entry
-from kfp_mindspore.images.local_imports import resolve_source_imports
-from kfp_mindspore.images.notebook_cell import convert_cell
 from kfp_mindspore.images.requirements import read_requirements
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
+from kfp_mindspore.images.sources.folder import make_entry
+from kfp_mindspore.images.sources.local_imports import resolve_source_imports
+from kfp_mindspore.images.sources.notebook_cell import convert_cell
 
 DEFAULT_TAG = "image"
 ALL_CELLS = "*"

@@ -8,11 +8,11 @@ from pathlib import Path
 from kfp_mindspore import __version__
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.containerfile import SOURCES_FOLDER
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
-from kfp_mindspore.images.extras import DISTRIBUTION, EXTRAS_LABEL, has_package, list_extras
 from kfp_mindspore.images.plan import ImageOptions
-from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, read_constraints, read_wheel
+from kfp_mindspore.images.runtime.extras import DISTRIBUTION, EXTRAS_LABEL, has_package, list_extras
+from kfp_mindspore.images.runtime.wheel import CONSTRAINTS_FILE, read_constraints, read_wheel
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
 DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "sweeps", "train")

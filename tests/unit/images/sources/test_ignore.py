@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images.ignore import IgnoreRules, read_ignore_rules
+from kfp_mindspore.images.sources.ignore import IgnoreRules, read_ignore_rules
 
 # Lines, what they leave out, what they keep: the examples of Docker's reference and of its matcher's own rules.
 CASES = {

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import EXECUTABLE_MODE, FILE_MODE, ContextEntry
-from kfp_mindspore.images.ignore import IGNORE_FILE, IgnoreRules, make_secret_rules, read_ignore_rules
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import EXECUTABLE_MODE, FILE_MODE, ContextEntry
+from kfp_mindspore.images.sources.ignore import IGNORE_FILE, IgnoreRules, make_secret_rules, read_ignore_rules
 
 _MAX_LISTED = 20
 _UNSUPPORTED_TYPES = (

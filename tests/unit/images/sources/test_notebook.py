@@ -10,8 +10,8 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import convert_notebook
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.notebook_cell import convert_cell
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.notebook_cell import convert_cell
 
 
 def _write(folder: Path, *cells: Any, **metadata: Any) -> Path:

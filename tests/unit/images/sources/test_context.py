@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images import collect_folder
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.entry import ContextEntry
-from kfp_mindspore.images.layer import Layer
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.entry import ContextEntry
+from kfp_mindspore.images.sources.layer import Layer
 
 NAMES = st.text("abé/._", min_size=1, max_size=8).filter(
     lambda name: all(p not in ("", ".", "..") for p in name.split("/"))

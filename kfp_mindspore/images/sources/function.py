@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.folder import make_entry
-from kfp_mindspore.images.local_imports import LocalImports, resolve_module_imports, resolve_source_imports
+from kfp_mindspore.images.sources.context import BuildContext
+from kfp_mindspore.images.sources.folder import make_entry
+from kfp_mindspore.images.sources.local_imports import LocalImports, resolve_module_imports, resolve_source_imports
 
 _DYNAMIC = "dynamic imports are not resolved: build from the folder if there are any"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError
-from kfp_mindspore.images import runtime_wheel
-from kfp_mindspore.images.runtime import make_runtime_context, make_runtime_options, write_runtime_containerfile
-from kfp_mindspore.images.runtime_wheel import normalise_wheel, read_constraints, read_wheel
+from kfp_mindspore.images.runtime import wheel as runtime_wheel
+from kfp_mindspore.images.runtime.image import make_runtime_context, make_runtime_options, write_runtime_containerfile
+from kfp_mindspore.images.runtime.wheel import normalise_wheel, read_constraints, read_wheel
 from tests.support.remote import base_images
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BASE = "registry.test/python@sha256:" + "d" * 64
 NAME = "kfp_mindspore-0.1.0-py3-none-any.whl"
 

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image
-from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.registry.credentials import get_credentials
 from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDeniedError
 from kfp_mindspore.images.result import BuildResult
+from kfp_mindspore.images.sources.context import BuildContext
 from tests.cluster.infrastructure.certificates import Authority
 from tests.support.http_server import Handler, Server
 from tests.support.remote import base_images, registries

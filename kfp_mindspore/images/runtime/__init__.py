@@ -1,0 +1,1 @@
+"""The runtime image: this package with MindSpore, for component steps and job pods."""
