@@ -76,8 +76,8 @@ def run(
     lease_namespace: str,
 ) -> None:
     """Run the operator in the foreground until Ctrl-C or SIGTERM."""
-    from kfp_mindspore.operator.logs import start_log
-    from kfp_mindspore.operator.runtime import Settings, run_operator
+    from kfp_mindspore.operator.process.logs import start_log
+    from kfp_mindspore.operator.process.runtime import Settings, run_operator
 
     errors = list_namespace_errors("--namespace", *namespaces)
     if lease_namespace:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kfp_mindspore.operator.actions import Action
-from kfp_mindspore.operator.observed import Observed, view_endpoint_slice, view_pod_group, view_service
+from kfp_mindspore.operator.decisions.actions import Action
+from kfp_mindspore.operator.decisions.observed import Observed, view_endpoint_slice, view_pod_group, view_service
+from kfp_mindspore.operator.decisions.pod_view import view_pod
+from kfp_mindspore.operator.decisions.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.pod_view import view_pod
-from kfp_mindspore.operator.reconcile import Outcome, reconcile
 
 __all__ = [
     "Action",

@@ -25,7 +25,7 @@ from kfp_mindspore.inference import KServeBackend
 from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.names import MAXIMUM_NAME
 from kfp_mindspore.msjob.waiting import NO_OPERATOR, get_start_limit
-from kfp_mindspore.operator.spares import SPARE_DELAY_SECONDS
+from kfp_mindspore.operator.decisions.spares import SPARE_DELAY_SECONDS
 from kfp_mindspore.runs.cluster.step_needs import list_needed_extras
 from kfp_mindspore.runs.compiled.sources import list_pipelines as list_packaged
 from kfp_mindspore.runs.compiled.sources import load_spec

@@ -16,14 +16,14 @@ from kfp_mindspore.operator import (
     Observed,
     OperatorOptions,
     Outcome,
-    reconcile,
     view_endpoint_slice,
     view_pod,
     view_pod_group,
     view_service,
 )
-from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import LONG_AGO
+from kfp_mindspore.operator.decisions.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.observed import LONG_AGO
+from kfp_mindspore.operator.decisions.reconcile import reconcile
 
 START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 

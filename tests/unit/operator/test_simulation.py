@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
 from kfp_mindspore.operator import Observed, OperatorOptions
-from kfp_mindspore.operator.actions import Create, EmitEvent
-from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION, SPARE
+from kfp_mindspore.operator.decisions.actions import Create, EmitEvent
+from kfp_mindspore.operator.decisions.observed import RESTARTS_ANNOTATION, SPARE
 from tests.support.kube.simulated_cluster import Cluster, make_job, significant
 
 LIMIT = 3

@@ -12,9 +12,10 @@ import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.msjob.status import TrainingProgress
-from kfp_mindspore.operator import Observed, OperatorOptions, Outcome, reconcile
-from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import EndpointSliceView, PodView, Refusal, ServiceView
+from kfp_mindspore.operator import Observed, OperatorOptions, Outcome
+from kfp_mindspore.operator.decisions.actions import Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.observed import EndpointSliceView, PodView, Refusal, ServiceView
+from kfp_mindspore.operator.decisions.reconcile import reconcile
 from tests.support.kube.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}

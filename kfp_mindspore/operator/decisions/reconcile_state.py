@@ -11,11 +11,11 @@ from kfp_mindspore.msjob.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.waiting import Waiting
-from kfp_mindspore.operator.actions import Action, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import PROBE, SPARE, ObjectView, Observed, PodView
+from kfp_mindspore.operator.decisions.actions import Action, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.observed import PROBE, SPARE, ObjectView, Observed, PodView
+from kfp_mindspore.operator.decisions.services import get_service_name, is_stale_endpoint
+from kfp_mindspore.operator.decisions.status import finish_replica_counts, read_status, set_condition
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
-from kfp_mindspore.operator.services import get_service_name, is_stale_endpoint
-from kfp_mindspore.operator.status import finish_replica_counts, read_status, set_condition
 
 # Two renewal intervals.
 _RENEWAL_GRACE = datetime.timedelta(seconds=40)

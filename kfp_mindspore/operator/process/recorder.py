@@ -18,9 +18,9 @@ from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import EVENTS
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import API_VERSION, KIND
-from kfp_mindspore.operator.actions import EmitEvent
-from kfp_mindspore.operator.metrics import OperatorMetrics
-from kfp_mindspore.operator.store import Key
+from kfp_mindspore.operator.decisions.actions import EmitEvent
+from kfp_mindspore.operator.process.metrics import OperatorMetrics
+from kfp_mindspore.operator.process.store import Key
 
 COMPONENT = "msjob-controller"
 _LONGEST_MESSAGE = 1000

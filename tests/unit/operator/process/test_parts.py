@@ -18,13 +18,13 @@ import pytest
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.operator.actions import EmitEvent
-from kfp_mindspore.operator.health import serve_health
-from kfp_mindspore.operator.logs import JsonFormatter, TextFormatter
-from kfp_mindspore.operator.metrics import OperatorMetrics
-from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.runtime import Operator, Settings
-from kfp_mindspore.operator.store import Key
+from kfp_mindspore.operator.decisions.actions import EmitEvent
+from kfp_mindspore.operator.process.health import serve_health
+from kfp_mindspore.operator.process.logs import JsonFormatter, TextFormatter
+from kfp_mindspore.operator.process.metrics import OperatorMetrics
+from kfp_mindspore.operator.process.recorder import Recorder
+from kfp_mindspore.operator.process.runtime import Operator, Settings
+from kfp_mindspore.operator.process.store import Key
 from tests.support.kube.fake_api_server import FakeApiServer, RecordedRequest, respond_once
 
 KEY = Key("ns", "job")

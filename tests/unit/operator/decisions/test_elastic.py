@@ -6,9 +6,9 @@ import pytest
 
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import OperatorOptions
-from kfp_mindspore.operator.actions import RequeueAt
-from kfp_mindspore.operator.elastic import build_probe
-from kfp_mindspore.operator.pods import list_members
+from kfp_mindspore.operator.decisions.actions import RequeueAt
+from kfp_mindspore.operator.decisions.elastic import build_probe
+from kfp_mindspore.operator.decisions.pods import list_members
 from tests.support.kube.simulated_cluster import Cluster, make_job
 
 GRACE = 30

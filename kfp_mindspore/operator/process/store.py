@@ -15,7 +15,7 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resour
 from kfp_mindspore.msjob.manifest import parse_lease
 from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
 from kfp_mindspore.msjob.status import TrainingProgress
-from kfp_mindspore.operator.observed import (
+from kfp_mindspore.operator.decisions.observed import (
     LONG_AGO,
     EndpointSliceView,
     Observed,
@@ -27,7 +27,7 @@ from kfp_mindspore.operator.observed import (
     view_pod_group,
     view_service,
 )
-from kfp_mindspore.operator.pod_view import view_pod
+from kfp_mindspore.operator.decisions.pod_view import view_pod
 
 View = PodView | ServiceView | EndpointSliceView | PodGroupView
 _VIEWS: dict[Resource, Callable[[Mapping[str, Any]], View]] = {

@@ -13,9 +13,9 @@ from kfp_mindspore.msjob.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
 from kfp_mindspore.msjob.spec import SchedulingPolicy
 from kfp_mindspore.msjob.topology import Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import EndpointSliceView, PodGroupView, PodView
+from kfp_mindspore.operator.decisions.observed import EndpointSliceView, PodGroupView, PodView
+from kfp_mindspore.operator.decisions.pods import get_requests, make_owner_reference
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
-from kfp_mindspore.operator.pods import get_requests, make_owner_reference
 
 
 def get_service_name(job_name: str) -> str:

@@ -13,7 +13,7 @@ from kfp_mindspore.msjob.restart import MemberTermination, describe_termination
 from kfp_mindspore.msjob.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import PodView
+from kfp_mindspore.operator.decisions.observed import PodView
 
 
 def read_status(document: Mapping[str, Any] | None) -> DetailedStatus:

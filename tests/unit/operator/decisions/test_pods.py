@@ -17,9 +17,9 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import OperatorOptions
-from kfp_mindspore.operator.observed import PodView
-from kfp_mindspore.operator.pods import build_pod, list_members, merge_env
-from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, get_address
+from kfp_mindspore.operator.decisions.observed import PodView
+from kfp_mindspore.operator.decisions.pods import build_pod, list_members, merge_env
+from kfp_mindspore.operator.decisions.services import build_endpoint_slice, build_pod_group, build_service, get_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 from tests.support.kube.simulated_cluster import Cluster, make_job
 
@@ -31,7 +31,7 @@ POD_CONTEXT = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-CRDS = Path(__file__).parents[3].parent / "shared" / "crds"
+CRDS = Path(__file__).parents[4].parent / "shared" / "crds"
 HOST, PORT = "10.96.0.7", 2222
 
 

@@ -14,15 +14,15 @@ from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.controller import Controller
-from kfp_mindspore.operator.metrics import OperatorMetrics
-from kfp_mindspore.operator.observed import PodView
+from kfp_mindspore.operator.decisions.observed import PodView
+from kfp_mindspore.operator.decisions.services import build_endpoint_slice, build_service
 from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.progress import ProgressReader
-from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.services import build_endpoint_slice, build_service
-from kfp_mindspore.operator.store import JobCache, Key
-from kfp_mindspore.operator.workqueue import WorkQueue
+from kfp_mindspore.operator.process.controller import Controller
+from kfp_mindspore.operator.process.metrics import OperatorMetrics
+from kfp_mindspore.operator.process.progress import ProgressReader
+from kfp_mindspore.operator.process.recorder import Recorder
+from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.workqueue import WorkQueue
 from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 from tests.support.kube.simulated_cluster import make_job
 

@@ -13,7 +13,7 @@ from kfp_mindspore.kube.errors import ApiRequest, ForbiddenError
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import CONTAINER_NAME, RUNNING
 from kfp_mindspore.msjob.progress import read_last_progress
-from kfp_mindspore.operator.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, Key
 
 # Between two reads of one job's log. `fit` reports every 10 seconds.
 _INTERVAL_SECONDS = 15.0

@@ -17,16 +17,16 @@ from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS, OPERATOR_LABEL
-from kfp_mindspore.operator.controller import Controller
-from kfp_mindspore.operator.health import serve_health
-from kfp_mindspore.operator.leader import Leader
-from kfp_mindspore.operator.metrics import OperatorMetrics
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
-from kfp_mindspore.operator.progress import ProgressReader
-from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.store import JobCache
-from kfp_mindspore.operator.watch import Watcher
-from kfp_mindspore.operator.workqueue import WorkQueue
+from kfp_mindspore.operator.process.controller import Controller
+from kfp_mindspore.operator.process.health import serve_health
+from kfp_mindspore.operator.process.leader import Leader
+from kfp_mindspore.operator.process.metrics import OperatorMetrics
+from kfp_mindspore.operator.process.progress import ProgressReader
+from kfp_mindspore.operator.process.recorder import Recorder
+from kfp_mindspore.operator.process.store import JobCache
+from kfp_mindspore.operator.process.watch import Watcher
+from kfp_mindspore.operator.process.workqueue import WorkQueue
 
 DEFAULT_WORKERS = 16
 DEFAULT_PORT = 8080

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from kfp_mindspore.operator.store import Key
-from kfp_mindspore.operator.workqueue import WorkQueue
+from kfp_mindspore.operator.process.store import Key
+from kfp_mindspore.operator.process.workqueue import WorkQueue
 
 A, B = Key("ns", "a"), Key("ns", "b")
 SECONDS = 300

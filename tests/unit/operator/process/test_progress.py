@@ -8,8 +8,8 @@ from typing import Any
 
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.msjob.status import TrainingProgress
-from kfp_mindspore.operator.progress import ProgressReader
-from kfp_mindspore.operator.store import JobCache, Key
+from kfp_mindspore.operator.process.progress import ProgressReader
+from kfp_mindspore.operator.process.store import JobCache, Key
 from tests.support.kube.fake_api_server import FakeApiServer
 from tests.support.kube.simulated_cluster import make_job
 

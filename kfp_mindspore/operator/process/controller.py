@@ -1,4 +1,4 @@
-"""Workers that reconcile one job at a time, under `kfp_mindspore.operator.reconcile`'s contract."""
+"""Workers that reconcile one job at a time, under `kfp_mindspore.operator.decisions.reconcile`'s contract."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.waiting import FORBIDDEN, QUOTA_EXCEEDED, QUOTA_TOO_SMALL, REJECTED
-from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.metrics import OperatorMetrics
-from kfp_mindspore.operator.observed import Refusal
+from kfp_mindspore.operator.decisions.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.observed import Refusal
+from kfp_mindspore.operator.decisions.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.progress import ProgressReader
-from kfp_mindspore.operator.reconcile import Outcome, reconcile
-from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.store import JobCache, Key
-from kfp_mindspore.operator.workqueue import WorkQueue
+from kfp_mindspore.operator.process.metrics import OperatorMetrics
+from kfp_mindspore.operator.process.progress import ProgressReader
+from kfp_mindspore.operator.process.recorder import Recorder
+from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.workqueue import WorkQueue
 
 # PodGroup, Service, pods, and one to spare; a job that needs more is queued again.
 _ROUNDS = 4

@@ -9,7 +9,7 @@ import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from kfp_mindspore.operator import OperatorOptions
-from kfp_mindspore.operator.actions import Create
+from kfp_mindspore.operator.decisions.actions import Create
 from tests.support.kube.simulated_cluster import Cluster, make_job, significant
 
 

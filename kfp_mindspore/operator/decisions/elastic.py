@@ -25,9 +25,9 @@ from kfp_mindspore.msjob.elastic import (
 from kfp_mindspore.msjob.names import REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import PROBE, PodView
+from kfp_mindspore.operator.decisions.observed import PROBE, PodView
+from kfp_mindspore.operator.decisions.pods import build_pod, list_members
 from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.pods import build_pod, list_members
 
 # Multiple of graceSeconds that a gang runs before it probes for capacity.
 _STABLE_GRACES = 10

@@ -15,9 +15,9 @@ from kfp_mindspore.msjob.devices import drop_extended_resources
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
+from kfp_mindspore.operator.decisions.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
+from kfp_mindspore.operator.decisions.security import restrict_pod
 from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.security import restrict_pod
 from kfp_mindspore.settings import PROGRESS_VARIABLE
 
 ISTIO_INJECT = "sidecar.istio.io/inject"

@@ -17,16 +17,16 @@ from kfp_mindspore.msjob.commands import has_python_arguments
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.actions import Assign
-from kfp_mindspore.operator.observed import SPARE, PodView
-from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.pods import (
+from kfp_mindspore.operator.decisions.actions import Assign
+from kfp_mindspore.operator.decisions.observed import SPARE, PodView
+from kfp_mindspore.operator.decisions.pods import (
     OWN_ADDRESS,
     build_pod,
     make_launch_annotations,
     uses_worker_template,
 )
-from kfp_mindspore.operator.services import get_address
+from kfp_mindspore.operator.decisions.services import get_address
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import PROGRESS_VARIABLE
 
 # Seconds after a gang starts, whose own imports spares would delay on the same node.

@@ -27,7 +27,7 @@ from kfp_mindspore.msjob.waiting import (
     UNSCHEDULABLE,
     Waiting,
 )
-from kfp_mindspore.operator.observed import (
+from kfp_mindspore.operator.decisions.observed import (
     HOST_ANNOTATION,
     PROBE,
     RESTARTS_ANNOTATION,

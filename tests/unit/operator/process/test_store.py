@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION
-from kfp_mindspore.operator.observed import Refusal
-from kfp_mindspore.operator.store import JobCache, Key
+from kfp_mindspore.operator.decisions.observed import Refusal
+from kfp_mindspore.operator.process.store import JobCache, Key
 
 KEY = Key("ns", "job")
 

@@ -13,9 +13,9 @@ from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import MSJOBS
-from kfp_mindspore.operator.observed import LONG_AGO
-from kfp_mindspore.operator.store import JobCache, Key
-from kfp_mindspore.operator.watch import Watcher
+from kfp_mindspore.operator.decisions.observed import LONG_AGO
+from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.watch import Watcher
 from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
 COLLECTION = PODS.get_path("ns")

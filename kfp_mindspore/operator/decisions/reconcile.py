@@ -43,8 +43,8 @@ from kfp_mindspore.msjob.topology import Member, get_scheduler_port, is_standalo
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
 from kfp_mindspore.msjob.waiting import NAME_TAKEN, NAME_TERMINATING, Waiting
-from kfp_mindspore.operator.actions import Action, Create, RequeueAt
-from kfp_mindspore.operator.elastic import (
+from kfp_mindspore.operator.decisions.actions import Action, Create, RequeueAt
+from kfp_mindspore.operator.decisions.elastic import (
     build_probe,
     decide_growth,
     decide_shrink,
@@ -53,11 +53,10 @@ from kfp_mindspore.operator.elastic import (
     list_missing_members,
     name_probe,
 )
-from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
-from kfp_mindspore.operator.options import OperatorOptions
-from kfp_mindspore.operator.pods import build_pod, get_memory_limit, list_members, list_replaced_env
-from kfp_mindspore.operator.reconcile_state import ReconcileState, read_policy
-from kfp_mindspore.operator.services import (
+from kfp_mindspore.operator.decisions.observed import ObjectView, Observed, PodView
+from kfp_mindspore.operator.decisions.pods import build_pod, get_memory_limit, list_members, list_replaced_env
+from kfp_mindspore.operator.decisions.reconcile_state import ReconcileState, read_policy
+from kfp_mindspore.operator.decisions.services import (
     build_endpoint_slice,
     build_pod_group,
     build_service,
@@ -67,7 +66,7 @@ from kfp_mindspore.operator.services import (
     is_admitted,
     is_stale_endpoint,
 )
-from kfp_mindspore.operator.spares import (
+from kfp_mindspore.operator.decisions.spares import (
     SPARE_DELAY_SECONDS,
     build_assignment,
     build_spare,
@@ -77,8 +76,9 @@ from kfp_mindspore.operator.spares import (
     is_usable,
     name_spare,
 )
-from kfp_mindspore.operator.status import count_replicas, describe_failure, set_condition, write_status
-from kfp_mindspore.operator.terminations import list_terminations
+from kfp_mindspore.operator.decisions.status import count_replicas, describe_failure, set_condition, write_status
+from kfp_mindspore.operator.decisions.terminations import list_terminations
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 
 # No watch reports when objects without the job's label are deleted.

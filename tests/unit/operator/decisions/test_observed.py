@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob.waiting import Waiting
-from kfp_mindspore.operator.observed import (
+from kfp_mindspore.operator.decisions.observed import (
     EndpointSliceView,
     PodGroupView,
     ServiceView,
@@ -16,7 +16,7 @@ from kfp_mindspore.operator.observed import (
     view_pod_group,
     view_service,
 )
-from kfp_mindspore.operator.pod_view import view_pod
+from kfp_mindspore.operator.decisions.pod_view import view_pod
 
 END = "2026-01-31T12:00:05Z"
 

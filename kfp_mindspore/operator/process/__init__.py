@@ -1,0 +1,1 @@
+"""The operator process: it elects a leader, watches, queues, applies actions and reports."""
