@@ -1,8 +1,8 @@
 """Options as dataclass fields: the one declaration from which other forms derive.
 
 A field has a type, a default, limits (`option(3, minimum=0)`) and a description under `Args:` of the class's docstring.
-Command-line options (`kfp_mindspore.cli.dataclass_options`), environment JSON, JSON schema and reference tables are
-derived from these. Signatures that must be literal, such as a KFP component's, are compared with the declaration by
+Command-line options (`kfp_mindspore.cli.shared.dataclass_options`), environment JSON, JSON schema and reference tables
+are derived from these. Signatures that must be literal, such as a KFP component's, are compared with the declaration by
 `tests/unit/test_option_signatures.py`.
 """
 

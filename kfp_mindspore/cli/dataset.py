@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from kfp_mindspore import files
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, print_json
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import OutputPath, PairType, add_json_option, print_json
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset

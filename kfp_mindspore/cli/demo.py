@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.output import add_json_option
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.output import add_json_option
 
 PIPELINE = "digits_lifecycle"
 

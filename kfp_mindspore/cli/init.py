@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from kfp_mindspore import files
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, UserError
 
 # The slug is the service name: a DNS label with room for its Kubernetes objects' suffixes.

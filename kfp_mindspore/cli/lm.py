@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json
 from kfp_mindspore.errors import GateNotMetError, MissingExtraError
 from kfp_mindspore.files import write_text
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions

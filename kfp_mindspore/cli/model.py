@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from kfp_mindspore import files
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_table
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_table
 from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, NETWORK_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.flags import list_given
-from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.flags import list_given
+from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_json_list
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.completion import complete_pipelines
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.completion import complete_pipelines
+from kfp_mindspore.cli.shared.output import PairType, add_json_option, print_json
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from kfp_mindspore import files
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.completion import complete_runs
-from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.run import add_accept_changes, resume_and_show
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.completion import complete_runs
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.curves import read_records, render_curves
 from kfp_mindspore.outputs import check_page

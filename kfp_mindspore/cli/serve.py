@@ -12,8 +12,8 @@ from types import FrameType
 
 import click
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.files import get_home
 from kfp_mindspore.formats.bundle import ModelBundle

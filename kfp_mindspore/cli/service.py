@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.completion import complete_services
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.completion import complete_services
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.inference import InferenceClient, Service
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, ServiceStatus, format_command
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kfp_mindspore import files
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, dump_manifest, print_json, print_table
-from kfp_mindspore.cli.target import BackendOptions, add_target_options
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import (
+    OutputPath,
+    PairType,
+    add_json_option,
+    dump_manifest,
+    print_json,
+    print_table,
+)
+from kfp_mindspore.cli.shared.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.parameters.network import import_callable
 from kfp_mindspore.outputs import check_output_file, check_page, has_mark

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, RunOptions
+from kfp_mindspore.cli.pipeline.options import PipelineServerOptions, RunOptions
 from kfp_mindspore.components import (
     compress_model,
     create_language_model,

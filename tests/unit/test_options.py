@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.options import (
     build_schema,

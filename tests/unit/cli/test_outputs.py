@@ -14,7 +14,7 @@ import pytest
 
 import kfp_mindspore
 from kfp_mindspore.cli.main import cli, run
-from kfp_mindspore.cli.output import OutputPath
+from kfp_mindspore.cli.shared.output import OutputPath
 
 NETWORK = "kfp_mindspore.workloads.digits.network:LeNet"
 SWEEP = f"--network {NETWORK} --dataset {{dataset}} --space {{space}} --objective accuracy --trials 1"

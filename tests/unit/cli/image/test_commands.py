@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from kfp_mindspore.cli.image_progress import BuildDisplay
+from kfp_mindspore.cli.image.progress import BuildDisplay
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.progress import BuildProgress

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.completion import complete_pipelines
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.output import PairType
+from kfp_mindspore.cli.shared.completion import complete_pipelines
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import PairType
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kfp_mindspore.cli.output import PairType
+from kfp_mindspore.cli.shared.output import PairType
 
 
 class StrictCommand(click.Command):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.cli.flags import list_given
+from kfp_mindspore.cli.shared.flags import list_given
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import list_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.completion import complete_pipelines
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.image_options import RegistryOptions, add_registries
-from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_json_list, print_table
-from kfp_mindspore.cli.pipeline_options import add_parameters
+from kfp_mindspore.cli.image.options import RegistryOptions, add_registries
+from kfp_mindspore.cli.pipeline.options import add_parameters
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.completion import complete_pipelines
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import add_json_option, dump_manifest, print_json, print_json_list, print_table
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
 from kfp_mindspore.runs.cluster.access import CAPABILITIES, PERMISSIONS, Capability, ServiceAccount

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.job_document import read_text
-from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_json_list
+from kfp_mindspore.cli.job.document import read_text
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_json_list
 from kfp_mindspore.outputs import check_output_file, has_mark
 
 if TYPE_CHECKING:

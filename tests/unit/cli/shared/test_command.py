@@ -10,7 +10,7 @@ import click
 import pytest
 
 from kfp_mindspore.cli.main import cli, run
-from kfp_mindspore.cli.output import PairType
+from kfp_mindspore.cli.shared.output import PairType
 
 
 def list_commands(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from kfp_mindspore.cli import job_kinds
+from kfp_mindspore.cli.job import kinds as job_kinds
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.kinds import KINDS
 from tests.support.kube.fake_api_server import FakeApiServer

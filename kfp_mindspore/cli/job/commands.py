@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.completion import complete_jobs
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.job_document import (
+from kfp_mindspore.cli.job.document import (
     WITHOUT_FLAG,
     fill_images,
     mount_claims,
@@ -19,8 +16,8 @@ from kfp_mindspore.cli.job_document import (
     refuse_description,
     set_namespace,
 )
-from kfp_mindspore.cli.job_kinds import KINDS, convert, submit_as
-from kfp_mindspore.cli.job_report import (
+from kfp_mindspore.cli.job.kinds import KINDS, convert, submit_as
+from kfp_mindspore.cli.job.report import (
     WaitingReport,
     get_state,
     print_detached,
@@ -32,8 +29,11 @@ from kfp_mindspore.cli.job_report import (
     print_warning,
     warn_of_missing_operator,
 )
-from kfp_mindspore.cli.output import OutputPath, PairType, add_json_option, print_json, print_json_list
-from kfp_mindspore.cli.target import BackendOptions, add_target_options
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.completion import complete_jobs
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import OutputPath, PairType, add_json_option, print_json, print_json_list
+from kfp_mindspore.cli.shared.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.msjob.missing_operator import report_missing_operator

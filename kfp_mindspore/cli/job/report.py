@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_mindspore.cli.output import print_json, print_table
+from kfp_mindspore.cli.shared.output import print_json, print_table
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, WaitTimeoutError
 from kfp_mindspore.msjob.progress import describe_progress
 

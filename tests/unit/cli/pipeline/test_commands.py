@@ -15,7 +15,7 @@ from kfp_mindspore.runs.compiled.data_sources import list_sources
 from kfp_mindspore.runs.compiled.sources import compile_text
 from kfp_mindspore.runs.compiled.spec import parse_spec
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
 STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve"]
 LATER_STEPS = STEPS[2:]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.dataclass_options import dataclass_options
-from kfp_mindspore.cli.flags import list_given
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.flags import list_given
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.options import option
 

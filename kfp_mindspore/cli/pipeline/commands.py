@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.output import OutputPath, add_json_option, print_json, print_json_list, print_table
-from kfp_mindspore.cli.pipeline_cluster import check, setup
-from kfp_mindspore.cli.pipeline_options import PipelineServerOptions, add_server_options, add_source
-from kfp_mindspore.cli.pipeline_runs import get, retry, run, schedule, terminate
+from kfp_mindspore.cli.pipeline.cluster import check, setup
+from kfp_mindspore.cli.pipeline.options import PipelineServerOptions, add_server_options, add_source
+from kfp_mindspore.cli.pipeline.runs import get, retry, run, schedule, terminate
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.outputs import check_output_file, has_mark
 

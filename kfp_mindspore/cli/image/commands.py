@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.command import StrictGroup
-from kfp_mindspore.cli.image_options import add_builder_options, add_registry_options, name_options
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.image.options import add_builder_options, add_registry_options, name_options
+from kfp_mindspore.cli.shared.command import StrictGroup
+from kfp_mindspore.cli.shared.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _split_command(command: str) -> tuple[str, ...]:
 
 
 def _run(builder: Builder, plan: ImagePlan, destination: str) -> BuildResult:
-    from kfp_mindspore.cli.image_progress import BuildDisplay
+    from kfp_mindspore.cli.image.progress import BuildDisplay
 
     with BuildDisplay() as display:
         return builder.build(plan, destination, on_progress=display)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import PairType
+from kfp_mindspore.cli.shared.output import PairType
 from kfp_mindspore.options import Option, list_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])

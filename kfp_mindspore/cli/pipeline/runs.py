@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_mindspore.cli.command import StrictCommand
-from kfp_mindspore.cli.output import add_json_option, print_json, print_table
-from kfp_mindspore.cli.pipeline_options import (
+from kfp_mindspore.cli.pipeline.options import (
     PipelineServerOptions,
     RunOptions,
     add_run_options,
     add_server_options,
     add_source,
 )
+from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from kfp_mindspore.cli.job_report import WaitingReport, print_job, warn_of_missing_operator
+from kfp_mindspore.cli.job.report import WaitingReport, print_job, warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob, RunPolicy
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.spec import ElasticPolicy, ReplicaSpec

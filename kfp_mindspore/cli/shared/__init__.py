@@ -1,0 +1,1 @@
+"""Parts of several commands: their classes, options, name completion and output."""
