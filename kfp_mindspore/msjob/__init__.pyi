@@ -1,8 +1,8 @@
+from .api.spec import ReplicaSpec as ReplicaSpec
+from .api.spec import RunPolicy as RunPolicy
 from .backends.kubernetes import KubernetesBackend as KubernetesBackend
 from .backends.local import LocalBackend as LocalBackend
 from .build import build_msjob as build_msjob
 from .client import MSJobClient as MSJobClient
 from .follow import run_job as run_job
-from .spec import ReplicaSpec as ReplicaSpec
-from .spec import RunPolicy as RunPolicy
 from .types import MSJob as MSJob

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.api.manifest import serialize
+from kfp_mindspore.msjob.api.names import KIND, REPLICA_TYPES, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.build import PodPatch, build_msjob
 from kfp_mindspore.msjob.commands import build_function_command
-from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.names import KIND, REPLICA_TYPES, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import get_image
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.manifest import serialize
+from kfp_mindspore.msjob.api.names import (
     CLEAN_POD_POLICIES,
     CONTAINER_NAME,
     DEFAULT_BACKOFF_LIMIT,
@@ -18,7 +18,7 @@ from kfp_mindspore.msjob.names import (
     RESTART_POLICIES,
     WORKER,
 )
-from kfp_mindspore.msjob.spec import ReplicaSpec, RunPolicy
+from kfp_mindspore.msjob.api.spec import ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.options import check_options, merge_values, option, to_text
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError, WaitTimeoutError
-from kfp_mindspore.msjob import names
+from kfp_mindspore.msjob.api import names
+from kfp_mindspore.msjob.api.manifest import serialize
+from kfp_mindspore.msjob.api.status import JobCondition
 from kfp_mindspore.msjob.arguments import (
     build_function_job,
     build_pod_filter,
@@ -24,11 +26,9 @@ from kfp_mindspore.msjob.backends.foreign import create_as_kind
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 from kfp_mindspore.msjob.build import build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import build_directory_variables, build_training_command
-from kfp_mindspore.msjob.elastic import explain_missing_checkpoints
+from kfp_mindspore.msjob.decisions.elastic import explain_missing_checkpoints
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
 from kfp_mindspore.msjob.kinds import KINDS
-from kfp_mindspore.msjob.manifest import serialize
-from kfp_mindspore.msjob.status import JobCondition
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import get_image
 

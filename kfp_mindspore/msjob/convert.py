@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.changes import Change
-from kfp_mindspore.msjob.first_generation import convert_first_generation, name_job, show
+from kfp_mindspore.msjob.api.names import API_VERSION, FIRST_API_VERSION, KIND
 from kfp_mindspore.msjob.kinds import KINDS, export_job, import_job, resolve_kind
-from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND
+from kfp_mindspore.msjob.kinds.changes import Change
+from kfp_mindspore.msjob.kinds.first_generation import convert_first_generation, name_job, show
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.yaml_document import parse_yaml_documents
 

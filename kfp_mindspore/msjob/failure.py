@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError
-from kfp_mindspore.msjob.names import FAILED
-from kfp_mindspore.msjob.status import DetailedStatus
+from kfp_mindspore.msjob.api.names import FAILED
+from kfp_mindspore.msjob.api.status import DetailedStatus
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob.backends.base import JobBackend

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.local.interrupts import Interrupts
+from kfp_mindspore.msjob.api.names import FAILED, WORKER
+from kfp_mindspore.msjob.api.status import JobStatus, read_waiting
+from kfp_mindspore.msjob.api.waiting import Waiting
 from kfp_mindspore.msjob.backends.base import CANCEL_GRACE_SECONDS, Pod
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.failure import JobFailedError
-from kfp_mindspore.msjob.names import FAILED, WORKER
-from kfp_mindspore.msjob.status import JobStatus, read_waiting
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.waiting import Waiting
 
 _LAST_LINES = 20
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION
 from kfp_mindspore.msjob.backends.base import JobBackend
-from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 
 # Longer than an API server restart, and than replacing a deleted launcher pod.
 LEASE_SECONDS = 180.0

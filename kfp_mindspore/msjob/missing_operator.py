@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.msjob.manifest import now, parse_time
+from kfp_mindspore.msjob.api.manifest import now, parse_time
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob.backends.base import JobBackend

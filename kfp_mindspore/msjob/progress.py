@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import deserialize
-from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
+from kfp_mindspore.msjob.api.manifest import deserialize
+from kfp_mindspore.msjob.api.status import ProgressMetric, TrainingProgress
 from kfp_mindspore.settings import PROGRESS_PREFIX
 
 _MAXIMUM_METRICS = 50

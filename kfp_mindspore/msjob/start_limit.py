@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.msjob.api.status import read_waiting
+from kfp_mindspore.msjob.api.waiting import NO_OPERATOR, Waiting, get_start_limit
 from kfp_mindspore.msjob.missing_operator import explain_missing_operator
-from kfp_mindspore.msjob.status import read_waiting
-from kfp_mindspore.msjob.waiting import NO_OPERATOR, Waiting, get_start_limit
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob.client import MSJobClient

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.msjob.api.spec import JobManifest
 from kfp_mindspore.msjob.kinds import export_job
-from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 

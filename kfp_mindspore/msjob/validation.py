@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from kfp_mindspore.errors import ValidationError, suggest
 from kfp_mindspore.kube.names import NAMESPACE, SERVICE_NAME
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.names import (
     API_VERSION,
     CONTAINER_NAME,
     FIRST_API_VERSION,
@@ -28,8 +28,8 @@ from kfp_mindspore.msjob.names import (
     WORKER,
     resolve_replica_type,
 )
-from kfp_mindspore.msjob.pod_schema import QUANTITY, Schema
-from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.api.pod_schema import QUANTITY, Schema
+from kfp_mindspore.msjob.api.status import JobStatus
 
 _SHOWN = 80
 _SPECS = "spec.msReplicaSpecs"
@@ -213,7 +213,7 @@ def _format_path(path: Iterable[str | int]) -> str:
 
 def _build_schema() -> Schema:
     """Return the CRD's schema without the status, and with what the API server validates by itself."""
-    from kfp_mindspore.msjob.crd import build_job_schema
+    from kfp_mindspore.msjob.api.crd import build_job_schema
 
     schema = build_job_schema()
     fields = schema["properties"]

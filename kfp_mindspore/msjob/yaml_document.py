@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.names import API_VERSION, KIND
+from kfp_mindspore.msjob.api.names import API_VERSION, KIND
 
 # Pod templates have at most 20 levels; thousands would end in a RecursionError.
 _MAX_DEPTH = 100

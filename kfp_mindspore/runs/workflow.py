@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
-from kfp_mindspore.msjob.names import API_VERSION, FAILED, GROUP, KIND, LEASE_ANNOTATION, PLURAL, RUNNING, SUCCEEDED
+from kfp_mindspore.msjob.api.names import API_VERSION, FAILED, GROUP, KIND, LEASE_ANNOTATION, PLURAL, RUNNING, SUCCEEDED
 from kfp_mindspore.runs.log import drop_executor_lines, reduce_trace
 
 if TYPE_CHECKING:

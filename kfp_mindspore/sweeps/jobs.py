@@ -13,9 +13,9 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
 from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.local.cores import list_cores
+from kfp_mindspore.msjob.api.status import DetailedStatus, TrainingProgress
 from kfp_mindspore.msjob.backends.local import LocalBackend
 from kfp_mindspore.msjob.client import MSJobClient
-from kfp_mindspore.msjob.status import DetailedStatus, TrainingProgress
 from kfp_mindspore.settings import CORES_VARIABLE, METRICS_FILE, THREADS_VARIABLE
 
 CHECKPOINTS_FOLDER = "checkpoints"

@@ -9,9 +9,16 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_service_name_errors
+from kfp_mindspore.msjob.api.names import (
+    CONTAINER_NAME,
+    FAILED,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+    SUCCEEDED,
+    WORKER,
+)
 from kfp_mindspore.msjob.build import PodPatch, build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS, build_training_command
-from kfp_mindspore.msjob.names import CONTAINER_NAME, FAILED, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, SUCCEEDED, WORKER
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE, get_image
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.space import Parameter, Space

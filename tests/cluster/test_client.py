@@ -18,7 +18,7 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError, UnauthorizedError
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import KubernetesBackend, MSJob, MSJobClient, build_msjob
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api, ApiServer, ControlPlane
 from tests.support.kube.msjob_cases import build_job, put
 from tests.support.kube.operators import install_definition

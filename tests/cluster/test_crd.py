@@ -13,8 +13,8 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import MSJob
-from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.crd import build_crd
+from kfp_mindspore.msjob.api.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api
 from tests.support.kube.msjob_cases import UPDATES, VALID, VALID_HERE, Update, build_job, put
 

@@ -14,8 +14,8 @@ from kfp_mindspore.errors import NotFoundError, ValidationError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
-from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.crd import build_crd
+from kfp_mindspore.msjob.api.names import MSJOBS
 from tests.cluster.infrastructure.api_server import ApiServer
 from tests.support.kube.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 

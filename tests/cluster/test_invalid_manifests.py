@@ -10,7 +10,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api
 from tests.support.kube.msjob_cases import INVALID, Invalid
 

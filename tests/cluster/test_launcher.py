@@ -23,9 +23,9 @@ import yaml
 
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
-from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.api.crd import build_crd
+from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.msjob.lease import format_lease
-from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.runs.compiled.spec import read_spec
 from kfp_mindspore.settings import DATASET_VARIABLE

@@ -10,8 +10,8 @@ import pytest
 
 from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES, Resource
-from kfp_mindspore.msjob.manifest import format_time
-from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION, MSJOBS
+from kfp_mindspore.msjob.api.manifest import format_time
+from kfp_mindspore.msjob.api.names import JOB_LABEL, LEASE_ANNOTATION, MSJOBS
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.kube.operators import (
     Jobs,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.kube.resources import PODS, SERVICES
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.infrastructure.api_server import ApiServer
 from tests.support.kube.operators import Jobs, OperatorProcess, has, install_definition, is_deleting, make_job

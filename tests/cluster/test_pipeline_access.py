@@ -17,7 +17,7 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import CONFIG_MAPS, DEFINITIONS, NAMESPACES, PODS, SECRETS, Resource
-from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.api.crd import build_crd
 from kfp_mindspore.runs.cluster.access import (
     Permission,
     ServiceAccount,

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.msjob import MSJob
-from kfp_mindspore.msjob.spec import ElasticPolicy
+from kfp_mindspore.msjob.api.spec import ElasticPolicy
 from tests.support.mindspore_processes import MindSporeProcesses, start_gang
 from tests.support.training.jobs import eventually
 

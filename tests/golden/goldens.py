@@ -104,7 +104,7 @@ def render_runtime(namespace: str | None, model_format: str) -> str:
 
 def render_definition() -> str:
     """Return the manifest of MSJob's definition."""
-    from kfp_mindspore.msjob.crd import build_crd
+    from kfp_mindspore.msjob.api.crd import build_crd
     from kfp_mindspore.operator.install.objects import dump_documents
 
-    return "# Generated from kfp_mindspore/msjob/crd.py by `make golden`.\n" + dump_documents([build_crd()])
+    return "# Generated from kfp_mindspore/msjob/api/crd.py by `make golden`.\n" + dump_documents([build_crd()])

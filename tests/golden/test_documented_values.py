@@ -22,9 +22,9 @@ from kfp_mindspore.evaluation import METRICS, compare_predictions, get_metric
 from kfp_mindspore.images.runtime.extras import list_missing_extras
 from kfp_mindspore.images.runtime.image import DEFAULT_EXTRAS
 from kfp_mindspore.inference import KServeBackend
+from kfp_mindspore.msjob.api.names import MAXIMUM_NAME
+from kfp_mindspore.msjob.api.waiting import NO_OPERATOR, get_start_limit
 from kfp_mindspore.msjob.kinds import KINDS
-from kfp_mindspore.msjob.names import MAXIMUM_NAME
-from kfp_mindspore.msjob.waiting import NO_OPERATOR, get_start_limit
 from kfp_mindspore.operator.decisions.spares import SPARE_DELAY_SECONDS
 from kfp_mindspore.runs.cluster.step_needs import list_needed_extras
 from kfp_mindspore.runs.compiled.sources import list_pipelines as list_packaged

@@ -14,7 +14,7 @@ PACKAGES = (Path(kfp_mindspore.__file__).parent, Path(mindsporeserver.__file__).
 # Modules with a backoff of their own, which is no retry of a call.
 OWN_BACKOFF = {
     "inference/backends/supervisor.py": "restarts of a server, between steps of the supervisor's loop",
-    "msjob/restart.py": "restarts of a gang, a rule that the operator shares",
+    "msjob/decisions/restart.py": "restarts of a gang, a rule that the operator shares",
     "operator/process/workqueue.py": "the rate limiter of the reconcile queue",
     "podside/artifacts.py": "pods of users have the standard library and fsspec only",
     "workers.py": "restarts of the server's workers",

@@ -14,8 +14,8 @@ from kfp_mindspore.msjob.progress import describe_progress
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
+    from kfp_mindspore.msjob.api.waiting import Waiting
     from kfp_mindspore.msjob.backends.base import JobBackend, Pod
-    from kfp_mindspore.msjob.waiting import Waiting
 
 
 def get_state(job: MSJob) -> str:
@@ -41,7 +41,7 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
 
 def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
     """Print a job: state, conditions, waiting reason, first failure and pods."""
-    from kfp_mindspore.msjob.elastic import get_restart_limit
+    from kfp_mindspore.msjob.decisions.elastic import get_restart_limit
 
     click.echo(f"{job.name}: {get_state(job)}")
     restarts = getattr(job.status, "restarts", None)
@@ -124,7 +124,7 @@ class WaitingReport:
 
     def __call__(self, job: MSJob) -> None:
         """Print the waiting reason, if it is a new one."""
-        from kfp_mindspore.msjob.status import read_waiting
+        from kfp_mindspore.msjob.api.status import read_waiting
 
         waiting = read_waiting(job.status)
         if waiting is not None and waiting != self._reported:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import deserialize, parse_time, serialize
+from kfp_mindspore.msjob.api.manifest import deserialize, parse_time, serialize
 from kfp_mindspore.msjob.types import MSJob
 
 # Grace period for a cancelled job's processes to save a checkpoint.

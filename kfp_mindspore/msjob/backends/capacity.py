@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_mindspore.msjob.elastic import get_elastic_grace_seconds, get_minimum_workers, get_requested_workers
+from kfp_mindspore.msjob.decisions.elastic import get_elastic_grace_seconds, get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.types import MSJob
 
 _GROWTH_FACTOR = 10.0

@@ -12,9 +12,9 @@ from typing import Any
 from kfp_mindspore.errors import NotFoundError, WaitTimeoutError
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.msjob.api.names import CONTAINER_NAME, JOB_LABEL
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.cluster_pods import has_started, is_owned, read_pods
-from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL
 from kfp_mindspore.msjob.progress import format_line
 from kfp_mindspore.msjob.types import MSJob
 

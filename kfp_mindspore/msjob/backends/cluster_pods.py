@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kfp_mindspore.kube.pods import PodState, read_pod
-from kfp_mindspore.msjob.backends.base import JobEvent, Pod
-from kfp_mindspore.msjob.manifest import parse_time
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.manifest import parse_time
+from kfp_mindspore.msjob.api.names import (
     ATTEMPT_LABEL,
     CONTAINER_NAME,
     REPLICA_INDEX_LABEL,
@@ -17,6 +16,7 @@ from kfp_mindspore.msjob.names import (
     REPLICA_TYPES,
     resolve_replica_type,
 )
+from kfp_mindspore.msjob.backends.base import JobEvent, Pod
 
 Document = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from kfp_mindspore.local.fork import fork_child, is_single_threaded, list_import
 from kfp_mindspore.local.process import ForkedProcess, ProcessSpec
 from kfp_mindspore.local.reads import get_recorder
 from kfp_mindspore.msjob.commands import is_python_program
-from kfp_mindspore.msjob.topology import VARIABLES
+from kfp_mindspore.msjob.decisions.topology import VARIABLES
 from kfp_mindspore.settings import FORK_VARIABLE, ROLE_VARIABLE, SCHEDULER_ROLE, THREADS_VARIABLE, TOPOLOGY_DEFAULTS
 
 # Read when a process starts, and when MindSpore or a library below it is imported.

@@ -38,14 +38,14 @@ from kfp_mindspore.local.out_of_memory import OomKills
 from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.local.process import Child, ProcessIdentity, ProcessSpec, Supervisor, kill_group
 from kfp_mindspore.local.reads import add_recorder
+from kfp_mindspore.msjob.api.manifest import now
+from kfp_mindspore.msjob.api.names import CONTAINER_NAME, SCHEDULER, WORKER
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.forks import WarmInterpreter
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats, get_hang_seconds
 from kfp_mindspore.msjob.commands import get_script
-from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import CONTAINER_NAME, SCHEDULER, WORKER
-from kfp_mindspore.msjob.restart import OOM_KILLED, START_ERROR, MemberTermination
-from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
+from kfp_mindspore.msjob.decisions.restart import OOM_KILLED, START_ERROR, MemberTermination
+from kfp_mindspore.msjob.decisions.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
     CORES_VARIABLE,

@@ -16,13 +16,13 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationEr
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, UncertainError
 from kfp_mindspore.kube.resources import EVENTS, PODS
+from kfp_mindspore.msjob.api.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, resolve_replica_type
+from kfp_mindspore.msjob.api.status import DetailedStatus
 from kfp_mindspore.msjob.backends.base import JobBackend, JobEvent, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
-from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, resolve_replica_type
 from kfp_mindspore.msjob.progress import format_line
-from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.retries import wait_with_jitter

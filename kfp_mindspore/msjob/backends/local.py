@@ -42,12 +42,12 @@ from kfp_mindspore.local.lease import is_lease_held
 from kfp_mindspore.local.logs import LogReader, read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, kill_leader, start_supervisor
 from kfp_mindspore.local.state import StateDirectory
+from kfp_mindspore.msjob.api.manifest import deserialize, format_time, now, parse_time, serialize
+from kfp_mindspore.msjob.api.names import CREATED, FAILED, WORKER
+from kfp_mindspore.msjob.api.status import DetailedStatus, ReplicaStatus
 from kfp_mindspore.msjob.backends.base import JobBackend, JobEvent, Pod
 from kfp_mindspore.msjob.backends.gang import check_job
-from kfp_mindspore.msjob.elastic import get_requested_workers
-from kfp_mindspore.msjob.manifest import deserialize, format_time, now, parse_time, serialize
-from kfp_mindspore.msjob.names import CREATED, FAILED, WORKER
-from kfp_mindspore.msjob.status import DetailedStatus, ReplicaStatus
+from kfp_mindspore.msjob.decisions.elastic import get_requested_workers
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import HOME_VARIABLE, LEASE_VARIABLE, LOCAL, get_backend_name

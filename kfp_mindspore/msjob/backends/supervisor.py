@@ -15,23 +15,23 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.local.fork import ForkedChild
 from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, Supervisor
+from kfp_mindspore.msjob.api.manifest import now
+from kfp_mindspore.msjob.api.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED, WORKER
+from kfp_mindspore.msjob.api.status import Failure
 from kfp_mindspore.msjob.backends.capacity import Capacity
 from kfp_mindspore.msjob.backends.forks import WarmInterpreter
 from kfp_mindspore.msjob.backends.gang import ProcessGang
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats
 from kfp_mindspore.msjob.backends.local import JobDirectory
-from kfp_mindspore.msjob.elastic import decide_workers, get_requested_workers, get_restart_limit
-from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED, WORKER
-from kfp_mindspore.msjob.progress import parse_progress
-from kfp_mindspore.msjob.restart import (
+from kfp_mindspore.msjob.decisions.elastic import decide_workers, get_requested_workers, get_restart_limit
+from kfp_mindspore.msjob.decisions.restart import (
     START_ERROR,
     Decision,
     compute_restart_delay,
     decide_job_phase,
     describe_termination,
 )
-from kfp_mindspore.msjob.status import Failure
+from kfp_mindspore.msjob.progress import parse_progress
 
 _POLL_SECONDS = 0.15
 # After the job has succeeded, members that are about to exit may do so before they are terminated.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.changes import Change
+from kfp_mindspore.msjob.api.spec import JobManifest
 from kfp_mindspore.msjob.kinds import ascendjob, legacy, mpijob, rayjob, trainjob, volcano
+from kfp_mindspore.msjob.kinds.changes import Change
 from kfp_mindspore.msjob.kinds.common import JobKind, Notes, note_object_fields
-from kfp_mindspore.msjob.spec import JobManifest
 
 KINDS: dict[str, JobKind] = {
     kind.name: kind

@@ -10,7 +10,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from kfp_mindspore.msjob.devices import read_devices
+from kfp_mindspore.msjob.api.names import PORT_NAME, SCHEDULER, WORKER, resolve_replica_type
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.devices import read_devices
+from kfp_mindspore.msjob.decisions.topology import get_scheduler_port
 from kfp_mindspore.msjob.kinds.common import (
     Fields,
     JobKind,
@@ -31,9 +34,6 @@ from kfp_mindspore.msjob.kinds.common import (
     remove_variables,
     set_variables,
 )
-from kfp_mindspore.msjob.names import PORT_NAME, SCHEDULER, WORKER, resolve_replica_type
-from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.msjob.topology import get_scheduler_port
 from kfp_mindspore.settings import WORKER_COUNT_VARIABLE
 
 _NAME = "AscendJob"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.changes import Change
-from kfp_mindspore.msjob.devices import drop_extended_resources, read_devices
-from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
-from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.msjob.topology import ROLES, VARIABLES, get_scheduler_port
+from kfp_mindspore.msjob.api.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.devices import drop_extended_resources, read_devices
+from kfp_mindspore.msjob.decisions.topology import ROLES, VARIABLES, get_scheduler_port
+from kfp_mindspore.msjob.kinds.changes import Change
 from kfp_mindspore.settings import (
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 
+from kfp_mindspore.msjob.api.names import API_VERSION, FIRST_API_VERSION, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.topology import get_scheduler_port
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,
     Manifest,
@@ -17,9 +20,6 @@ from kfp_mindspore.msjob.kinds.common import (
     set_pod_restart_policy,
     wrap_command,
 )
-from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
-from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.msjob.topology import get_scheduler_port
 
 _RUN_POLICY = ("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "ttlSecondsAfterFinished")
 _SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue")

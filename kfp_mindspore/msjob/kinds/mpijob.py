@@ -11,6 +11,9 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_mindspore.msjob.api.names import WORKER
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.topology import get_scheduler_port
 from kfp_mindspore.msjob.kinds.common import (
     Fields,
     JobKind,
@@ -36,9 +39,6 @@ from kfp_mindspore.msjob.kinds.common import (
     set_variables,
     unwrap_command,
 )
-from kfp_mindspore.msjob.names import WORKER
-from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.msjob.topology import get_scheduler_port
 from kfp_mindspore.settings import LAUNCHER_SCHEDULER_PORT, SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE
 
 _NAME = "MPIJob"

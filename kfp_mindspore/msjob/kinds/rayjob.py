@@ -10,8 +10,10 @@ import copy
 import shlex
 from typing import Any
 
-from kfp_mindspore.msjob.devices import drop_extended_resources
-from kfp_mindspore.msjob.elastic import get_minimum_workers, get_requested_workers
+from kfp_mindspore.msjob.api.names import WORKER
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,
     Manifest,
@@ -28,8 +30,6 @@ from kfp_mindspore.msjob.kinds.common import (
     refuse_parameter_servers,
     set_pod_restart_policy,
 )
-from kfp_mindspore.msjob.names import WORKER
-from kfp_mindspore.msjob.spec import JobManifest
 
 _NAME = "RayJob"
 _SPECS = "spec.msReplicaSpecs"

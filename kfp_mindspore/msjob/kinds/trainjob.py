@@ -10,6 +10,8 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.msjob.api.names import SCHEDULER, WORKER
+from kfp_mindspore.msjob.api.spec import JobManifest
 from kfp_mindspore.msjob.kinds.common import (
     Fields,
     JobKind,
@@ -29,8 +31,6 @@ from kfp_mindspore.msjob.kinds.common import (
     set_cluster_variables,
     set_pod_restart_policy,
 )
-from kfp_mindspore.msjob.names import SCHEDULER, WORKER
-from kfp_mindspore.msjob.spec import JobManifest
 
 _NAME = "TrainJob"
 _RUNTIME = "ClusterTrainingRuntime"

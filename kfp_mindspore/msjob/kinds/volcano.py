@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kfp_mindspore.msjob.api.names import REPLICA_TYPES, SCHEDULER, WORKER, resolve_replica_type
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.topology import is_standalone
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,
     Manifest,
@@ -27,9 +30,6 @@ from kfp_mindspore.msjob.kinds.common import (
     set_cluster_variables,
     set_pod_restart_policy,
 )
-from kfp_mindspore.msjob.names import REPLICA_TYPES, SCHEDULER, WORKER, resolve_replica_type
-from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.msjob.topology import is_standalone
 
 _NAME = "volcano"
 _QUEUE = "default"

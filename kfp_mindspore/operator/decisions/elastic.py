@@ -16,14 +16,14 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kfp_mindspore.msjob.elastic import (
+from kfp_mindspore.msjob.api.names import REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
+from kfp_mindspore.msjob.decisions.elastic import (
     decide_workers,
     get_elastic_grace_seconds,
     get_minimum_workers,
     get_requested_workers,
 )
-from kfp_mindspore.msjob.names import REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
-from kfp_mindspore.msjob.topology import Member
+from kfp_mindspore.msjob.decisions.topology import Member
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import PROBE, PodView
 from kfp_mindspore.operator.decisions.pods import build_pod, list_members

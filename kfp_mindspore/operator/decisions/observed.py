@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.status import TrainingProgress
-from kfp_mindspore.msjob.waiting import NO_NODE_FITS, REJECTED, UNBOUND_VOLUME, UNSCHEDULABLE, Waiting
+from kfp_mindspore.msjob.api.status import TrainingProgress
+from kfp_mindspore.msjob.api.waiting import NO_NODE_FITS, REJECTED, UNBOUND_VOLUME, UNSCHEDULABLE, Waiting
 
 LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
 
@@ -52,7 +52,7 @@ class PodView(ObjectView):
         workers: Its job's worker count when it was created; None without the annotation.
         host: The scheduler's address that it was created with; empty for none.
         exit_code: Its training container's exit code; None before it has terminated.
-        reason: As in `kfp_mindspore.msjob.restart.MemberTermination`; set before its end when the pod is
+        reason: As in `kfp_mindspore.msjob.decisions.restart.MemberTermination`; set before its end when the pod is
             being disrupted.
         message: The reason's details.
         finish_time: When it was terminated or disrupted.
@@ -125,7 +125,7 @@ class Refusal:
 
     Attributes:
         message: Its message.
-        reason: As in `kfp_mindspore.msjob.waiting.Waiting`.
+        reason: As in `kfp_mindspore.msjob.api.waiting.Waiting`.
         is_permanent: Whether retries are refused too: the pod is invalid, or violates its namespace's Pod Security.
     """
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kfp_mindspore.kube.pods import KILLED, ContainerTermination, PodState, read_pod
-from kfp_mindspore.msjob.manifest import parse_time
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.manifest import parse_time
+from kfp_mindspore.msjob.api.names import (
     ATTEMPT_LABEL,
     CONTAINER_NAME,
     JOB_LABEL,
@@ -17,8 +17,7 @@ from kfp_mindspore.msjob.names import (
     REPLICA_TYPE_LABEL,
     SCHEDULER,
 )
-from kfp_mindspore.msjob.restart import START_ERROR
-from kfp_mindspore.msjob.waiting import (
+from kfp_mindspore.msjob.api.waiting import (
     CONTAINER,
     CONTAINER_CONFIG,
     IMAGE_PULL,
@@ -27,6 +26,7 @@ from kfp_mindspore.msjob.waiting import (
     UNSCHEDULABLE,
     Waiting,
 )
+from kfp_mindspore.msjob.decisions.restart import START_ERROR
 from kfp_mindspore.operator.decisions.observed import (
     HOST_ANNOTATION,
     PROBE,

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.kube.quantities import max_resources, sum_resources
-from kfp_mindspore.msjob.devices import drop_extended_resources
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
-from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
+from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.decisions.security import restrict_pod

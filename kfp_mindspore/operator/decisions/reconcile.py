@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.elastic import get_requested_workers, get_restart_limit
-from kfp_mindspore.msjob.manifest import parse_lease
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.manifest import parse_lease
+from kfp_mindspore.msjob.api.names import (
     CREATED,
     FAILED,
     LEASE_ANNOTATION,
@@ -38,11 +37,12 @@ from kfp_mindspore.msjob.names import (
     SUSPENDED,
     WORKER,
 )
-from kfp_mindspore.msjob.restart import compute_restart_delay, decide_job_phase
-from kfp_mindspore.msjob.topology import Member, get_scheduler_port, is_standalone
+from kfp_mindspore.msjob.api.waiting import NAME_TAKEN, NAME_TERMINATING, Waiting
+from kfp_mindspore.msjob.decisions.elastic import get_requested_workers, get_restart_limit
+from kfp_mindspore.msjob.decisions.restart import compute_restart_delay, decide_job_phase
+from kfp_mindspore.msjob.decisions.topology import Member, get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
-from kfp_mindspore.msjob.waiting import NAME_TAKEN, NAME_TERMINATING, Waiting
 from kfp_mindspore.operator.decisions.actions import Action, Create, RequeueAt
 from kfp_mindspore.operator.decisions.elastic import (
     build_probe,

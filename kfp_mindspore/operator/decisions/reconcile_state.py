@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
-from kfp_mindspore.msjob.manifest import format_time, parse_lease
-from kfp_mindspore.msjob.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
-from kfp_mindspore.msjob.restart import START_ERROR
-from kfp_mindspore.msjob.waiting import Waiting
+from kfp_mindspore.msjob.api.manifest import format_time, parse_lease
+from kfp_mindspore.msjob.api.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
+from kfp_mindspore.msjob.api.waiting import Waiting
+from kfp_mindspore.msjob.decisions.restart import START_ERROR
 from kfp_mindspore.operator.decisions.actions import Action, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.decisions.observed import PROBE, SPARE, ObjectView, Observed, PodView
 from kfp_mindspore.operator.decisions.services import get_service_name, is_stale_endpoint

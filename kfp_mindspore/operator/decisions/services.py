@@ -8,10 +8,10 @@ from ipaddress import ip_address
 from typing import Any
 
 from kfp_mindspore.kube.quantities import sum_resources
-from kfp_mindspore.msjob.elastic import get_minimum_workers, get_requested_workers
-from kfp_mindspore.msjob.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
-from kfp_mindspore.msjob.spec import SchedulingPolicy
-from kfp_mindspore.msjob.topology import Member, make_labels
+from kfp_mindspore.msjob.api.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
+from kfp_mindspore.msjob.api.spec import SchedulingPolicy
+from kfp_mindspore.msjob.decisions.elastic import get_minimum_workers, get_requested_workers
+from kfp_mindspore.msjob.decisions.topology import Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import EndpointSliceView, PodGroupView, PodView
 from kfp_mindspore.operator.decisions.pods import get_requests, make_owner_reference

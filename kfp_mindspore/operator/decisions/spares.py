@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.commands import has_python_arguments
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, WORKER
-from kfp_mindspore.msjob.topology import VARIABLES, Member, make_labels
+from kfp_mindspore.msjob.decisions.topology import VARIABLES, Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.actions import Assign
 from kfp_mindspore.operator.decisions.observed import SPARE, PodView

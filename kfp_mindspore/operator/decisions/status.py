@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.elastic import get_requested_workers
-from kfp_mindspore.msjob.manifest import deserialize
-from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
-from kfp_mindspore.msjob.restart import MemberTermination, describe_termination
-from kfp_mindspore.msjob.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
-from kfp_mindspore.msjob.topology import Member
+from kfp_mindspore.msjob.api.manifest import deserialize
+from kfp_mindspore.msjob.api.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
+from kfp_mindspore.msjob.api.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.decisions.elastic import get_requested_workers
+from kfp_mindspore.msjob.decisions.restart import MemberTermination, describe_termination
+from kfp_mindspore.msjob.decisions.topology import Member
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import PodView
 

@@ -7,8 +7,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from kfp_mindspore.kube.pods import KILLED
-from kfp_mindspore.msjob.restart import START_ERROR, MemberTermination
-from kfp_mindspore.msjob.topology import Member
+from kfp_mindspore.msjob.decisions.restart import START_ERROR, MemberTermination
+from kfp_mindspore.msjob.decisions.topology import Member
 from kfp_mindspore.operator.decisions.observed import PodView
 from kfp_mindspore.operator.decisions.pod_view import NODE_LOST
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.api.crd import build_crd
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE, InstallOptions
 from kfp_mindspore.operator.options import get_pod_groups
 

@@ -13,9 +13,9 @@ from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFound
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, WebhookDeniedError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
-from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
-from kfp_mindspore.msjob.waiting import FORBIDDEN, QUOTA_EXCEEDED, QUOTA_TOO_SMALL, REJECTED
+from kfp_mindspore.msjob.api.manifest import now
+from kfp_mindspore.msjob.api.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
+from kfp_mindspore.msjob.api.waiting import FORBIDDEN, QUOTA_EXCEEDED, QUOTA_TOO_SMALL, REJECTED
 from kfp_mindspore.operator.decisions.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.decisions.observed import Refusal
 from kfp_mindspore.operator.decisions.reconcile import Outcome, reconcile

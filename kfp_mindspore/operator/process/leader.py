@@ -15,7 +15,7 @@ from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFound
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.errors import ConflictError, ForbiddenError
 from kfp_mindspore.kube.resources import LEASES
-from kfp_mindspore.msjob.manifest import now
+from kfp_mindspore.msjob.api.manifest import now
 
 LEASE_NAME = "msjob-controller"
 

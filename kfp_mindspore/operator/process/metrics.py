@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.msjob.names import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.api.names import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry

@@ -11,7 +11,7 @@ from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.errors import ApiRequest, ForbiddenError
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.msjob.names import CONTAINER_NAME, RUNNING
+from kfp_mindspore.msjob.api.names import CONTAINER_NAME, RUNNING
 from kfp_mindspore.msjob.progress import read_last_progress
 from kfp_mindspore.operator.process.store import JobCache, Key
 

@@ -16,8 +16,8 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import EVENTS
-from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import API_VERSION, KIND
+from kfp_mindspore.msjob.api.manifest import now
+from kfp_mindspore.msjob.api.names import API_VERSION, KIND
 from kfp_mindspore.operator.decisions.actions import EmitEvent
 from kfp_mindspore.operator.process.metrics import OperatorMetrics
 from kfp_mindspore.operator.process.store import Key

@@ -16,7 +16,7 @@ from typing import Any
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.names import MSJOBS, OPERATOR_LABEL
+from kfp_mindspore.msjob.api.names import MSJOBS, OPERATOR_LABEL
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 from kfp_mindspore.operator.process.controller import Controller
 from kfp_mindspore.operator.process.health import serve_health

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
-from kfp_mindspore.msjob.manifest import parse_lease
-from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
-from kfp_mindspore.msjob.status import TrainingProgress
+from kfp_mindspore.msjob.api.manifest import parse_lease
+from kfp_mindspore.msjob.api.names import JOB_LABEL, LEASE_ANNOTATION
+from kfp_mindspore.msjob.api.status import TrainingProgress
 from kfp_mindspore.operator.decisions.observed import (
     LONG_AGO,
     EndpointSliceView,

@@ -14,7 +14,7 @@ from kfp_mindspore.kube.client import AsyncClient, Document
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_events
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.operator.process.store import JobCache, Key
 
 _LONGEST_DELAY_SECONDS = 10.0

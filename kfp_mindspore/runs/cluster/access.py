@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.errors import NotInstalledError
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.msjob.names import GROUP, PLURAL
+from kfp_mindspore.msjob.api.names import GROUP, PLURAL
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster

@@ -13,8 +13,8 @@ from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.inference.store_account import ACCOUNTS, get_secret_name
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import CONFIG_MAPS, Resource
+from kfp_mindspore.msjob.api.names import API_VERSION, KIND
 from kfp_mindspore.msjob.kinds import rayjob
-from kfp_mindspore.msjob.names import API_VERSION, KIND
 from kfp_mindspore.runs.cluster.access import (
     LAUNCHER_CONFIG,
     ON_REQUEST,

@@ -17,7 +17,7 @@ from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, read_step_pod
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
-    from kfp_mindspore.msjob.waiting import Waiting
+    from kfp_mindspore.msjob.api.waiting import Waiting
 
 # The step that submitted a job, and the digest over the spec that it submitted: a step retry adopts the job.
 STEP_ANNOTATION = "training.kubeflow.org/step"
@@ -85,8 +85,8 @@ class StepJobs:
             is_named: Whether the user has named it: another step's job is then left alone.
             keeps_finished: Whether an earlier attempt's job is also adopted when it has failed.
         """
+        from kfp_mindspore.msjob.api.names import FAILED, LEASE_ANNOTATION, SUCCEEDED
         from kfp_mindspore.msjob.lease import format_lease
-        from kfp_mindspore.msjob.names import FAILED, LEASE_ANNOTATION, SUCCEEDED
 
         try:
             present: MSJob | None = self.client.get_job(job.name)
@@ -116,8 +116,8 @@ class StepJobs:
 
     def leave(self, jobs: Iterable[MSJob] = ()) -> None:
         """Leave the jobs to the step's retry: delete its terminating pod at once, and extend their leases."""
+        from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION
         from kfp_mindspore.msjob.lease import DRAINED_LEASE_SECONDS, format_lease
-        from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 
         if self._step is not None:
             self._step.delete_now()
@@ -168,9 +168,9 @@ class JobWatch:
         self.limit = StartLimit(jobs.client, job.name, job.namespace, start_seconds)
 
     def __enter__(self) -> JobWatch:
+        from kfp_mindspore.msjob.api.waiting import NO_OPERATOR, Waiting
         from kfp_mindspore.msjob.lease import LeaseRenewal
         from kfp_mindspore.msjob.missing_operator import report_missing_operator
-        from kfp_mindspore.msjob.waiting import NO_OPERATOR, Waiting
 
         client, name, namespace = self._jobs.client, self._job.name, self._job.namespace
         self._stack.enter_context(self.limit)

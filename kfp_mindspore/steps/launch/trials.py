@@ -10,11 +10,11 @@ from pathlib import Path
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.files import write_bytes
 from kfp_mindspore.local.interrupts import Interrupts
+from kfp_mindspore.msjob.api.names import FAILED, SUCCEEDED
+from kfp_mindspore.msjob.api.status import read_waiting
+from kfp_mindspore.msjob.api.waiting import Waiting
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
-from kfp_mindspore.msjob.names import FAILED, SUCCEEDED
-from kfp_mindspore.msjob.status import read_waiting
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.waiting import Waiting
 from kfp_mindspore.retries import wait_with_jitter
 from kfp_mindspore.steps.launch.job import JobWatch, StepJobs
 from kfp_mindspore.steps.launch.train import CHECKPOINT_FOLDER, ArtifactTrainingFiles, LocalTrainingFiles

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.api.crd import build_crd
 from kfp_mindspore.testing import Lifecycle
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages

@@ -7,7 +7,7 @@ import shutil
 from kfp_mindspore.kube.quantities import parse_quantity
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import build_msjob
-from kfp_mindspore.msjob.spec import ElasticPolicy
+from kfp_mindspore.msjob.api.spec import ElasticPolicy
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.kube.node_jobs import SCRIPT, NodeJob, NodeJobs
 

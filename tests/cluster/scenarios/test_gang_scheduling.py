@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
-from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.msjob.api.names import JOB_LABEL
 from kfp_mindspore.operator.options import get_pod_groups
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE

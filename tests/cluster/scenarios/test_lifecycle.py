@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.msjob.api.manifest import now
 from kfp_mindspore.msjob.failure import JobFailedError
-from kfp_mindspore.msjob.manifest import now
 from tests.support.kube.node_jobs import LogReader, NodeJobs
 
 

@@ -16,10 +16,10 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob
+from kfp_mindspore.msjob.api.manifest import now
+from kfp_mindspore.msjob.api.names import JOB_LABEL, MSJOBS
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
-from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import JOB_LABEL, MSJOBS
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.kube.operators import SECONDS, wait_for

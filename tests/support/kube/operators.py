@@ -22,8 +22,8 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ConflictError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Resource
-from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL, MSJOBS
+from kfp_mindspore.msjob.api.crd import build_crd
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, JOB_LABEL, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 
 # Far above any duration here, for busy machines.

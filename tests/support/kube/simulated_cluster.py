@@ -9,9 +9,9 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.manifest import format_time
-from kfp_mindspore.msjob.names import MSJOBS
-from kfp_mindspore.msjob.status import TrainingProgress
+from kfp_mindspore.msjob.api.manifest import format_time
+from kfp_mindspore.msjob.api.names import MSJOBS
+from kfp_mindspore.msjob.api.status import TrainingProgress
 from kfp_mindspore.operator import (
     Observed,
     OperatorOptions,

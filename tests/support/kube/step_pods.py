@@ -13,7 +13,7 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.local.process import ProcessIdentity
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.runs.cluster.access import Capability, ServiceAccount, build_access
 from kfp_mindspore.runs.compiled.spec import read_spec
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster

@@ -1,4 +1,4 @@
-"""Forked children beside new processes; MindSpore's are in tests/unit/msjob/test_forks.py."""
+"""Forked children beside new processes; MindSpore's are in tests/unit/msjob/backends/test_forks.py."""
 
 from __future__ import annotations
 

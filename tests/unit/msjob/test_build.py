@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
+from kfp_mindspore.msjob.api.crd import build_job_schema
+from kfp_mindspore.msjob.api.manifest import to_field_name
+from kfp_mindspore.msjob.api.names import WORKER
 from kfp_mindspore.msjob.build import JobOptions, PodPatch, patch_template, to_env_vars, to_resource_requirements
-from kfp_mindspore.msjob.crd import build_job_schema
-from kfp_mindspore.msjob.manifest import to_field_name
-from kfp_mindspore.msjob.names import WORKER
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.options import from_json, list_options, to_json
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE

@@ -14,10 +14,10 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, build_msjob
+from kfp_mindspore.msjob.api.spec import ElasticPolicy
 from kfp_mindspore.msjob.arguments import build_function_job, build_pod_filter
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.commands import build_function_command, build_network_command, build_script_command
-from kfp_mindspore.msjob.spec import ElasticPolicy
 from kfp_mindspore.msjob.validation import validate_msjob
 
 # TrainingClient's parameters for other kinds of job and for fine-tuning of language models.

@@ -8,7 +8,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import Conversion, convert_file, convert_msjob
-from kfp_mindspore.msjob.topology import Endpoints, build_topology
+from kfp_mindspore.msjob.decisions.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml, parse_yaml_documents
 from tests.support.kube.msjob_cases import DELETED, VALID, put
 

@@ -5,10 +5,10 @@ import threading
 from unittest.mock import create_autospec
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from kfp_mindspore.msjob.api.manifest import parse_time
+from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION
 from kfp_mindspore.msjob.backends.base import JobBackend
 from kfp_mindspore.msjob.lease import LeaseRenewal, format_lease
-from kfp_mindspore.msjob.manifest import parse_time
-from kfp_mindspore.msjob.names import LEASE_ANNOTATION
 
 SECONDS = 300.0
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob import MSJob, ReplicaSpec, RunPolicy, build_msjob
-from kfp_mindspore.msjob import names as words
-from kfp_mindspore.msjob.manifest import serialize, to_field_name
-from kfp_mindspore.msjob.pod_schema import list_fields
-from kfp_mindspore.msjob.spec import SchedulingPolicy
-from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.api import names as words
+from kfp_mindspore.msjob.api.manifest import serialize, to_field_name
+from kfp_mindspore.msjob.api.pod_schema import list_fields
+from kfp_mindspore.msjob.api.spec import SchedulingPolicy
+from kfp_mindspore.msjob.api.status import JobCondition, JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.validation import validate_msjob
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)

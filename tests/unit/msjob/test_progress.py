@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from kfp_mindspore.msjob.api.status import ProgressMetric, TrainingProgress
 from kfp_mindspore.msjob.progress import format_line, parse_progress, read_last_progress
-from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
 
 METRIC = {"name": "loss", "value": "0.31"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
+from kfp_mindspore.msjob.api.waiting import Waiting, get_start_limit
 from kfp_mindspore.msjob.start_limit import StartLimit
-from kfp_mindspore.msjob.waiting import Waiting, get_start_limit
 from tests.support.kube.fake_api_server import FakeApiServer
 
 PATH = MSJOBS.get_path("team")

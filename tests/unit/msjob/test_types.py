@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, ReplicaSpec, RunPolicy
-from kfp_mindspore.msjob.spec import SchedulingPolicy
-from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.api.spec import SchedulingPolicy
+from kfp_mindspore.msjob.api.status import JobStatus
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJob
-from kfp_mindspore.msjob.topology import Endpoints, build_topology
+from kfp_mindspore.msjob.decisions.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.validation import list_errors, validate_msjob
 from tests.support.kube.msjob_cases import CONTAINER, DELETED, POD, POLICY, SPECS, WORKER, put
 

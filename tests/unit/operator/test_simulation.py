@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
 from kfp_mindspore.operator import Observed, OperatorOptions
 from kfp_mindspore.operator.decisions.actions import Create, EmitEvent
 from kfp_mindspore.operator.decisions.observed import RESTARTS_ANNOTATION, SPARE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
+from kfp_mindspore.msjob.api.status import ProgressMetric, TrainingProgress
 from kfp_mindspore.sweeps.jobs import to_records
 
 

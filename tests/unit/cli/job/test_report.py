@@ -8,9 +8,9 @@ import pytest
 
 from kfp_mindspore.cli.job.report import WaitingReport, print_job, warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob, RunPolicy
+from kfp_mindspore.msjob.api.spec import ElasticPolicy, ReplicaSpec
+from kfp_mindspore.msjob.api.status import DetailedStatus, ProgressMetric, TrainingProgress
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
-from kfp_mindspore.msjob.spec import ElasticPolicy, ReplicaSpec
-from kfp_mindspore.msjob.status import DetailedStatus, ProgressMetric, TrainingProgress
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 

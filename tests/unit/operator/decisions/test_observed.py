@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.waiting import Waiting
+from kfp_mindspore.msjob.api.waiting import Waiting
 from kfp_mindspore.operator.decisions.observed import (
     EndpointSliceView,
     PodGroupView,

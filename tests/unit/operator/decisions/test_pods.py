@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.kube.quantities import format_quantity, max_resources, parse_quantity, sum_resources
-from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.topology import VARIABLES
+from kfp_mindspore.msjob.api.crd import build_crd
+from kfp_mindspore.msjob.decisions.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.decisions.observed import PodView

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
-from kfp_mindspore.msjob.status import TrainingProgress
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
+from kfp_mindspore.msjob.api.status import TrainingProgress
 from kfp_mindspore.operator import Observed, OperatorOptions, Outcome
 from kfp_mindspore.operator.decisions.actions import Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.decisions.observed import EndpointSliceView, PodView, Refusal, ServiceView

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.decisions.actions import Create
 from tests.support.kube.simulated_cluster import Cluster, make_job, significant

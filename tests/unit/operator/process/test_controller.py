@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import PodView
 from kfp_mindspore.operator.decisions.services import build_endpoint_slice, build_service

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.msjob.status import TrainingProgress
+from kfp_mindspore.msjob.api.status import TrainingProgress
 from kfp_mindspore.operator.process.progress import ProgressReader
 from kfp_mindspore.operator.process.store import JobCache, Key
 from tests.support.kube.fake_api_server import FakeApiServer

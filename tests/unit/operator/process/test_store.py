@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.msjob.names import LEASE_ANNOTATION
+from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION
 from kfp_mindspore.operator.decisions.observed import Refusal
 from kfp_mindspore.operator.process.store import JobCache, Key
 

@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.operator.decisions.observed import LONG_AGO
 from kfp_mindspore.operator.process.store import JobCache, Key
 from kfp_mindspore.operator.process.watch import Watcher

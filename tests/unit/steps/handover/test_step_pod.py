@@ -10,7 +10,7 @@ import pytest
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob import build_msjob
-from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, StepPod, read_step_pod
 from kfp_mindspore.steps.launch.stop import stop_jobs
 from tests.support.kube.fake_api_server import FakeApiServer, respond_once

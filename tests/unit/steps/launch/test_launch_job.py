@@ -12,9 +12,9 @@ import pytest
 
 from kfp_mindspore.errors import AlreadyExistsError, ProcessFailedError
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.msjob.api.manifest import parse_lease
+from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.msjob.build import JobOptions
-from kfp_mindspore.msjob.manifest import parse_lease
-from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from kfp_mindspore.steps.launch.job import StepJobs, launch_job

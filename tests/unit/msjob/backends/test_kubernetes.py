@@ -16,9 +16,9 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, V
 from kfp_mindspore.kube.errors import ConflictError, NotInstalledError, UnreachableError
 from kfp_mindspore.kube.resources import EVENTS, PODS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run_job
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.msjob.failure import JobFailedError
-from kfp_mindspore.msjob.names import MSJOBS
 from tests.support.kube.fake_api_server import FakeApiServer, reset_once, respond_once
 
 NAMESPACE = "team"

@@ -17,7 +17,7 @@ from tests.support.kube.msjob_cases import VALID, VALID_HERE, build_job, build_t
 
 # Of the jobs with newer fields; those in templates are pruned by definitions for an older Kubernetes.
 POLICIES = ("suspended", "managed-by", "schedule-timeout", "elastic", "topology-key")
-JOB = (Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text()
+JOB = (Path(__file__).parents[3] / "golden" / "kinds" / "job.yaml").read_text()
 COMMAND = ["python", "train.py"]
 ENTRYPOINT = ["python", "-m", "kfp_mindspore.podside.launchers", "--"]
 

@@ -11,14 +11,14 @@ import jsonschema
 import pytest
 
 from kfp_mindspore.msjob import MSJob
-from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.api.crd import build_crd
 from kfp_mindspore.msjob.validation import list_errors
 from tests.support.kube.msjob_cases import INVALID, UPDATES, VALID, VALID_HERE, Invalid, Update, build_job
 from tests.support.kube.structural import fill_defaults, find_faults, make_strict, walk
 
 # The most that the annotation of a client-side apply may hold, with all other annotations.
 LARGEST_ANNOTATION = 262_144
-MS_OPERATOR = Path(__file__).parents[4] / "shared" / "crds" / "msjobs.mindspore.gitee.com.json"
+MS_OPERATOR = Path(__file__).parents[5] / "shared" / "crds" / "msjobs.mindspore.gitee.com.json"
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ import pytest
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
+from kfp_mindspore.msjob.api.spec import ReplicaSpec
+from kfp_mindspore.msjob.api.status import ProgressMetric, TrainingProgress
 from kfp_mindspore.msjob.failure import JobFailedError
-from kfp_mindspore.msjob.spec import ReplicaSpec
-from kfp_mindspore.msjob.status import ProgressMetric, TrainingProgress
 
 TAKE_PORT = """
 import os, pathlib, socket, sys, time
@@ -324,7 +324,7 @@ print(sorted(events))
 def test_job_outlives_process_that_submitted_it(local_jobs: Any) -> None:
     program = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[2] / "support" / "training")!r})
+sys.path.insert(0, {str(Path(__file__).parents[3] / "support" / "training")!r})
 from pathlib import Path
 from jobs import JobFixture
 JobFixture(Path({str(local_jobs.path)!r})).submit("sleep", 0.5, "once", 1, "print", "done")

@@ -13,12 +13,12 @@ import yaml
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob
+from kfp_mindspore.msjob.api.crd import build_job_schema
 from kfp_mindspore.msjob.convert import convert_msjob
-from kfp_mindspore.msjob.crd import build_job_schema
 from kfp_mindspore.msjob.kinds import KINDS, export_job
 from tests.support.controllers.definitions import read_definition
 
-JOB = yaml.safe_load((Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text())
+JOB = yaml.safe_load((Path(__file__).parents[3] / "golden" / "kinds" / "job.yaml").read_text())
 # A scheduler of its own, and a restart policy that every kind has.
 REPLICAS = JOB["spec"]["msReplicaSpecs"]
 REPLICAS["Worker"]["restartPolicy"] = "OnFailure"

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from kfp_mindspore.msjob.names import WORKER
+from kfp_mindspore.msjob.api.names import WORKER
 from kfp_mindspore.settings import HANG_EXIT_CODE, PEER_LOST_EXIT_CODE
 
 RETRYABLE_EXIT_CODES = frozenset({PEER_LOST_EXIT_CODE, HANG_EXIT_CODE, 130, 137, 138, 143})

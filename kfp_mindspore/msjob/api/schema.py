@@ -10,8 +10,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import to_field_name
-from kfp_mindspore.msjob.pod_schema import Schema, build_pod_schema
+from kfp_mindspore.msjob.api.manifest import to_field_name
+from kfp_mindspore.msjob.api.pod_schema import Schema, build_pod_schema
 from kfp_mindspore.options import read_descriptions
 
 _PLAIN: dict[Any, Schema] = {

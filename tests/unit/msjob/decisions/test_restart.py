@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob.names import RESTART_POLICIES
-from kfp_mindspore.msjob.restart import (
+from kfp_mindspore.msjob.api.names import RESTART_POLICIES
+from kfp_mindspore.msjob.decisions.restart import (
     Decision,
     MemberTermination,
     compute_restart_delay,

@@ -6,8 +6,8 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import deserialize, serialize
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.manifest import deserialize, serialize
+from kfp_mindspore.msjob.api.names import (
     API_VERSION,
     CLEAN_POD_POLICIES,
     CONTAINER_NAME,
@@ -23,8 +23,8 @@ from kfp_mindspore.msjob.names import (
     WORKER,
     resolve_replica_type,
 )
-from kfp_mindspore.msjob.schema import limit
-from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.api.schema import limit
+from kfp_mindspore.msjob.api.status import JobStatus
 
 
 @dataclass

@@ -14,7 +14,7 @@ from kfp_mindspore.local.process import ProcessSpec
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.backends.gang import build_process_spec, check_job
 from kfp_mindspore.msjob.commands import get_script
-from kfp_mindspore.msjob.topology import Endpoints, build_topology
+from kfp_mindspore.msjob.decisions.topology import Endpoints, build_topology
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 
 PATH = "spec.msReplicaSpecs.Worker.template.spec"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import RunPolicy
-from kfp_mindspore.msjob.manifest import deserialize, format_time, parse_time, serialize, to_field_name
-from kfp_mindspore.msjob.spec import SchedulingPolicy
+from kfp_mindspore.msjob.api.manifest import deserialize, format_time, parse_time, serialize, to_field_name
+from kfp_mindspore.msjob.api.spec import SchedulingPolicy
 
 UTC = datetime.timezone.utc
 times = st.datetimes(

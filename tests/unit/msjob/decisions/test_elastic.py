@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import MSJob, build_msjob
-from kfp_mindspore.msjob.elastic import (
+from kfp_mindspore.msjob.api.spec import ElasticPolicy
+from kfp_mindspore.msjob.decisions.elastic import (
     decide_workers,
     get_elastic_grace_seconds,
     get_minimum_workers,
     get_requested_workers,
     get_restart_limit,
 )
-from kfp_mindspore.msjob.spec import ElasticPolicy
-from kfp_mindspore.msjob.topology import Endpoints, build_topology
+from kfp_mindspore.msjob.decisions.topology import Endpoints, build_topology
 
 
 def make_job(workers: int, **policy: int) -> MSJob:

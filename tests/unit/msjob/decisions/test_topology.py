@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import MSJob, ReplicaSpec, build_msjob
-from kfp_mindspore.msjob.names import SCHEDULER
-from kfp_mindspore.msjob.topology import (
+from kfp_mindspore.msjob.api.names import SCHEDULER
+from kfp_mindspore.msjob.decisions.topology import (
     VARIABLES,
     Endpoints,
     build_topology,

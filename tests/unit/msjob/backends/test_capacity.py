@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kfp_mindspore.msjob import MSJob, build_msjob
+from kfp_mindspore.msjob.api.spec import ElasticPolicy
 from kfp_mindspore.msjob.backends.capacity import Capacity
-from kfp_mindspore.msjob.spec import ElasticPolicy
 
 
 def make_job(workers: int = 4, *, elastic: bool = True) -> MSJob:

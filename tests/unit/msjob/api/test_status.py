@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob.names import CONDITIONS, CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.api.names import CONDITIONS, CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.api.status import JobCondition, JobStatus, ReplicaStatus
 
 steps = st.lists(st.tuples(st.sampled_from(CONDITIONS), st.booleans()), max_size=8)
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError, suggest
-from kfp_mindspore.msjob.changes import Change
-from kfp_mindspore.msjob.kinds.common import rename_references
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.names import (
     API_VERSION,
     CONTAINER_NAME,
     DEFAULT_PORT,
@@ -23,7 +21,9 @@ from kfp_mindspore.msjob.names import (
     PORT_NAME,
     WORKER,
 )
-from kfp_mindspore.msjob.template_volumes import list_mappings, merge_volumes, move_volume_sources
+from kfp_mindspore.msjob.kinds.changes import Change
+from kfp_mindspore.msjob.kinds.common import rename_references
+from kfp_mindspore.msjob.kinds.template_volumes import list_mappings, merge_volumes, move_volume_sources
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
     SCHEDULER_HOST_VARIABLE,

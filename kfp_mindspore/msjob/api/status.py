@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import deserialize, now, parse_time, serialize
-from kfp_mindspore.msjob.names import CONDITIONS, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from kfp_mindspore.msjob.waiting import WAITING_REASONS, Waiting
+from kfp_mindspore.msjob.api.manifest import deserialize, now, parse_time, serialize
+from kfp_mindspore.msjob.api.names import CONDITIONS, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.api.waiting import WAITING_REASONS, Waiting
 
 
 @dataclass

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.msjob.names import DEFAULT_ELASTIC_GRACE_SECONDS, WORKER
+from kfp_mindspore.msjob.api.names import DEFAULT_ELASTIC_GRACE_SECONDS, WORKER
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob.spec import JobManifest
+    from kfp_mindspore.msjob.api.spec import JobManifest
 
 
 def get_requested_workers(job: JobManifest) -> int:

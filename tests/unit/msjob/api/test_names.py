@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob import names
-from kfp_mindspore.msjob.names import REPLICA_TYPES, resolve_replica_type
+from kfp_mindspore.msjob.api import names
+from kfp_mindspore.msjob.api.names import REPLICA_TYPES, resolve_replica_type
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.convert import export_job
-from kfp_mindspore.msjob.devices import DeviceRequest, drop_extended_resources, read_devices
+from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_extended_resources, read_devices
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_mindspore.msjob.elastic import get_requested_workers
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.names import (
     DEFAULT_PORT,
     JOB_LABEL,
     OPERATOR_LABEL,
@@ -17,7 +16,8 @@ from kfp_mindspore.msjob.names import (
     SCHEDULER,
     WORKER,
 )
-from kfp_mindspore.msjob.spec import JobManifest
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.decisions.elastic import get_requested_workers
 from kfp_mindspore.settings import (
     CORES_VARIABLE,
     NODE_ID_VARIABLE,

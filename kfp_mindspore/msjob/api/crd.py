@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.kube.names import SERVICE_NAME
-from kfp_mindspore.msjob.names import (
+from kfp_mindspore.msjob.api.names import (
     CONTAINER_NAME,
     GROUP,
     KIND,
@@ -18,10 +18,10 @@ from kfp_mindspore.msjob.names import (
     SINGULAR,
     WORKER,
 )
-from kfp_mindspore.msjob.pod_schema import Schema
-from kfp_mindspore.msjob.schema import describe_class
-from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.msjob.status import StatusSummary
+from kfp_mindspore.msjob.api.pod_schema import Schema
+from kfp_mindspore.msjob.api.schema import describe_class
+from kfp_mindspore.msjob.api.spec import JobManifest
+from kfp_mindspore.msjob.api.status import StatusSummary
 
 # Replica types are a map's keys, since ms-operator accepts them in any case; without maxProperties the API server
 # estimates an unlimited cost for its rules and refuses them.

@@ -1,0 +1,1 @@
+"""Pure decisions that all backends share: topology, restarts, elastic worker counts and devices."""
