@@ -28,7 +28,8 @@ from typing import Any
 from harness import build_parser
 
 from kfp_mindspore import training
-from kfp_mindspore.compression import CompressionOptions, compress
+from kfp_mindspore.compression import compress
+from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir
 from kfp_mindspore.workloads.vit.network import Network as VisionTransformer

@@ -16,7 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from kfp_mindspore.cli.main import cli
-from kfp_mindspore.evaluation import METRICS
+from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.options import build_table
 from mindsporeserver.options import build_parser
 

@@ -29,7 +29,7 @@ from kfp_mindspore.sweeps.options import ENGINES, MSJOB, SweepOptions
 from kfp_mindspore.sweeps.space import read_declaration
 
 if TYPE_CHECKING:
-    from kfp_mindspore.sweeps import SweepResult, TrialResult
+    from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 add_directory = click.argument("directory", type=_DIRECTORY)
@@ -155,13 +155,13 @@ def export(
     to: Path | None,
 ) -> None:
     """Write the sweep as a manifest for another engine, whose trials are MSJobs."""
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.katib import build_katib_experiment
 
     if to is not None:
         check_output_file(
             to, "an Experiment of Katib", lambda file: has_mark(file, "kind: Experiment"), [script, dataset]
         )
-    experiment = sweeps.build_katib_experiment(
+    experiment = build_katib_experiment(
         name,
         build_template(network, script, dataset, fixed, workers),
         read_space(space),
@@ -200,9 +200,10 @@ def resume(directory: Path, target: BackendOptions, as_json: bool) -> None:
 @add_json_option
 def show(directory: Path, as_json: bool) -> None:
     """List the trials of a sweep."""
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.report import describe_parameters
+    from kfp_mindspore.sweeps.study import read_sweep
 
-    result = sweeps.read_sweep(directory)
+    result = read_sweep(directory)
     if as_json:
         print_json({"objective": result.objective, "trials": [dataclasses.asdict(trial) for trial in result.trials]})
         return
@@ -217,7 +218,7 @@ def show(directory: Path, as_json: bool) -> None:
             "spread": "" if trial.spread is None else f"{trial.spread:.2g}",
             "epochs": trial.epochs,
             "seconds": trial.seconds,
-            "parameters": sweeps.describe_parameters(trial.parameters),
+            "parameters": describe_parameters(trial.parameters),
             "reason": trial.reason.partition("\n")[0],
         }
         for trial in result.trials
@@ -233,9 +234,9 @@ def show(directory: Path, as_json: bool) -> None:
 @add_json_option
 def best(directory: Path, as_json: bool) -> None:
     """Show the best trial of a sweep: its parameters and checkpoint."""
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.study import read_sweep
 
-    print_best(sweeps.read_sweep(directory), as_json=as_json)
+    print_best(read_sweep(directory), as_json=as_json)
 
 
 @sweep.command(epilog="Example: kfp-mindspore sweep report sweeps/lenet -o sweep.html")
@@ -248,12 +249,13 @@ def best(directory: Path, as_json: bool) -> None:
 )
 def report(directory: Path, output: Path | None) -> None:
     """Write a page with the trials, their parameters and learning curves."""
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.report import render_report
+    from kfp_mindspore.sweeps.study import read_sweep
 
     # Its own page is the one file that the sweep's directory may get.
     check_page(output or directory / "sweep.html", [] if output is None else [directory])
     output = output or directory / "sweep.html"
-    files.write_text(output, sweeps.render_report(sweeps.read_sweep(directory)))
+    files.write_text(output, render_report(read_sweep(directory)))
     click.echo(output)
 
 
@@ -281,7 +283,7 @@ def read_space(space: str) -> dict[str, Any]:
     Raises:
         UserError: There is no such file or class, it is no YAML, or no mapping.
     """
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.space import parse_space
 
     path = Path(space)
     if ":" in space and not path.exists():
@@ -292,7 +294,7 @@ def read_space(space: str) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is no text in UTF-8") from error
-    return sweeps.parse_space(text, str(path))
+    return parse_space(text, str(path))
 
 
 def print_trial(trial: TrialResult) -> None:
@@ -304,7 +306,7 @@ def print_trial(trial: TrialResult) -> None:
 
 def print_best(result: SweepResult, *, as_json: bool) -> None:
     """Print a sweep's best trial."""
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.report import describe_parameters
 
     found = result.best
     if as_json:
@@ -321,6 +323,6 @@ def print_best(result: SweepResult, *, as_json: bool) -> None:
     for trial in result.front if len(result.directions) > 1 else [found]:
         spread = {} if trial.spread is None else {result.objective: f" ± {trial.spread:.2g}"}
         values = ", ".join(f"{name} {value:.4g}{spread.get(name, '')}" for name, value in trial.values.items())
-        click.echo(f"best: trial {trial.number}, {values}, {sweeps.describe_parameters(trial.parameters)}")
+        click.echo(f"best: trial {trial.number}, {values}, {describe_parameters(trial.parameters)}")
         checkpoint = result.get_checkpoint(trial)
         click.echo(f"checkpoint: {checkpoint or f'none, its training has written no {trial.output}/checkpoint'}")

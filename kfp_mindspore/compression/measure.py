@@ -11,7 +11,7 @@ import numpy as np
 from kfp_mindspore.compat.graph_executor import CompiledGraph, flatten_outputs
 from kfp_mindspore.compression.result import BLOCKS
 from kfp_mindspore.data.samples import Samples
-from kfp_mindspore.evaluation import Predictions
+from kfp_mindspore.evaluation.predictions import Predictions
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir.environment import use_graph_mode
 from kfp_mindspore.mindir.evaluate import predict_task, summarize

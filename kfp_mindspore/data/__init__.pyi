@@ -1,3 +1,2 @@
 from .load import load_dataset as load_dataset
-from .samples import Samples as Samples
 from .samples import read_samples as read_samples

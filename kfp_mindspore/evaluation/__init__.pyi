@@ -1,10 +1,4 @@
-from .comparison import Comparison as Comparison
 from .comparison import compare_predictions as compare_predictions
-from .metrics import METRICS as METRICS
-from .metrics import Metric as Metric
-from .metrics import compute_metrics as compute_metrics
 from .metrics import get_metric as get_metric
-from .predictions import Predictions as Predictions
-from .predictions import build_predictions as build_predictions
 from .selection import select_samples as select_samples
 from .summaries import compute_confusion as compute_confusion

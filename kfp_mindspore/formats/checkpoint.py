@@ -75,8 +75,8 @@ class Checkpoint:
         training: Further state for resuming: epochs, steps per epoch, batch size, workers, position, callbacks.
         files: Name to {"sha256": …, "size": bytes}.
         mindspore_version: The version that wrote it.
-        preprocessing: Step declaration from raw columns to the network's inputs (`kfp_mindspore.transform.declare`);
-            empty when not known.
+        preprocessing: Step declaration from raw columns to the network's inputs
+            (`kfp_mindspore.transform.declaration.declare`); empty when not known.
     """
 
     path: Path

@@ -8,7 +8,6 @@ from .builders.docker import DockerBuilder as DockerBuilder
 from .plan import ImageOptions as ImageOptions
 from .plan import describe_plan as describe_plan
 from .registry.configuration import RegistryConfig as RegistryConfig
-from .registry.images import inspect_image as inspect_image
 from .sources.folder import collect_folder as collect_folder
 from .sources.function import collect_function as collect_function
 from .sources.function import collect_script as collect_script

@@ -133,8 +133,8 @@ def _compare(
     stable: NDArray[Any],
     canary: NDArray[Any],
 ) -> CanaryReport:
-    from kfp_mindspore.evaluation import build_predictions, get_metric
-    from kfp_mindspore.evaluation.predictions import decode_scores
+    from kfp_mindspore.evaluation import get_metric
+    from kfp_mindspore.evaluation.predictions import build_predictions, decode_scores
 
     task, labels = bundle.signature.task, bundle.signature.labels
     if task in ("", "none") or canary.dtype == object:

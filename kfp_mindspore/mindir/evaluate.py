@@ -12,7 +12,9 @@ from kfp_mindspore import events
 from kfp_mindspore.data.preprocessing import find_tokenizers
 from kfp_mindspore.data.samples import GROUP, Samples, build_samples, read_samples
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.evaluation import Predictions, build_predictions, compute_metrics, get_metric
+from kfp_mindspore.evaluation import get_metric
+from kfp_mindspore.evaluation.metrics import compute_metrics
+from kfp_mindspore.evaluation.predictions import Predictions, build_predictions
 from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
@@ -88,7 +90,7 @@ def evaluate_bundle(
 ) -> Evaluation:
     """Compute a split's metrics with the exported graph itself.
 
-    The graph's first output holds the scores, see `kfp_mindspore.evaluation.build_predictions`.
+    The graph's first output holds the scores, see `kfp_mindspore.evaluation.predictions.build_predictions`.
 
     Args:
         bundle_dir: A bundle whose inputs are the samples' inputs.

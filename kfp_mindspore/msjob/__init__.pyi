@@ -1,5 +1,3 @@
-from .api.spec import ReplicaSpec as ReplicaSpec
-from .api.spec import RunPolicy as RunPolicy
 from .backends.kubernetes import KubernetesBackend as KubernetesBackend
 from .backends.local import LocalBackend as LocalBackend
 from .build import build_msjob as build_msjob

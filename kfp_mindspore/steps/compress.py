@@ -54,7 +54,8 @@ def compress_checkpoint(
     Raises:
         UserError: An option is wrong, or the checkpoint and the dataset do not fit together.
     """
-    from kfp_mindspore.compression import CompressionOptions, compress
+    from kfp_mindspore.compression import compress
+    from kfp_mindspore.compression.options import CompressionOptions
     from kfp_mindspore.compression.result import Round
     from kfp_mindspore.evaluation import get_metric
     from kfp_mindspore.mindir.parameters.network import import_callable

@@ -37,7 +37,7 @@ def export_model(
     from kfp_mindspore.formats.bundle import MODEL_FILE
     from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
     from kfp_mindspore.mindir import export_mindir
-    from kfp_mindspore.tracking import tag_runs
+    from kfp_mindspore.tracking.trackers import tag_runs
 
     import_mindspore()
     # KFP turns the integers in a dict into floats.

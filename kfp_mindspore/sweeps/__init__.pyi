@@ -1,13 +1,4 @@
 from .engine import resume_sweep as resume_sweep
 from .engine import sweep as sweep
-from .katib import build_katib_experiment as build_katib_experiment
-from .options import SweepOptions as SweepOptions
-from .report import describe_parameters as describe_parameters
 from .report import describe_trial as describe_trial
-from .report import render_report as render_report
 from .space import Parameter as Parameter
-from .space import Space as Space
-from .space import parse_space as parse_space
-from .study import SweepResult as SweepResult
-from .study import TrialResult as TrialResult
-from .study import read_sweep as read_sweep

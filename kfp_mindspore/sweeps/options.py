@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError, suggest
-from kfp_mindspore.evaluation import METRICS
+from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.options import check_options, option
 
 SAMPLERS = ("tpe", "random", "grid", "gp", "cmaes")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError, suggest
-from kfp_mindspore.tracking import TRACKERS
+from kfp_mindspore.tracking.trackers import TRACKERS
 from kfp_mindspore.training.schedules import Schedule, build_schedule
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from kfp_mindspore.formats.checkpoint import OUTPUT
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.outputs import check_output_file, check_replaceable, has_mark
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE
-from kfp_mindspore.tracking import Trackers, open_trackers
+from kfp_mindspore.tracking.trackers import Trackers, open_trackers
 from kfp_mindspore.training import distributed, parallel
 from kfp_mindspore.training.config import DATA_PARALLEL, TrainingConfig
 from kfp_mindspore.training.workers import watchdog

@@ -16,7 +16,7 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import METRICS_FILE
-from kfp_mindspore.tracking import Trackers
+from kfp_mindspore.tracking.trackers import Trackers
 from kfp_mindspore.training import distributed
 from kfp_mindspore.training.callbacks import BestWeights, CallbackList, CallbackParams, build_callbacks
 from kfp_mindspore.training.checkpoints.checkpointing import Checkpointer

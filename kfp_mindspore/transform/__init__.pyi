@@ -10,8 +10,6 @@ from .columns import Cast as Cast
 from .columns import Concatenate as Concatenate
 from .columns import Rename as Rename
 from .declaration import build_pipeline as build_pipeline
-from .declaration import declare as declare
-from .declaration import fit_steps as fit_steps
 from .images import CenterCrop as CenterCrop
 from .images import DecodeImage as DecodeImage
 from .images import Resize as Resize

@@ -18,7 +18,8 @@ from kfp_mindspore import settings
 from kfp_mindspore.cli.main import INTERRUPTED_EXIT_CODE, cli
 from kfp_mindspore.data.sources.named import READERS
 from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, UserError
-from kfp_mindspore.evaluation import METRICS, compare_predictions, get_metric
+from kfp_mindspore.evaluation import compare_predictions, get_metric
+from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.images.runtime.extras import list_missing_extras
 from kfp_mindspore.images.runtime.image import DEFAULT_EXTRAS
 from kfp_mindspore.inference import KServeBackend
@@ -146,7 +147,7 @@ def count_digits() -> str:
 
 def build_runtime() -> dict[str, Any]:
     """Return the container of the serving runtime."""
-    from kfp_mindspore.inference import build_serving_runtime
+    from kfp_mindspore.inference.runtime import build_serving_runtime
 
     container: dict[str, Any] = build_serving_runtime("image")["spec"]["containers"][0]
     return container

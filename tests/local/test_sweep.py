@@ -18,7 +18,8 @@ from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.evaluation.curves import read_records
 from kfp_mindspore.local.cores import list_cores
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
-from kfp_mindspore.sweeps import SweepResult, TrialResult, read_sweep, resume_sweep, sweep
+from kfp_mindspore.sweeps import resume_sweep, sweep
+from kfp_mindspore.sweeps.study import SweepResult, TrialResult, read_sweep
 from tests.support.kube.operators import wait_for
 
 SCRIPT = Path(__file__).parents[1] / "support" / "training" / "sweep_script.py"

@@ -11,7 +11,9 @@ import pytest
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.sweeps import read_sweep, render_report, resume_sweep, sweep
+from kfp_mindspore.sweeps import resume_sweep, sweep
+from kfp_mindspore.sweeps.report import render_report
+from kfp_mindspore.sweeps.study import read_sweep
 from tests.ray import loops
 
 pytestmark = pytest.mark.mindspore

@@ -24,7 +24,7 @@ from kfp_mindspore.components import (
     sweep_msjob,
     train_msjob,
 )
-from kfp_mindspore.compression import CompressionOptions
+from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.data.options import DatasetOptions
 from kfp_mindspore.dsl import (
     set_restart_policy,
@@ -45,7 +45,7 @@ from kfp_mindspore.options import list_options, option
 from kfp_mindspore.pipelines import compress_and_deploy, sweep_and_deploy
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
-from kfp_mindspore.sweeps import SweepOptions
+from kfp_mindspore.sweeps.options import SweepOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 

@@ -198,7 +198,7 @@ def runtime(
 @add_json_option
 def inspect(reference: str, platform: str, registry: RegistryConfig, as_json: bool) -> None:
     """Print an image's digest, layers, environment and labels."""
-    from kfp_mindspore.images import inspect_image
+    from kfp_mindspore.images.registry.images import inspect_image
 
     found = inspect_image(reference, registry, platform=platform)
     if as_json:

@@ -197,7 +197,8 @@ def _check_image_extras(
 ) -> CheckResult:
     needed = ", ".join(sorted(steps))
     try:
-        from kfp_mindspore.images import RegistryConfig, inspect_image
+        from kfp_mindspore.images import RegistryConfig
+        from kfp_mindspore.images.registry.images import inspect_image
 
         config = open_registries() if open_registries is not None else RegistryConfig()
         labels = inspect_image(image, dataclasses.replace(config, attempts=1, timeout_seconds=10.0)).labels

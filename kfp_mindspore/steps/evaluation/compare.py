@@ -10,7 +10,8 @@ from kfp_mindspore.errors import NotFoundError
 if TYPE_CHECKING:
     from kfp import dsl
 
-    from kfp_mindspore.evaluation import Comparison, Predictions
+    from kfp_mindspore.evaluation.comparison import Comparison
+    from kfp_mindspore.evaluation.predictions import Predictions
     from kfp_mindspore.formats.dataset import Dataset
 
 

@@ -14,7 +14,7 @@ from kfp_mindspore.steps.evaluation.plots import Plot, build_plot
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfp_mindspore.evaluation import Predictions
+    from kfp_mindspore.evaluation.predictions import Predictions
     from kfp_mindspore.mindir.evaluate import Evaluation
 
     Columns = Mapping[str, NDArray[Any]]
@@ -38,7 +38,8 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from kfp_mindspore.evaluation import METRICS, compute_confusion, get_metric
+    from kfp_mindspore.evaluation import compute_confusion, get_metric
+    from kfp_mindspore.evaluation.metrics import METRICS
     from kfp_mindspore.evaluation.summaries import compute_class_scores
 
     predictions = evaluation.predictions

@@ -20,7 +20,7 @@ from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Check
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir.parameters.widths import get_spec
 from kfp_mindspore.settings import METRICS_FILE
-from kfp_mindspore.tracking import Trackers
+from kfp_mindspore.tracking.trackers import Trackers
 from kfp_mindspore.training.callbacks import copy_callbacks, restore_callbacks
 from kfp_mindspore.training.checkpoints.checkpointing import Snapshot
 from kfp_mindspore.training.computation.dropout import COUNTER_PREFIX

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore.train import Metric, get_metric_fn, names
 
 from kfp_mindspore.errors import UserError, suggest
-from kfp_mindspore.evaluation import METRICS
+from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training.checks.diagnosis import explain_computation
 from kfp_mindspore.training.computation.losses import NetworkWithLoss

@@ -9,7 +9,9 @@ import numpy as np
 from mindspore.train import Metric
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.evaluation import METRICS, build_predictions, get_metric
+from kfp_mindspore.evaluation import get_metric
+from kfp_mindspore.evaluation.metrics import METRICS
+from kfp_mindspore.evaluation.predictions import build_predictions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

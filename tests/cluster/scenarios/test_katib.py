@@ -12,8 +12,8 @@ import pytest
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import NAMESPACES
 from kfp_mindspore.msjob import LocalBackend, MSJobClient
-from kfp_mindspore.sweeps import build_katib_experiment, sweep
-from kfp_mindspore.sweeps.katib import ALGORITHMS
+from kfp_mindspore.sweeps import sweep
+from kfp_mindspore.sweeps.katib import ALGORITHMS, build_katib_experiment
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.controllers.katib_cluster import EXPERIMENTS, INJECTION, TRIALS, explain, run_katib

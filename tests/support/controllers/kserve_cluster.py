@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kfp_mindspore.inference import build_serving_runtime
+from kfp_mindspore.inference.runtime import build_serving_runtime
 from kfp_mindspore.inference.service import MODEL_FORMAT
 from kfp_mindspore.inference.store_account import build_account, build_secret
 from kfp_mindspore.kube.cluster import Cluster

@@ -12,18 +12,17 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.api.manifest import format_time
 from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.msjob.api.status import TrainingProgress
-from kfp_mindspore.operator import (
+from kfp_mindspore.operator.decisions.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.observed import (
+    LONG_AGO,
     Observed,
-    OperatorOptions,
-    Outcome,
     view_endpoint_slice,
-    view_pod,
     view_pod_group,
     view_service,
 )
-from kfp_mindspore.operator.decisions.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.decisions.observed import LONG_AGO
-from kfp_mindspore.operator.decisions.reconcile import reconcile
+from kfp_mindspore.operator.decisions.pod_view import view_pod
+from kfp_mindspore.operator.decisions.reconcile import Outcome, reconcile
+from kfp_mindspore.operator.options import OperatorOptions
 
 START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 

@@ -12,7 +12,8 @@ import pytest
 from mindspore import nn
 
 from kfp_mindspore.cli.main import run
-from kfp_mindspore.compression import CompressionOptions, compress
+from kfp_mindspore.compression import compress
+from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.compression.result import Round
 from kfp_mindspore.compression.run import get_next_part
 from kfp_mindspore.compression.scop import build_knockoffs

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.evaluation import METRICS, build_predictions, compare_predictions, get_metric
+from kfp_mindspore.evaluation import compare_predictions, get_metric
+from kfp_mindspore.evaluation.metrics import METRICS
+from kfp_mindspore.evaluation.predictions import build_predictions
 
 TARGET = np.arange(200) % 2
 

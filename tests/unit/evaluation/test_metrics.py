@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.evaluation import METRICS, build_predictions, compute_metrics, get_metric
-from kfp_mindspore.evaluation.metrics import check_threshold
+from kfp_mindspore.evaluation import get_metric
+from kfp_mindspore.evaluation.metrics import METRICS, check_threshold, compute_metrics
+from kfp_mindspore.evaluation.predictions import build_predictions
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(size=(60, 4))

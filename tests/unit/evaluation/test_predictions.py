@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.evaluation import Predictions, build_predictions, compute_confusion
-from kfp_mindspore.evaluation.predictions import decode_scores
+from kfp_mindspore.evaluation import compute_confusion
+from kfp_mindspore.evaluation.predictions import Predictions, build_predictions, decode_scores
 from kfp_mindspore.evaluation.summaries import compute_calibration, compute_class_scores, list_worst
 
 LOGITS = np.array([[2.0, 0.0], [0.0, 3.0], [1.5, 0.5]])

@@ -8,7 +8,8 @@ import pytest
 from kfp import dsl, local
 
 from kfp_mindspore.components import build_image, train_msjob
-from kfp_mindspore.images import RegistryConfig, inspect_image
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.images.registry.images import inspect_image
 from kfp_mindspore.testing import StepOutputs
 from tests.support.remote import base_images, registries
 

@@ -13,7 +13,8 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
+from kfp_mindspore.inference import Service, build_inference_service
+from kfp_mindspore.inference.runtime import build_serving_runtime
 from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 from mindsporeserver.options import build_parser, read_options
 from tests.support.controllers.definitions import read_schema

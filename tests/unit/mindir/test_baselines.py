@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from kfp_mindspore.data import Samples, load_dataset, read_samples
-from kfp_mindspore.evaluation import compute_metrics
+from kfp_mindspore.data import load_dataset, read_samples
+from kfp_mindspore.data.samples import Samples
+from kfp_mindspore.evaluation.metrics import compute_metrics
 from kfp_mindspore.evaluation.predictions import build_predictions
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir.baselines import compute_baselines
@@ -85,7 +86,7 @@ def test_logistic_regression_is_that_of_scikit_learn(classes: int, is_weighted: 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_linear_models_do_not_import_scikit_learn(task: str) -> None:
     program = f"""import sys, numpy as np
-from kfp_mindspore.data import Samples
+from kfp_mindspore.data.samples import Samples
 from kfp_mindspore.mindir.baselines import compute_baselines
 x = np.arange(20.0).reshape(10, 2)
 samples = Samples({{"x": x}}, np.arange(10) % 2, None, {{}}, {{"x": x}})

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob import MSJob, ReplicaSpec, RunPolicy
-from kfp_mindspore.msjob.api.spec import SchedulingPolicy
+from kfp_mindspore.msjob import MSJob
+from kfp_mindspore.msjob.api.spec import ReplicaSpec, RunPolicy, SchedulingPolicy
 from kfp_mindspore.msjob.api.status import JobStatus
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
-from kfp_mindspore.operator import Observed, OperatorOptions
 from kfp_mindspore.operator.decisions.actions import Create, EmitEvent
-from kfp_mindspore.operator.decisions.observed import RESTARTS_ANNOTATION, SPARE
+from kfp_mindspore.operator.decisions.observed import RESTARTS_ANNOTATION, SPARE, Observed
+from kfp_mindspore.operator.options import OperatorOptions
 from tests.support.kube.simulated_cluster import Cluster, make_job, significant
 
 LIMIT = 3

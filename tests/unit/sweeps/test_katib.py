@@ -11,7 +11,7 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.sweeps import build_katib_experiment
+from kfp_mindspore.sweeps.katib import build_katib_experiment
 
 SPACE = {
     "learning_rate": {"low": 1e-4, "high": 0.1, "log": True},

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
-from kfp_mindspore.sweeps import Space, SweepOptions, sweep
+from kfp_mindspore.sweeps import sweep
+from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.population import Generation, Member, list_generations, perturb, plan_generation
+from kfp_mindspore.sweeps.space import Space
 
 SPACE = Space(
     {

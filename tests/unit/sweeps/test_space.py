@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
-from kfp_mindspore.sweeps import Parameter, Space, SweepOptions, read_sweep, sweep
+from kfp_mindspore.sweeps import Parameter, sweep
+from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.space import Space
+from kfp_mindspore.sweeps.study import read_sweep
 from kfp_mindspore.training import TrainingConfig
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.tracking import Trackers, TrackerState, open_trackers
+from kfp_mindspore.tracking.tracker import TrackerState
+from kfp_mindspore.tracking.trackers import Trackers, open_trackers
 from kfp_mindspore.training import TrainingConfig
 
 

@@ -34,12 +34,10 @@ from kfp_mindspore.transform import (
     TransformInputError,
     Vocabulary,
     build_pipeline,
-    declare,
-    fit_steps,
 )
 from kfp_mindspore.transform.base import Signature, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
-from kfp_mindspore.transform.declaration import STEPS
+from kfp_mindspore.transform.declaration import STEPS, declare, fit_steps
 
 INPUTS = (
     TensorSpec("age", "float32", (-1,)),

@@ -10,9 +10,10 @@ import pytest
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import TensorSpec
-from kfp_mindspore.transform import Pad, Pipeline, Standardize, build_pipeline, declare, fit_steps
+from kfp_mindspore.transform import Pad, Pipeline, Standardize, build_pipeline
 from kfp_mindspore.transform.base import TransformInputError, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
+from kfp_mindspore.transform.declaration import declare, fit_steps
 
 OUTPUT = TensorSpec("output", "float32", (-1, 2))
 

@@ -23,8 +23,9 @@ from kfp_mindspore.formats.bundle import (
     write_bundle,
 )
 from kfp_mindspore.formats.example_request import ExampleRequest
-from kfp_mindspore.transform import Arrays, Label, Normalize, Pipeline, declare
+from kfp_mindspore.transform import Arrays, Label, Normalize, Pipeline
 from kfp_mindspore.transform.base import TransformFailedError
+from kfp_mindspore.transform.declaration import declare
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import load_transform, load_transform_source, read_transform
 

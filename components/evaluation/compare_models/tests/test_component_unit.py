@@ -11,7 +11,7 @@ def compare(monkeypatch, tmp_path, local_home):
     """Compare bundles whose evaluations have the given errors over 200 samples."""
     import numpy as np
     from kfp_mindspore import mindir
-    from kfp_mindspore.evaluation import build_predictions
+    from kfp_mindspore.evaluation.predictions import build_predictions
     from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
     from kfp_mindspore.mindir.evaluate import summarize
 

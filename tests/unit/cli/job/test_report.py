@@ -7,8 +7,8 @@ from unittest.mock import create_autospec
 import pytest
 
 from kfp_mindspore.cli.job.report import WaitingReport, print_job, warn_of_missing_operator
-from kfp_mindspore.msjob import MSJob, RunPolicy
-from kfp_mindspore.msjob.api.spec import ElasticPolicy, ReplicaSpec
+from kfp_mindspore.msjob import MSJob
+from kfp_mindspore.msjob.api.spec import ElasticPolicy, ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.api.status import DetailedStatus, ProgressMetric, TrainingProgress
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, inspect_image, make_plan
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, make_plan
 from kfp_mindspore.images.progress import BuildProgress
+from kfp_mindspore.images.registry.images import inspect_image
 from kfp_mindspore.images.registry.manifest import DOCKER_MANIFEST, OCI_MANIFEST
 from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.images.sources.context import BuildContext

@@ -12,13 +12,14 @@ import pytest
 
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
-from kfp_mindspore.evaluation import METRICS
+from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.formats.bundle import MODEL_FILE, VERIFIED_FILE, ModelBundle, VerifiedSamples, write_bundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
 from kfp_mindspore.mindir import GraphRunner, ModelRunner, evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.verify import measure_difference
-from kfp_mindspore.transform import Concatenate, OneHot, Pipeline, Rename, Step, TensorSpec, declare
+from kfp_mindspore.transform import Concatenate, OneHot, Pipeline, Rename, Step, TensorSpec
+from kfp_mindspore.transform.declaration import declare
 
 pytestmark = pytest.mark.mindspore
 

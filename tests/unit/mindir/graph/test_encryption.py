@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
-from kfp_mindspore.mindir import GraphRunner, evaluate_bundle, export_mindir, inspect_mindir, verify_bundle
+from kfp_mindspore.mindir import GraphRunner, evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.graph.encryption import load_graph, read_model_key
+from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
 KEY = bytes(range(32))

@@ -14,7 +14,8 @@ import pytest
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 
-from kfp_mindspore.data import Samples, load_dataset, read_samples
+from kfp_mindspore.data import load_dataset, read_samples
+from kfp_mindspore.data.samples import Samples
 from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, ModelBundle, write_bundle
 from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.inference.predict import predict

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob import RunPolicy
 from kfp_mindspore.msjob.api.manifest import deserialize, format_time, parse_time, serialize, to_field_name
-from kfp_mindspore.msjob.api.spec import SchedulingPolicy
+from kfp_mindspore.msjob.api.spec import RunPolicy, SchedulingPolicy
 
 UTC = datetime.timezone.utc
 times = st.datetimes(

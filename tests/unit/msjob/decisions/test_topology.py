@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob import MSJob, ReplicaSpec, build_msjob
+from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.api.names import SCHEDULER
+from kfp_mindspore.msjob.api.spec import ReplicaSpec
 from kfp_mindspore.msjob.decisions.topology import (
     VARIABLES,
     Endpoints,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.decisions.actions import RequeueAt
 from kfp_mindspore.operator.decisions.elastic import build_probe
 from kfp_mindspore.operator.decisions.pods import list_members
+from kfp_mindspore.operator.options import OperatorOptions
 from tests.support.kube.simulated_cluster import Cluster, make_job
 
 GRACE = 30

@@ -16,10 +16,10 @@ from kfp_mindspore.kube.quantities import format_quantity, max_resources, parse_
 from kfp_mindspore.msjob.api.crd import build_crd
 from kfp_mindspore.msjob.decisions.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.decisions.observed import PodView
 from kfp_mindspore.operator.decisions.pods import build_pod, list_members, merge_env
 from kfp_mindspore.operator.decisions.services import build_endpoint_slice, build_pod_group, build_service, get_address
+from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 from tests.support.kube.simulated_cluster import Cluster, make_job
 

@@ -12,10 +12,10 @@ import pytest
 
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.msjob.api.status import TrainingProgress
-from kfp_mindspore.operator import Observed, OperatorOptions, Outcome
 from kfp_mindspore.operator.decisions.actions import Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.decisions.observed import EndpointSliceView, PodView, Refusal, ServiceView
-from kfp_mindspore.operator.decisions.reconcile import reconcile
+from kfp_mindspore.operator.decisions.observed import EndpointSliceView, Observed, PodView, Refusal, ServiceView
+from kfp_mindspore.operator.decisions.reconcile import Outcome, reconcile
+from kfp_mindspore.operator.options import OperatorOptions
 from tests.support.kube.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}

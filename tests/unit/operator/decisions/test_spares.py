@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from kfp_mindspore.operator import OperatorOptions
 from kfp_mindspore.operator.decisions.actions import Create
+from kfp_mindspore.operator.options import OperatorOptions
 from tests.support.kube.simulated_cluster import Cluster, make_job, significant
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kfp_mindspore.evaluation import build_predictions
+from kfp_mindspore.evaluation.predictions import build_predictions
 from kfp_mindspore.formats.dataset import Column, Dataset
 from kfp_mindspore.mindir.evaluate import Evaluation, summarize
 from kfp_mindspore.steps.evaluation.plots import build_plot
