@@ -27,7 +27,7 @@ _IGNORED = {".git"}
 
 
 @dataclass(frozen=True)
-class Parameter:
+class TemplateParameter:
     """A further parameter of a template's pipeline.
 
     Args:
@@ -74,7 +74,7 @@ class Template:
     learning_rate: float = 0.001
     metric: str = "accuracy"
     threshold: float = 0.9
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[TemplateParameter, ...] = ()
     extra: str = ""
 
 
@@ -84,12 +84,16 @@ _TWO_INPUTS = """inputs={
     "shape": ["mean texture", "mean concavity", "mean symmetry", "worst concavity", "worst symmetry"],
 }"""
 _MINDCV = (
-    Parameter("network", "resnet18", "Name in mindcv.list_models()."),
-    Parameter(
+    TemplateParameter("network", "resnet18", "Name in mindcv.list_models()."),
+    TemplateParameter(
         "initial", "", "Weights to start with: a path or URI of a checkpoint, bundle or file; empty for random ones."
     ),
-    Parameter("freeze", "", "Untrained layers: backbone for all but the head, or patterns such as conv1.*,layer1.*."),
-    Parameter("image_size", 64, "Height and width of the images; weights of ImageNet are for 224.", is_option=False),
+    TemplateParameter(
+        "freeze", "", "Untrained layers: backbone for all but the head, or patterns such as conv1.*,layer1.*."
+    ),
+    TemplateParameter(
+        "image_size", 64, "Height and width of the images; weights of ImageNet are for 224.", is_option=False
+    ),
 )
 # For any table with a text and a label; vocabularies of more words hold mistakes and names.
 _WORDS = """inputs={"text": text},
@@ -108,9 +112,9 @@ preprocessing=json.dumps(
     ]
 )"""
 _TEXT_FIELDS = (
-    Parameter("text", "text", "Field of the texts.", is_option=False),
-    Parameter("label", "label", "Field of the classes.", is_option=False),
-    Parameter("unit", "words", "Parts of the texts: words or subwords (extra tokenizers).", is_option=False),
+    TemplateParameter("text", "text", "Field of the texts.", is_option=False),
+    TemplateParameter("label", "label", "Field of the classes.", is_option=False),
+    TemplateParameter("unit", "words", "Parts of the texts: words or subwords (extra tokenizers).", is_option=False),
 )
 TEMPLATES = {
     "classification": Template("tabular", "breast_cancer", 'task="classification"', epochs=100, learning_rate=0.003),

@@ -88,7 +88,7 @@ def compare_latency(before: Sequence[float], after: Sequence[float]) -> Speedup:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ParameterChange:
     """A parameter before and after.
 
     Args:
@@ -149,7 +149,7 @@ class CompressionResult:
     passed: bool
     before: Sizes
     after: Sizes
-    layers: tuple[Layer, ...]
+    layers: tuple[ParameterChange, ...]
     left: tuple[Left, ...]
     rounds: tuple[Round, ...]
     speedups: Mapping[int, Speedup]

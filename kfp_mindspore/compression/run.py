@@ -15,7 +15,7 @@ import numpy as np
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.compression.options import CompressionOptions
-from kfp_mindspore.compression.result import CompressionResult, Layer, Round, Sizes, compare_latency
+from kfp_mindspore.compression.result import CompressionResult, ParameterChange, Round, Sizes, compare_latency
 from kfp_mindspore.data.samples import Samples, read_samples
 from kfp_mindspore.errors import GateNotMetError, UserError, join_names
 from kfp_mindspore.evaluation import get_metric
@@ -384,12 +384,12 @@ class _Work:
         least = {batch: min(seconds) for batch, seconds in latency.items()}
         return Sizes(groups.count_parameters(kept), groups.count_flops(kept), stored, least)
 
-    def _list_layers(self, best: _Attempt) -> list[Layer]:
+    def _list_layers(self, best: _Attempt) -> list[ParameterChange]:
         groups = self.cutter.groups
         after, flops = groups.get_shapes(best.kept), groups.count_layer_flops(best.kept)
         whole = groups.count_layer_flops(groups.whole)
         return [
-            Layer(
+            ParameterChange(
                 *(name, tuple(shape), tuple(after[name]), whole.get(name, 0), flops.get(name, 0)),
                 bytes=count_bytes(best.packed[name]),
             )

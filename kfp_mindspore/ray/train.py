@@ -161,7 +161,7 @@ class MindSporeBackend(Backend):
             self._scheduler = None
 
 
-class _Scheduler:
+class _SchedulerProcess:
     """MindSpore's scheduler in an actor, which Ray ends with its owner, rank 0."""
 
     def choose_address(self) -> tuple[str, int]:
@@ -213,7 +213,7 @@ def _describe_node() -> tuple[str, list[int]]:
 def _start_scheduler(workers: int) -> tuple[Any, dict[str, str]]:
     """Start the scheduler on this worker's node, in its runtime environment, and return it and its address."""
     place = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    scheduler = ray.remote(_Scheduler).options(num_cpus=0, scheduling_strategy=place).remote()
+    scheduler = ray.remote(_SchedulerProcess).options(num_cpus=0, scheduling_strategy=place).remote()
     host, port = ray.get(scheduler.choose_address.remote())
     variables = {
         **TOPOLOGY_DEFAULTS,

@@ -24,9 +24,9 @@ from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.outputs import check_directory
 from kfp_mindspore.sweeps import study as studies
-from kfp_mindspore.sweeps.jobs import ClientJobs, JobState, TrialJob, TrialJobs
+from kfp_mindspore.sweeps.jobs import ClientJobs, TrialJob, TrialJobs, TrialJobState
 from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, MSJOB, RAY, SweepOptions
-from kfp_mindspore.sweeps.population import Member, list_generations, plan_generation
+from kfp_mindspore.sweeps.population import PopulationMember, list_generations, plan_generation
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 
@@ -275,7 +275,7 @@ class _Engine:
             raise ProcessFailedError(f"sweep: all trials of the generation before trial {begun} have failed")
         last = {trial.number: trial.intermediate_values[max(trial.intermediate_values)] for trial in complete}
         ranked = sorted(complete, key=lambda trial: last[trial.number], reverse=self._options.is_maximized)
-        members = [Member(trial.number, trial.params) for trial in ranked]
+        members = [PopulationMember(trial.number, trial.params) for trial in ranked]
         planned = plan_generation(members, former, size, self._space, self._options)
         for parameters, source in planned[planned_before:]:
             self._study.enqueue_trial(parameters, user_attrs={studies.SOURCE_ATTRIBUTE: source})
@@ -365,7 +365,7 @@ class _Engine:
         elif is_pruned:
             self._finish(running, "", is_pruned=True)
 
-    def _complete(self, running: _Running, state: JobState) -> None:
+    def _complete(self, running: _Running, state: TrialJobState) -> None:
         """End a trial, or start its next seed."""
         if not running.values:
             self._finish(running, self._explain_missing(state))
@@ -397,7 +397,7 @@ class _Engine:
             (value for record in records if (value := self._options.read_value(record, name)) is not None), None
         )
 
-    def _explain_missing(self, state: JobState) -> str:
+    def _explain_missing(self, state: TrialJobState) -> str:
         """Return why a trial that has succeeded has no value."""
         found = {name for record in state.records for name in record.get("validation") or {}}
         found |= {"loss"} & {name for record in state.records for name in record}

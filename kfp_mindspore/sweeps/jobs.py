@@ -47,7 +47,7 @@ class TrialJob:
 
 
 @dataclass(frozen=True)
-class JobState:
+class TrialJobState:
     """A job's state.
 
     Args:
@@ -72,7 +72,7 @@ class TrialJobs(Protocol):
     def start(self, job: TrialJob) -> None:
         """Start a job, which resumes from the checkpoints in its output; one that exists is kept."""
 
-    def read(self, job: TrialJob) -> JobState:
+    def read(self, job: TrialJob) -> TrialJobState:
         """Return a job's state.
 
         Raises:
@@ -129,7 +129,7 @@ class ClientJobs:
         with contextlib.suppress(AlreadyExistsError):
             self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
 
-    def read(self, job: TrialJob) -> JobState:
+    def read(self, job: TrialJob) -> TrialJobState:
         """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status.
 
         The operator writes the last epoch together with the job's end.
@@ -147,7 +147,7 @@ class ClientJobs:
             records = read_records(file) if file.is_file() else ()
         elif isinstance(found.status, DetailedStatus):
             records = to_records(found.status.progress)
-        return JobState("failed" if is_failed else "succeeded" if is_succeeded else "running", records, reason)
+        return TrialJobState("failed" if is_failed else "succeeded" if is_succeeded else "running", records, reason)
 
     def end(self, name: str) -> None:
         """Delete a job."""

@@ -57,7 +57,7 @@ def _divide(size: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Member:
+class PopulationMember:
     """A member of a generation that has ended and not failed.
 
     Args:
@@ -70,7 +70,7 @@ class Member:
 
 
 def plan_generation(
-    ranked: Sequence[Member], former: Generation, size: int, space: Space, options: SweepOptions
+    ranked: Sequence[PopulationMember], former: Generation, size: int, space: Space, options: SweepOptions
 ) -> list[tuple[dict[str, Any], int]]:
     """Return parameters and the trial to go on from, for each member of the next generation.
 

@@ -33,7 +33,7 @@ def kill_scheduler(marker: str) -> Any:
                 Path(marker).touch()
                 # The raylet's other children are those of other tests.
                 for process in psutil.Process(os.getppid()).children():
-                    if process.cmdline()[0].startswith("ray::_Scheduler"):
+                    if process.cmdline()[0].startswith("ray::_SchedulerProcess"):
                         process.send_signal(signal.SIGKILL)
 
     return [Kill()]

@@ -29,7 +29,7 @@ from kfp_mindspore.images.registry.manifest import (
     push_manifest,
     require_manifest,
 )
-from kfp_mindspore.images.registry.session import Session
+from kfp_mindspore.images.registry.session import RegistrySession
 from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.images.sources.layer import Layer
 
@@ -61,7 +61,7 @@ class AppendBuilder(Builder):
     def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:
         """Push the layer, the configurations and the manifests, and the tag last."""
         base = self.registry.locate(parse_reference(plan.options.base, field="base")).with_digest(plan.base_digest)
-        with Session(base, self.registry) as source, Session(target, self.registry) as destination:
+        with RegistrySession(base, self.registry) as source, RegistrySession(target, self.registry) as destination:
             append = _Append(plan, source, destination, on_progress)
             manifest = require_manifest(source, plan.base_digest, f"base image {plan.options.base}")
             image = append.append_index(manifest) if manifest.is_index else append.append_image(manifest)
@@ -83,7 +83,9 @@ class AppendBuilder(Builder):
 class _Append:
     """One build; platforms share uploads for equal layers."""
 
-    def __init__(self, plan: ImagePlan, source: Session, destination: Session, on_progress: OnProgress) -> None:
+    def __init__(
+        self, plan: ImagePlan, source: RegistrySession, destination: RegistrySession, on_progress: OnProgress
+    ) -> None:
         self._plan, self._source, self._destination, self._on_progress = plan, source, destination, on_progress
         self._layer: Layer = plan.context.layer(plan.options.workdir)
         self.sizes: dict[str, int] = {}

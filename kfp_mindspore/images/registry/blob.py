@@ -20,7 +20,7 @@ from kfp_mindspore.images.registry.errors import (
     TransientError,
     explain_request_error,
 )
-from kfp_mindspore.images.registry.session import Session, retry
+from kfp_mindspore.images.registry.session import RegistrySession, retry
 
 _CHUNK_BYTES = 1 << 20
 _PUSH = "push a layer to"
@@ -74,7 +74,7 @@ class RemoteBlob:
         size_bytes: Size in bytes.
     """
 
-    session: Session
+    session: RegistrySession
     digest: str
     size_bytes: int
 
@@ -114,7 +114,7 @@ def check_blob(content: bytes, digest: str, action: str) -> None:
         raise RegistryError(f"{action}: the registry sent {found} for {digest}")
 
 
-def pull_bytes(session: Session, digest: str, action: str) -> bytes:
+def pull_bytes(session: RegistrySession, digest: str, action: str) -> bytes:
     """Return a small blob, such as a configuration.
 
     Raises:
@@ -125,7 +125,7 @@ def pull_bytes(session: Session, digest: str, action: str) -> bytes:
     return content
 
 
-def has_blob(session: Session, digest: str) -> bool:
+def has_blob(session: RegistrySession, digest: str) -> bool:
     """Return whether the repository has a blob."""
     try:
         session.request("head", f"blobs/{digest}", "check for a layer in")
@@ -134,7 +134,7 @@ def has_blob(session: Session, digest: str) -> bool:
     return True
 
 
-def mount_blob(session: Session, digest: str, repository: str) -> bool:
+def mount_blob(session: RegistrySession, digest: str, repository: str) -> bool:
     """Mount a blob from another repository in the same registry.
 
     Args:
@@ -157,7 +157,7 @@ def mount_blob(session: Session, digest: str, repository: str) -> bool:
     return False
 
 
-def push_blob(session: Session, blob: Blob, on_bytes: OnBytes) -> None:
+def push_blob(session: RegistrySession, blob: Blob, on_bytes: OnBytes) -> None:
     """Upload a blob that the repository does not have, in one request; after a transient error from the start.
 
     Args:
@@ -185,7 +185,7 @@ def push_blob(session: Session, blob: Blob, on_bytes: OnBytes) -> None:
     on_bytes(blob.size_bytes)
 
 
-def _upload(session: Session, blob: Blob, on_bytes: OnBytes) -> None:
+def _upload(session: RegistrySession, blob: Blob, on_bytes: OnBytes) -> None:
     location = _get_location(session, session.send("post", "blobs/uploads/", _PUSH, data=b""))
     parts = urlsplit(location)
     query = "&".join(part for part in (parts.query, urlencode({"digest": blob.digest})) if part)
@@ -221,7 +221,7 @@ class _Body:
             self._on_bytes(sent)
 
 
-def _get_location(session: Session, response: requests.Response) -> str:
+def _get_location(session: RegistrySession, response: requests.Response) -> str:
     location = response.headers.get("Location", "")
     if not location:
         raise RegistryError(f"{_PUSH} {session.reference.name}: no Location header in the registry's response")
@@ -233,7 +233,7 @@ def _get_location(session: Session, response: requests.Response) -> str:
     return urlunsplit(url._replace(scheme=urlsplit(session.base_url).scheme))
 
 
-def _cancel_upload(session: Session, location: str) -> None:
+def _cancel_upload(session: RegistrySession, location: str) -> None:
     # Registries purge abandoned uploads on their own schedule.
     with contextlib.suppress(KfpMindSporeError):
         session.send("delete", location, "cancel an upload to")

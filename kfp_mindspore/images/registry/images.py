@@ -20,7 +20,7 @@ from kfp_mindspore.images.registry.manifest import (
     pick_platform,
     require_manifest,
 )
-from kfp_mindspore.images.registry.session import Session
+from kfp_mindspore.images.registry.session import RegistrySession
 from kfp_mindspore.images.result import BuildResult
 
 
@@ -64,7 +64,7 @@ def resolve_image(reference: Reference, platform: str, config: RegistryConfig) -
         NotFoundError: There is no such image, or not for this platform.
         RegistryError: The registry fails.
     """
-    with Session(config.locate(reference), config) as session:
+    with RegistrySession(config.locate(reference), config) as session:
         manifest = require_manifest(session, reference.selector, str(reference))
         if platform == ALL_PLATFORMS:
             return manifest.digest
@@ -89,7 +89,7 @@ def get_built_image(target: Reference, labels: Mapping[str, str], config: Regist
     Raises:
         RegistryError: The registry fails.
     """
-    with Session(target, config) as session:
+    with RegistrySession(target, config) as session:
         try:
             manifest = fetch_manifest(session, target.selector)
             described = _describe(session, manifest, target, "")
@@ -122,12 +122,12 @@ def inspect_image(image: str, config: RegistryConfig, *, platform: str = "") -> 
         RegistryError: The registry fails.
     """
     reference = parse_reference(image)
-    with Session(config.locate(reference), config) as session:
+    with RegistrySession(config.locate(reference), config) as session:
         manifest = require_manifest(session, reference.selector, image)
         return _describe(session, manifest, reference, platform)
 
 
-def _describe(session: Session, manifest: Manifest, reference: Reference, platform: str) -> ImageDescription:
+def _describe(session: RegistrySession, manifest: Manifest, reference: Reference, platform: str) -> ImageDescription:
     images = [manifest]
     platforms: tuple[str, ...] = ()
     if manifest.is_index:
@@ -160,7 +160,7 @@ def _list_blobs(manifest: Manifest) -> list[dict[str, Any]]:
     return [manifest.fields["config"], *manifest.fields["layers"]]
 
 
-def _pull_configuration(session: Session, manifest: Manifest) -> dict[str, Any]:
+def _pull_configuration(session: RegistrySession, manifest: Manifest) -> dict[str, Any]:
     content = pull_bytes(session, manifest.fields["config"]["digest"], "read the configuration of")
     configuration: dict[str, Any] = json.loads(content)
     return configuration

@@ -10,7 +10,7 @@ from typing import Any
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.images.registry.blob import check_blob, compute_digest
 from kfp_mindspore.images.registry.errors import MissingError, RegistryError
-from kfp_mindspore.images.registry.session import Session
+from kfp_mindspore.images.registry.session import RegistrySession
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -67,7 +67,7 @@ def make_manifest(fields: dict[str, Any]) -> Manifest:
     return Manifest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode(), fields["mediaType"])
 
 
-def fetch_manifest(session: Session, selector: str) -> Manifest:
+def fetch_manifest(session: RegistrySession, selector: str) -> Manifest:
     """Return the manifest or index for a tag or digest.
 
     Raises:
@@ -90,7 +90,7 @@ def fetch_manifest(session: Session, selector: str) -> Manifest:
     return Manifest(response.content, media_type)
 
 
-def push_manifest(session: Session, manifest: Manifest, selector: str) -> None:
+def push_manifest(session: RegistrySession, manifest: Manifest, selector: str) -> None:
     """Store a manifest under a tag or its digest.
 
     Raises:
@@ -130,7 +130,7 @@ def format_platform(platform: dict[str, Any]) -> str:
     return "/".join(part for part in parts if part)
 
 
-def require_manifest(session: Session, selector: str, name: str) -> Manifest:
+def require_manifest(session: RegistrySession, selector: str, name: str) -> Manifest:
     """Return the manifest for an image that must exist; see `fetch_manifest`.
 
     Raises:

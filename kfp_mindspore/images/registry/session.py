@@ -52,7 +52,7 @@ def retry(config: RegistryConfig, operation: Callable[[], Result]) -> Result:
     return retrying(operation)
 
 
-class Session:
+class RegistrySession:
     """A connection pool for one repository; a context manager.
 
     Args:
@@ -76,7 +76,7 @@ class Session:
         # An explicit auth also keeps requests from reading ~/.netrc.
         self._http.auth = self._add_authorization
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> RegistrySession:
         return self
 
     def __exit__(

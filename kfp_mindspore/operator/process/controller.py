@@ -23,7 +23,7 @@ from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.operator.process.metrics import OperatorMetrics
 from kfp_mindspore.operator.process.progress import ProgressReader
 from kfp_mindspore.operator.process.recorder import Recorder
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 from kfp_mindspore.operator.process.workqueue import WorkQueue
 
 # PodGroup, Service, pods, and one to spare; a job that needs more is queued again.
@@ -86,7 +86,7 @@ class Controller:
                 self._metrics.reconcile_seconds.observe(time.monotonic() - start)
                 self._queue.done(key)
 
-    async def process(self, key: Key) -> None:
+    async def process(self, key: JobKey) -> None:
         """Reconcile a job until nothing more follows from the observed state.
 
         Raises:
@@ -111,13 +111,13 @@ class Controller:
                 return
         self._queue.add(key)
 
-    def _retry(self, key: Key, message: str) -> None:
+    def _retry(self, key: JobKey, message: str) -> None:
         self._metrics.reconcile_errors.inc()
         seconds = self._queue.retry(key)
         if message:
             self._logger.warning("%s; retrying in %.1f s", message, seconds, extra={"job": str(key)})
 
-    async def _write_status(self, key: Key, job: Mapping[str, Any], version: int, outcome: Outcome) -> bool:
+    async def _write_status(self, key: JobKey, job: Mapping[str, Any], version: int, outcome: Outcome) -> bool:
         """Write the status under the observed resourceVersion, and emit its events; False when the job has changed."""
         uid = str(job["metadata"].get("uid", ""))
         assert outcome.status is not None
@@ -136,7 +136,7 @@ class Controller:
         self._report(key, job.get("status") or {}, outcome.status)
         return True
 
-    async def _refresh_job(self, key: Key, uid: str) -> None:
+    async def _refresh_job(self, key: JobKey, uid: str) -> None:
         try:
             document = await self._client.get(MSJOBS, key.name, key.namespace)
         except NotFoundError:
@@ -146,7 +146,7 @@ class Controller:
             self._store.drop_job(key, uid)
         self._store.put_job(document)
 
-    async def _apply(self, key: Key, actions: Sequence[Action]) -> bool:
+    async def _apply(self, key: JobKey, actions: Sequence[Action]) -> bool:
         """Apply all actions but events; return whether the observed state has changed, so that more may follow."""
         for action in actions:
             if isinstance(action, RequeueAt):
@@ -177,7 +177,7 @@ class Controller:
             raise refusals[0][0] if refusals else errors[0]
         return any(result is True for result in results)
 
-    async def _create(self, key: Key, action: Create) -> bool:
+    async def _create(self, key: JobKey, action: Create) -> bool:
         """Create an object; return whether further actions depend on it, as pods on the Service's address."""
         try:
             # Templates may have fields that this API server does not know: it drops them, as for any controller.
@@ -192,7 +192,7 @@ class Controller:
         self._store.put(action.resource, created)
         return action.resource not in (PODS, ENDPOINT_SLICES)
 
-    async def _delete(self, key: Key, action: Delete) -> bool:
+    async def _delete(self, key: JobKey, action: Delete) -> bool:
         """Delete an object; return whether it is gone, so that no watch event is needed to continue."""
         try:
             deleted = await self._client.delete(
@@ -212,7 +212,7 @@ class Controller:
         self._store.drop(action.resource, key, action.name, action.uid)
         return True
 
-    async def _assign(self, key: Key, action: Assign) -> bool:
+    async def _assign(self, key: JobKey, action: Assign) -> bool:
         """Turn a spare into a member; a spare that cannot be patched is deleted."""
         patch = {"metadata": {"uid": action.uid, **action.metadata}}
         try:
@@ -227,7 +227,7 @@ class Controller:
             self._store.put(PODS, patched)
         return True
 
-    async def _fetch(self, key: Key, resource: Resource, name: str) -> bool:
+    async def _fetch(self, key: JobKey, resource: Resource, name: str) -> bool:
         """Store the object that holds a name which a job needs."""
         try:
             document = await self._client.get(resource, name, key.namespace)
@@ -239,13 +239,13 @@ class Controller:
             self._store.put_foreign(key, resource, document)
         return True
 
-    async def _refresh_foreign(self, key: Key) -> None:
+    async def _refresh_foreign(self, key: JobKey) -> None:
         """Read foreign objects again: no watch reports their deletion."""
         for resource, name in self._store.list_foreign(key):
             self._store.drop_foreign(key, resource, name)
             await self._fetch(key, resource, name)
 
-    def _report(self, key: Key, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def _report(self, key: JobKey, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Count and log a job state change."""
         old, new = before.get("state"), after.get("state")
         if old == new and before.get("attempt") == after.get("attempt"):

@@ -12,7 +12,7 @@ LogFormat = Literal["text", "json"]
 _FIELDS = ("job", "state", "reason", "attempt")
 
 
-class TextFormatter(logging.Formatter):
+class JobTextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.000Z INFO default/lenet: Running: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -22,7 +22,7 @@ class TextFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-class JsonFormatter(logging.Formatter):
+class JobJsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message and, for a job, job, state, reason and attempt."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -47,7 +47,7 @@ def start_log(log_format: LogFormat, *, verbose: bool = False) -> None:
         verbose: Whether to log at DEBUG level.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(JobJsonFormatter() if log_format == "json" else JobTextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("kfp_mindspore").setLevel(logging.DEBUG if verbose else logging.INFO)
 

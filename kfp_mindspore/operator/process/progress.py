@@ -13,7 +13,7 @@ from kfp_mindspore.kube.errors import ApiRequest, ForbiddenError
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.api.names import CONTAINER_NAME, RUNNING
 from kfp_mindspore.msjob.progress import read_last_progress
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 
 # Between two reads of one job's log. `fit` reports every 10 seconds.
 _INTERVAL_SECONDS = 15.0
@@ -34,7 +34,7 @@ class ProgressReader:
         enqueue: Called with the job key when a running job's progress has changed.
     """
 
-    def __init__(self, client: AsyncClient, store: JobCache, enqueue: Callable[[Key], None]):
+    def __init__(self, client: AsyncClient, store: JobCache, enqueue: Callable[[JobKey], None]):
         self._client = client
         self._store = store
         self._enqueue = enqueue
@@ -50,7 +50,7 @@ class ProgressReader:
                 await asyncio.sleep(_PAUSE_SECONDS)
             await asyncio.sleep(max(_PAUSE_SECONDS, _INTERVAL_SECONDS - (time.monotonic() - begun)))
 
-    async def read(self, key: Key, *, since_seconds: int | None = None) -> bool:
+    async def read(self, key: JobKey, *, since_seconds: int | None = None) -> bool:
         """Store one job's progress, and return whether it has changed; a log that cannot be read changes nothing.
 
         Args:

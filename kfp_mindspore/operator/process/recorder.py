@@ -20,7 +20,7 @@ from kfp_mindspore.msjob.api.manifest import now
 from kfp_mindspore.msjob.api.names import API_VERSION, KIND
 from kfp_mindspore.operator.decisions.actions import EmitEvent
 from kfp_mindspore.operator.process.metrics import OperatorMetrics
-from kfp_mindspore.operator.process.store import Key
+from kfp_mindspore.operator.process.store import JobKey
 
 COMPONENT = "msjob-controller"
 _LONGEST_MESSAGE = 1000
@@ -48,10 +48,10 @@ class Recorder:
     def __init__(self, client: AsyncClient, metrics: OperatorMetrics):
         self._client = client
         self._metrics = metrics
-        self._queue: asyncio.Queue[tuple[Key, str, EmitEvent, datetime.datetime]] = asyncio.Queue(_QUEUED)
+        self._queue: asyncio.Queue[tuple[JobKey, str, EmitEvent, datetime.datetime]] = asyncio.Queue(_QUEUED)
         self._written: OrderedDict[tuple[str, EmitEvent], _Written] = OrderedDict()
 
-    def record(self, key: Key, uid: str, event: EmitEvent) -> None:
+    def record(self, key: JobKey, uid: str, event: EmitEvent) -> None:
         """Queue an event."""
         try:
             self._queue.put_nowait((key, uid, event, now()))
@@ -79,7 +79,7 @@ class Recorder:
             finally:
                 self._queue.task_done()
 
-    async def _write(self, key: Key, uid: str, event: EmitEvent, time: datetime.datetime) -> None:
+    async def _write(self, key: JobKey, uid: str, event: EmitEvent, time: datetime.datetime) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ")
         found = self._written.get((uid, event))
         if found is not None and time - found.time < _REPEATS_WITHIN:
@@ -96,7 +96,7 @@ class Recorder:
             self._written.popitem(last=False)
 
 
-def _build_event(key: Key, uid: str, event: EmitEvent, name: str, stamp: str) -> dict[str, Any]:
+def _build_event(key: JobKey, uid: str, event: EmitEvent, name: str, stamp: str) -> dict[str, Any]:
     message = event.message
     if len(message) > _LONGEST_MESSAGE:
         message = message[: _LONGEST_MESSAGE - 1] + "…"

@@ -63,7 +63,7 @@ class Settings:
     lease_namespace: str = ""
 
 
-class Operator:
+class OperatorProcess:
     """One operator process; `run` returns after SIGTERM.
 
     Args:
@@ -183,7 +183,7 @@ def run_operator(settings: Settings, started: Callable[[int], None] | None = Non
     """Run an operator in this process until SIGTERM or SIGINT.
 
     Raises:
-        KfpMindSporeError: As `Operator.run`.
+        KfpMindSporeError: As `OperatorProcess.run`.
         MissingExtraError: The extra `operator` is not installed.
     """
     try:
@@ -193,7 +193,7 @@ def run_operator(settings: Settings, started: Callable[[int], None] | None = Non
     # Imported modules live as long as the process: exclude them from garbage collection.
     gc.collect()
     gc.freeze()
-    uvloop.run(Operator(settings, started).run())
+    uvloop.run(OperatorProcess(settings, started).run())
 
 
 def _log_closed_connection(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KEPT_UIDS = 20_000
 
 
-class Key(NamedTuple):
+class JobKey(NamedTuple):
     """A job's namespace and name."""
 
     namespace: str
@@ -97,18 +97,18 @@ class JobCache:
     them; an event with the same resourceVersion then changes nothing.
     """
 
-    entries: dict[Key, JobEntry] = field(default_factory=dict)
+    entries: dict[JobKey, JobEntry] = field(default_factory=dict)
     connected_at: datetime.datetime | None = LONG_AGO
     states: Counter[str] = field(default_factory=Counter)
     _deleted_uids: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
-    def put_job(self, document: Mapping[str, Any]) -> Key | None:
+    def put_job(self, document: Mapping[str, Any]) -> JobKey | None:
         """Store a job; return its key, or None when nothing that a decision needs now has changed.
 
         A renewed lease is such a change only at the time at which the one before would have expired.
         """
         metadata = document["metadata"]
-        key = Key(metadata["namespace"], metadata["name"])
+        key = JobKey(metadata["namespace"], metadata["name"])
         uid, version = str(metadata.get("uid", "")), int(metadata.get("resourceVersion") or 0)
         entry = self.entries.get(key)
         if uid in self._deleted_uids or (entry is not None and entry.job and version <= entry.version):
@@ -125,7 +125,7 @@ class JobCache:
         self._count(entry, str((document.get("status") or {}).get("state") or "Pending"))
         return None if is_known else key
 
-    def drop_job(self, key: Key, uid: str) -> Key | None:
+    def drop_job(self, key: JobKey, uid: str) -> JobKey | None:
         """Drop a deleted job, if it still has this uid; return its key."""
         self._mark_deleted(uid)
         entry = self.entries.get(key)
@@ -137,7 +137,7 @@ class JobCache:
         self._remove_if_empty(key, entry)
         return key
 
-    def put(self, resource: Resource, document: Mapping[str, Any]) -> Key | None:
+    def put(self, resource: Resource, document: Mapping[str, Any]) -> JobKey | None:
         """Store a pod, Service, EndpointSlice or PodGroup; return its job's key when its view has changed."""
         metadata = document["metadata"]
         key = self.resolve_job(resource, document)
@@ -157,39 +157,39 @@ class JobCache:
         return key
 
     @staticmethod
-    def resolve_job(resource: Resource, document: Mapping[str, Any]) -> Key | None:
+    def resolve_job(resource: Resource, document: Mapping[str, Any]) -> JobKey | None:
         """Return the job key that an object's labels name, or None."""
         metadata = document["metadata"]
         job = (metadata.get("labels") or {}).get(JOB_LABEL)
         if not job and resource not in _VIEWS:
             # A PodGroup has its job's name.
             job = metadata["name"]
-        return Key(metadata["namespace"], job) if job else None
+        return JobKey(metadata["namespace"], job) if job else None
 
-    def mark_deleting(self, resource: Resource, key: Key, name: str, uid: str, version: int) -> None:
+    def mark_deleting(self, resource: Resource, key: JobKey, name: str, uid: str, version: int) -> None:
         """Record an object's deletionTimestamp, from the response to its deletion."""
         entry = self.entries.get(key)
         child = entry.children.get((resource, name)) if entry else None
         if entry is not None and child is not None and child.view.uid == uid and child.version < version:
             entry.children[(resource, name)] = Child(dataclasses.replace(child.view, deleting=True), version)
 
-    def put_foreign(self, key: Key, resource: Resource, document: Mapping[str, Any]) -> None:
+    def put_foreign(self, key: JobKey, resource: Resource, document: Mapping[str, Any]) -> None:
         """Store an object without the job's label that has a name which the job needs."""
         name = document["metadata"]["name"]
         if (entry := self.entries.get(key)) is not None and (resource, name) not in entry.children:
             entry.foreign[(resource, name)] = _view(resource, document)
 
-    def list_foreign(self, key: Key) -> list[tuple[Resource, str]]:
+    def list_foreign(self, key: JobKey) -> list[tuple[Resource, str]]:
         """Return resource and name for a job's foreign objects, whose deletion no watch reports."""
         entry = self.entries.get(key)
         return list(entry.foreign) if entry else []
 
-    def drop_foreign(self, key: Key, resource: Resource, name: str) -> None:
+    def drop_foreign(self, key: JobKey, resource: Resource, name: str) -> None:
         """Drop a foreign object."""
         if (entry := self.entries.get(key)) is not None:
             entry.foreign.pop((resource, name), None)
 
-    def drop(self, resource: Resource, key: Key, name: str, uid: str) -> Key | None:
+    def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> JobKey | None:
         """Drop a deleted object, if it still has this uid; return its job's key."""
         self._mark_deleted(uid)
         entry = self.entries.get(key)
@@ -200,7 +200,7 @@ class JobCache:
         self._remove_if_empty(key, entry)
         return key
 
-    def set_refusal(self, key: Key, refusal: Refusal | None) -> bool:
+    def set_refusal(self, key: JobKey, refusal: Refusal | None) -> bool:
         """Store why one of a job's objects could not be created; return whether the status must show it at once."""
         entry = self.entries.get(key)
         if entry is None:
@@ -209,7 +209,7 @@ class JobCache:
         entry.refusal = refusal
         return is_news
 
-    def set_progress(self, key: Key, progress: TrainingProgress) -> bool:
+    def set_progress(self, key: JobKey, progress: TrainingProgress) -> bool:
         """Store the progress read from a job's log; return whether it has changed."""
         entry = self.entries.get(key)
         if entry is None or entry.progress == progress:
@@ -217,18 +217,18 @@ class JobCache:
         entry.progress = progress
         return True
 
-    def get_pod_name(self, key: Key, member: str) -> str:
+    def get_pod_name(self, key: JobKey, member: str) -> str:
         """Return a member's newest pod name, which may have been a warm spare."""
         entry = self.entries.get(key)
         views = [child.view for child in entry.children.values()] if entry else []
         pods = [view for view in views if isinstance(view, PodView) and view.member == member]
         return max(pods, key=lambda pod: pod.attempt).name if pods else member
 
-    def list_in_state(self, state: str) -> list[Key]:
+    def list_in_state(self, state: str) -> list[JobKey]:
         """Return the keys of the jobs in a state."""
         return [key for key, entry in self.entries.items() if entry.state == state]
 
-    def observe(self, key: Key) -> tuple[Observed, int]:
+    def observe(self, key: JobKey) -> tuple[Observed, int]:
         """Return a job's observed state, and its resourceVersion."""
         entry = self.entries.get(key)
         if entry is None or not entry.job:
@@ -248,13 +248,13 @@ class JobCache:
             entry.version,
         )
 
-    def list_jobs(self, namespace: str = "") -> Iterator[tuple[Key, str, int]]:
+    def list_jobs(self, namespace: str = "") -> Iterator[tuple[JobKey, str, int]]:
         """Yield key, uid and resourceVersion for each job in a namespace, or in all."""
         for key, entry in list(self.entries.items()):
             if entry.job and namespace in ("", key.namespace):
                 yield key, entry.uid, entry.version
 
-    def list_children(self, resource: Resource, namespace: str = "") -> Iterator[tuple[Key, str, str, int]]:
+    def list_children(self, resource: Resource, namespace: str = "") -> Iterator[tuple[JobKey, str, str, int]]:
         """Yield job, name, uid and resourceVersion for each object of a resource in a namespace, or in all."""
         for key, entry in list(self.entries.items()):
             if namespace in ("", key.namespace):
@@ -269,7 +269,7 @@ class JobCache:
             self.states[state] += 1
         entry.state = sys.intern(state)
 
-    def _remove_if_empty(self, key: Key, entry: JobEntry) -> None:
+    def _remove_if_empty(self, key: JobKey, entry: JobEntry) -> None:
         if not entry.job and not entry.children:
             del self.entries[key]
 

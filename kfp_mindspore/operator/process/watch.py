@@ -15,11 +15,11 @@ from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_events
 from kfp_mindspore.msjob.api.names import MSJOBS
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 
 _LONGEST_DELAY_SECONDS = 10.0
 
-Notify = Callable[[Key], None]
+Notify = Callable[[JobKey], None]
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Watcher:
     def _drop(self, document: Document) -> None:
         metadata = document["metadata"]
         if self.resource == MSJOBS:
-            self._notify(self.store.drop_job(Key(metadata["namespace"], metadata["name"]), metadata["uid"]))
+            self._notify(self.store.drop_job(JobKey(metadata["namespace"], metadata["name"]), metadata["uid"]))
         elif (key := self.store.resolve_job(self.resource, document)) is not None:
             self._notify(self.store.drop(self.resource, key, metadata["name"], metadata["uid"]))
 
@@ -102,7 +102,7 @@ class Watcher:
                 if uid not in listed and seen <= version:
                     self._notify(self.store.drop(self.resource, key, name, uid))
 
-    def _notify(self, key: Key | None) -> None:
+    def _notify(self, key: JobKey | None) -> None:
         if key is not None:
             self.notify(key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from kfp_mindspore.operator.process.store import Key
+from kfp_mindspore.operator.process.store import JobKey
 
 _FIRST_RETRY_SECONDS = 0.5
 _LONGEST_RETRY_SECONDS = 60.0
@@ -19,11 +19,11 @@ class WorkQueue:
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[Key, float] = OrderedDict()
-        self._active: set[Key] = set()
-        self._again: set[Key] = set()
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
-        self._failures: dict[Key, int] = {}
+        self._waiting: OrderedDict[JobKey, float] = OrderedDict()
+        self._active: set[JobKey] = set()
+        self._again: set[JobKey] = set()
+        self._timers: dict[JobKey, asyncio.TimerHandle] = {}
+        self._failures: dict[JobKey, int] = {}
         self._wakeup = asyncio.Event()
         self._idle = asyncio.Event()
         self._closed = False
@@ -41,7 +41,7 @@ class WorkQueue:
         """How many keys workers have."""
         return len(self._active)
 
-    def add(self, key: Key) -> None:
+    def add(self, key: JobKey) -> None:
         """Queue a key."""
         if key in self._active:
             self._again.add(key)
@@ -49,7 +49,7 @@ class WorkQueue:
             self._waiting[key] = asyncio.get_running_loop().time()
             self._wakeup.set()
 
-    def add_later(self, key: Key, seconds: float) -> None:
+    def add_later(self, key: JobKey, seconds: float) -> None:
         """Add a key after a delay; the earliest wins."""
         loop = asyncio.get_running_loop()
         time = loop.time() + max(0.0, seconds)
@@ -60,24 +60,24 @@ class WorkQueue:
             timer.cancel()
         self._timers[key] = loop.call_at(time, self._fire, key)
 
-    def retry(self, key: Key) -> float:
+    def retry(self, key: JobKey) -> float:
         """Add a key after a delay that doubles with each failure in a row; return the delay in seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         seconds = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 10))
         self.add_later(key, seconds)
         return seconds
 
-    def reset_failures(self, key: Key) -> None:
+    def reset_failures(self, key: JobKey) -> None:
         """Start again with the shortest delay."""
         self._failures.pop(key, None)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         """Drop a key's timer and failures once its job is gone."""
         self._failures.pop(key, None)
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
 
-    async def get(self) -> tuple[Key, float]:
+    async def get(self) -> tuple[JobKey, float]:
         """Wait for a key; return it with the seconds for which it was queued. `done` gives it back."""
         while self._closed or not self._waiting:
             self._wakeup.clear()
@@ -86,7 +86,7 @@ class WorkQueue:
         self._active.add(key)
         return key, asyncio.get_running_loop().time() - since
 
-    def done(self, key: Key) -> None:
+    def done(self, key: JobKey) -> None:
         """Give a key back."""
         self._active.discard(key)
         if not self._active:
@@ -105,6 +105,6 @@ class WorkQueue:
             self._idle.clear()
             await self._idle.wait()
 
-    def _fire(self, key: Key) -> None:
+    def _fire(self, key: JobKey) -> None:
         self._timers.pop(key, None)
         self.add(key)

@@ -29,7 +29,7 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Parameter:
+class PipelineParameter:
     """A pipeline parameter.
 
     Args:
@@ -110,11 +110,11 @@ def get_pipeline_name(spec: PipelineSpec) -> str:
     return str(spec["pipelineInfo"]["name"])
 
 
-def list_parameters(spec: PipelineSpec) -> list[Parameter]:
+def list_parameters(spec: PipelineSpec) -> list[PipelineParameter]:
     """Return the pipeline's parameters, in the compiled order."""
     definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     return [
-        Parameter(
+        PipelineParameter(
             name,
             definition.get("parameterType", "STRING"),
             _restore_integer(definition.get("defaultValue"), definition.get("parameterType")),

@@ -19,7 +19,7 @@ from kfp_mindspore.retries import wait_with_jitter
 from kfp_mindspore.steps.launch.job import JobWatch, StepJobs
 from kfp_mindspore.steps.launch.train import CHECKPOINT_FOLDER, ArtifactTrainingFiles, LocalTrainingFiles
 from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError, join_uri
-from kfp_mindspore.sweeps.jobs import CHECKPOINTS_FOLDER, JobState, TrialJob, share_cores
+from kfp_mindspore.sweeps.jobs import CHECKPOINTS_FOLDER, TrialJob, TrialJobState, share_cores
 from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES
 from kfp_mindspore.sweeps.study import JOURNAL_FILE, SWEEP_FILE
 
@@ -149,7 +149,7 @@ class StepTrials:
         self._interrupts.raise_pending()
         running.stack.enter_context(watch)
 
-    def read(self, job: TrialJob) -> JobState:
+    def read(self, job: TrialJob) -> TrialJobState:
         """Return a job's state, with all epochs that its pods have uploaded; print why its pods do not run.
 
         Raises:
@@ -161,7 +161,7 @@ class StepTrials:
             found = self._jobs.client.get_job(job.name)
         except NotFoundError:
             if running.watch.limit.error:
-                return JobState("failed", reason=running.watch.limit.error)
+                return TrialJobState("failed", reason=running.watch.limit.error)
             raise
         waiting = read_waiting(found.status)
         if waiting is not None and waiting != running.waiting:
@@ -176,15 +176,15 @@ class StepTrials:
             if not error.retryable:
                 raise KfpMindSporeError(f"job {job.name}: {error}") from error
             print(f"job {job.name}: {error}", flush=True)
-            return JobState("running")
+            return TrialJobState("running")
         if found.status is not None and found.status.has(FAILED):
             failure = self._jobs.client.explain_failure(found, lines=_LAST_LINES)
             print("\n".join([f"{failure.message}:", *failure.log]), flush=True)
-            return JobState("failed", records, ": ".join([failure.message, *failure.log[-1:]]))
+            return TrialJobState("failed", records, ": ".join([failure.message, *failure.log[-1:]]))
         if not has_succeeded:
-            return JobState("running", records)
+            return TrialJobState("running", records)
         sized = [{**record, CHECKPOINT_BYTES: size} if size else record for record in records[-1:]]
-        return JobState("succeeded", [*records[:-1], *sized])
+        return TrialJobState("succeeded", [*records[:-1], *sized])
 
     def end(self, name: str) -> None:
         """Delete a job."""

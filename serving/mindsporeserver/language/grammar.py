@@ -13,7 +13,7 @@ import numpy as np
 from mindsporeserver.errors import shorten_text
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import Constraint
-from mindsporeserver.language.text import Vocabulary
+from mindsporeserver.language.text import TokenVocabulary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Matcher:
         LanguageError: The constraint is invalid, not supported or too complex.
     """
 
-    def __init__(self, vocabulary: Vocabulary, constraint: Constraint) -> None:
+    def __init__(self, vocabulary: TokenVocabulary, constraint: Constraint) -> None:
         from llguidance import LLMatcher, LLParserLimits
 
         self._param = constraint.param

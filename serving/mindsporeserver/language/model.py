@@ -32,9 +32,9 @@ from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.next_stage import StagedRunner, compute_pair
 from mindsporeserver.language.runner import DEFAULT_LENGTH, Runner
-from mindsporeserver.language.sampling import Sampler
+from mindsporeserver.language.sampling import TokenSampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
-from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.text import TextBuffer, TokenVocabulary
 from mindsporeserver.language.text_model import TextModel, build_length_error
 from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key
 from mindsporeserver.models.inference_executor import InferenceExecutor
@@ -94,7 +94,7 @@ class LanguageModel(TextModel):
     """
 
     platform = "mindspore_causal_lm"
-    vocabulary: Vocabulary
+    vocabulary: TokenVocabulary
     template: ChatTemplate | None
     scheduler: Scheduler
     adapters: Adapters
@@ -235,7 +235,9 @@ class LanguageModel(TextModel):
             for choice in range(request.choices):
                 answer = Answer(
                     ids,
-                    Sampler(request.sampling, choice, ids, matcher.copy() if matcher is not None else None, stop_ids),
+                    TokenSampler(
+                        request.sampling, choice, ids, matcher.copy() if matcher is not None else None, stop_ids
+                    ),
                     TextBuffer(request.stop, is_whole=not self._continues),
                     stream,
                     max_tokens,
@@ -323,7 +325,7 @@ class LanguageModel(TextModel):
             raise UserError(f"{path / GENERATION_FILE}: not readable: {error}") from None
         eos = generation.get("eos_token_id")
         eos_ids = [eos] if isinstance(eos, int) else list(eos or ())
-        self.vocabulary = Vocabulary(path / TOKENIZER_FILE, vocabulary_size, eos_ids)
+        self.vocabulary = TokenVocabulary(path / TOKENIZER_FILE, vocabulary_size, eos_ids)
         self.defaults = generation
         self.template = read_template(path, self.vocabulary.tokenizer, generation)
 

@@ -13,7 +13,7 @@ import orjson
 from mindsporeserver.language.fields import GenerationRequest
 from mindsporeserver.language.sampling import TokenLogprob
 from mindsporeserver.language.scheduler import Answer, Delta
-from mindsporeserver.language.text import Vocabulary
+from mindsporeserver.language.text import TokenVocabulary
 from mindsporeserver.language.tools import ToolParser
 
 DONE = b"data: [DONE]\n\n"
@@ -52,7 +52,7 @@ class ResponseBuilder:
         self,
         request: GenerationRequest,
         answers: Sequence[Answer],
-        vocabulary: Vocabulary,
+        vocabulary: TokenVocabulary,
         tools: Sequence[ToolParser | None],
     ) -> None:
         self._request = request

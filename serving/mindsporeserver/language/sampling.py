@@ -40,7 +40,7 @@ class TokenLogprob(NamedTuple):
     top: list[tuple[int, float]]
 
 
-class Sampler:
+class TokenSampler:
     """One answer's sampling state.
 
     Args:
@@ -107,11 +107,11 @@ class Sampler:
                 row[self._stop_ids] = values
 
 
-def sample(logits: Logits, samplers: Sequence[Sampler]) -> NDArray[np.int64]:
+def sample(logits: Logits, samplers: Sequence[TokenSampler]) -> NDArray[np.int64]:
     """Choose a token for each row.
 
     Args:
-        logits: float32 with shape (B, V), adjusted by `Sampler.adjust`; at least one is finite in each row.
+        logits: float32 with shape (B, V), adjusted by `TokenSampler.adjust`; at least one is finite in each row.
         samplers: One per row.
 
     Returns:
@@ -151,7 +151,7 @@ def compute_logprobs(logits: Logits, token: int, top: int) -> TokenLogprob:
     )
 
 
-def _draw(weights: Logits, sampler: Sampler) -> int:
+def _draw(weights: Logits, sampler: TokenSampler) -> int:
     """Draw a token by weights relative to the largest, which is 1."""
     options, number = sampler.options, sampler.draw()
     if not options.top_k and options.top_p >= 1 and not options.min_p:

@@ -24,8 +24,8 @@ from mindsporeserver.language.adapters import BASE, Adapter
 from mindsporeserver.language.metrics import LanguageMetrics
 from mindsporeserver.language.prefix_cache import BLOCK, PrefixCache
 from mindsporeserver.language.runner import Runner
-from mindsporeserver.language.sampling import Sampler, TokenLogprob, compute_logprobs, sample
-from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.sampling import TokenLogprob, TokenSampler, compute_logprobs, sample
+from mindsporeserver.language.text import TextBuffer, TokenVocabulary
 from mindsporeserver.language.text_model import check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor
 
@@ -111,7 +111,7 @@ class Answer:
     """
 
     prompt: NDArray[np.int32]
-    sampler: Sampler
+    sampler: TokenSampler
     buffer: TextBuffer
     stream: AnswerStream
     max_tokens: int
@@ -155,7 +155,7 @@ class Scheduler:
         self,
         runner: Runner,
         executor: InferenceExecutor,
-        vocabulary: Vocabulary,
+        vocabulary: TokenVocabulary,
         metrics: LanguageMetrics,
         *,
         max_queue_tokens: int,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-class Vocabulary:
+class TokenVocabulary:
     """A model's tokenizer.
 
     Args:

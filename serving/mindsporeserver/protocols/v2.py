@@ -59,7 +59,7 @@ class Inference:
     binary: bool
 
 
-class Answer(NamedTuple):
+class ResponseBody(NamedTuple):
     """A response body.
 
     Args:
@@ -146,7 +146,7 @@ def decode(
 
 def encode(
     outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: str, model_version: str, unknown: str = ""
-) -> Answer:
+) -> ResponseBody:
     """Encode the requested outputs; NaN becomes null in JSON.
 
     Args:
@@ -185,8 +185,8 @@ def encode(
         option=orjson.OPT_SERIALIZE_NUMPY,
     )
     if not raw:
-        return Answer(body, None)
-    return Answer(b"".join([body, *raw]), len(body))
+        return ResponseBody(body, None)
+    return ResponseBody(b"".join([body, *raw]), len(body))
 
 
 def to_bytes(array: NDArray[Any]) -> bytes:

@@ -23,7 +23,7 @@ from kfp_mindspore.images.registry.manifest import (
     make_manifest,
     push_manifest,
 )
-from kfp_mindspore.images.registry.session import Session
+from kfp_mindspore.images.registry.session import RegistrySession
 
 _CONFIG_TYPES = {
     OCI_MANIFEST: "application/vnd.oci.image.config.v1+json",
@@ -66,7 +66,7 @@ def push_base(
         settings: The `config` object of its configuration.
     """
     reference = Reference(host, repository, tag)
-    with Session(reference, config) as session:
+    with RegistrySession(reference, config) as session:
         images = [_push_image(session, layers, platform, media_type, dict(settings or {})) for platform in platforms]
         if len(images) == 1:
             push_manifest(session, images[0], tag)
@@ -84,7 +84,7 @@ def push_base(
 
 
 def _push_image(
-    session: Session,
+    session: RegistrySession,
     layers: Sequence[Mapping[str, bytes]],
     platform: str,
     media_type: str,
@@ -114,7 +114,7 @@ def _push_image(
     return make_manifest(fields)
 
 
-def _push(session: Session, blob: BytesBlob) -> dict[str, Any]:
+def _push(session: RegistrySession, blob: BytesBlob) -> dict[str, Any]:
     if not has_blob(session, blob.digest):
         push_blob(session, blob, lambda _: None)
     return {"digest": blob.digest, "size": blob.size_bytes}

@@ -14,7 +14,7 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
 from kfp_mindspore.sweeps import sweep
 from kfp_mindspore.sweeps.options import SweepOptions
-from kfp_mindspore.sweeps.population import Generation, Member, list_generations, perturb, plan_generation
+from kfp_mindspore.sweeps.population import Generation, PopulationMember, list_generations, perturb, plan_generation
 from kfp_mindspore.sweeps.space import Space
 
 SPACE = Space(
@@ -42,7 +42,7 @@ PARAMETERS = {"learning_rate": 0.01, "batch_size": 32, "layers": 2, "optimizer":
     ],
 )
 def test_losers_go_on_from_winner(pruner: str, ranked: list[int], size: int, sources: list[int]) -> None:
-    members = [Member(number, PARAMETERS) for number in ranked]
+    members = [PopulationMember(number, PARAMETERS) for number in ranked]
     options = SweepOptions(objective="loss", pruner=pruner, trials=8)
 
     planned = plan_generation(members, Generation(0, 4, 1), size, SPACE, options)

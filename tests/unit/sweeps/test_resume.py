@@ -16,7 +16,7 @@ import pytest
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.sweeps import sweep
-from kfp_mindspore.sweeps.jobs import JobState, TrialJob
+from kfp_mindspore.sweeps.jobs import TrialJob, TrialJobState
 from kfp_mindspore.sweeps.options import SAMPLERS
 
 SPACE = {
@@ -47,10 +47,10 @@ class StubJobs:
         if job.number == self._killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def read(self, job: TrialJob) -> JobState:
+    def read(self, job: TrialJob) -> TrialJobState:
         parameters = job.parameters
         loss = (parameters["x"] - 0.3) ** 2 + parameters.get("layers", 0) / 100
-        return JobState("succeeded", [{"epoch": epoch, "loss": loss + 1 / epoch} for epoch in (1, 2)])
+        return TrialJobState("succeeded", [{"epoch": epoch, "loss": loss + 1 / epoch} for epoch in (1, 2)])
 
     def end(self, name: str) -> None:
         pass

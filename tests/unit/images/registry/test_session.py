@@ -8,7 +8,7 @@ import requests
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.reference import parse_reference
 from kfp_mindspore.images.registry.errors import TransientError, explain_status
-from kfp_mindspore.images.registry.session import Session, retry
+from kfp_mindspore.images.registry.session import RegistrySession, retry
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -29,7 +29,7 @@ def test_unreachable_registry_hints_at_host_and_options() -> None:
     # Nothing listens on this port.
     config = RegistryConfig(attempts=1)
     with (
-        Session(parse_reference("localhost:1/team/train"), config) as session,
+        RegistrySession(parse_reference("localhost:1/team/train"), config) as session,
         pytest.raises(TransientError, match="no connection to localhost:1") as caught,
     ):
         session.request("get", "manifests/latest", "read the manifest of")

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindsporeserver.language.text import Vocabulary
+from mindsporeserver.language.text import TokenVocabulary
 from tests.support.language.language_servers import LanguageServer
 from tests.support.language.numpy_decoder import write_tokenizer
 
 
 @pytest.fixture(scope="session")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> TokenVocabulary:
     file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    return Vocabulary(file, write_tokenizer(file) + 3, [2, 0])
+    return TokenVocabulary(file, write_tokenizer(file) + 3, [2, 0])
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import Constraint, parse_completion
 from mindsporeserver.language.grammar import Matcher
-from mindsporeserver.language.text import Vocabulary
+from mindsporeserver.language.text import TokenVocabulary
 from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key
 
 TOOLS = [
@@ -24,11 +24,11 @@ TOOLS = [
 ]
 
 
-def generate(vocabulary: Vocabulary, schema: Any, seed: int) -> str:
+def generate(vocabulary: TokenVocabulary, schema: Any, seed: int) -> str:
     return follow(vocabulary, Constraint("json", json.dumps(schema), "schema"), seed)
 
 
-def follow(vocabulary: Vocabulary, constraint: Constraint, seed: int) -> str:
+def follow(vocabulary: TokenVocabulary, constraint: Constraint, seed: int) -> str:
     matcher, random, tokens = Matcher(vocabulary, constraint), np.random.default_rng(seed), []
     while not matcher.is_stopped and len(tokens) < 400:
         token = int(random.choice(np.flatnonzero(matcher.compute_mask())))
@@ -47,7 +47,7 @@ def follow(vocabulary: Vocabulary, constraint: Constraint, seed: int) -> str:
     ],
     ids=str,
 )
-def test_random_tokens_make_valid_compact_json(vocabulary: Vocabulary, schema: Any) -> None:
+def test_random_tokens_make_valid_compact_json(vocabulary: TokenVocabulary, schema: Any) -> None:
     for seed in range(5):
         text = generate(vocabulary, schema, seed)
         value = json.loads(text)
@@ -66,7 +66,7 @@ def test_random_tokens_make_valid_compact_json(vocabulary: Vocabulary, schema: A
     ],
     ids=lambda schema: str(schema)[:60],
 )
-def test_schema_that_cannot_be_used_is_refused_soon(vocabulary: Vocabulary, schema: Any) -> None:
+def test_schema_that_cannot_be_used_is_refused_soon(vocabulary: TokenVocabulary, schema: Any) -> None:
     started = time.monotonic()
     with pytest.raises(LanguageError) as raised:
         generate(vocabulary, schema, 0)
@@ -74,7 +74,7 @@ def test_schema_that_cannot_be_used_is_refused_soon(vocabulary: Vocabulary, sche
     assert time.monotonic() - started < 20
 
 
-def test_large_schema_and_exploding_regex_are_followed(vocabulary: Vocabulary) -> None:
+def test_large_schema_and_exploding_regex_are_followed(vocabulary: TokenVocabulary) -> None:
     generate(vocabulary, {"type": "object", "properties": {f"key{i}": {"type": "integer"} for i in range(400)}}, 0)
     started = time.monotonic()
     assert generate(vocabulary, {"type": "string", "pattern": "(a|b)*a(a|b){30}(a|b)*c{1,3000}"}, 0)
@@ -97,7 +97,7 @@ GBNF = 'root ::= number ("+" number | "-" number)\nnumber ::= [1-9] [0-9]?'
     ],
     ids=str,
 )
-def test_random_tokens_match_constraint(vocabulary: Vocabulary, field: str, value: Any, pattern: str) -> None:
+def test_random_tokens_match_constraint(vocabulary: TokenVocabulary, field: str, value: Any, pattern: str) -> None:
     for fields in ({f"guided_{field}": value}, {"structured_outputs": {field: value}}):
         request = parse_completion({"model": "chat", "prompt": "x", **fields}, 100, {})
         assert request.constraint is not None
@@ -125,7 +125,7 @@ DEEP: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "text"), DEEP, ids=["schema", "rules", "groups", "regex", "gbnf"])
-def test_deep_constraint_does_not_end_process(vocabulary: Vocabulary, kind: Any, text: str) -> None:
+def test_deep_constraint_does_not_end_process(vocabulary: TokenVocabulary, kind: Any, text: str) -> None:
     # Some are refused.
     with contextlib.suppress(LanguageError):
         follow(vocabulary, Constraint(kind, text, "guided"), 0)
@@ -140,7 +140,7 @@ def test_deep_constraint_does_not_end_process(vocabulary: Vocabulary, kind: Any,
         ("grammar", "root ::= ["),
     ],
 )
-def test_invalid_constraint_is_refused(vocabulary: Vocabulary, kind: Any, text: str) -> None:
+def test_invalid_constraint_is_refused(vocabulary: TokenVocabulary, kind: Any, text: str) -> None:
     with pytest.raises(LanguageError, match="guided: cannot be used: ") as raised:
         Matcher(vocabulary, Constraint(kind, text, "guided"))
     assert (raised.value.status, raised.value.param) == (400, "guided")

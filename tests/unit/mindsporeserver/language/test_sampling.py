@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from mindsporeserver.language.fields import SamplingOptions
-from mindsporeserver.language.sampling import Sampler, compute_logprobs, sample
+from mindsporeserver.language.sampling import TokenSampler, compute_logprobs, sample
 
 SIZE = 3000
 PROMPT = np.array([1, 2, 3], np.int32)
 
 
 def draw_many(logits: Any, count: int = 400, **options: Any) -> Any:
-    sampler = Sampler(SamplingOptions(seed=5, **options), 0, PROMPT)
+    sampler = TokenSampler(SamplingOptions(seed=5, **options), 0, PROMPT)
     return np.concatenate([sample(logits[None].copy(), [sampler]) for _ in range(count)])
 
 
@@ -70,7 +70,7 @@ def test_penalties_and_bias_change_logits() -> None:
     options = SamplingOptions(
         presence_penalty=0.5, frequency_penalty=0.25, repetition_penalty=2, logit_bias={0: 3, 9: -100}
     )
-    sampler = Sampler(options, 0, PROMPT)
+    sampler = TokenSampler(options, 0, PROMPT)
     for token in (4, 4, 5):
         sampler.count(token)
     row = np.array([1, 1, -1, 1, 1, -1, 1, 1, 1, 1], np.float32)
@@ -90,8 +90,8 @@ def test_tokens_do_not_depend_on_batch() -> None:
         {"top_p": 0.99},
     ]
 
-    def build() -> list[Sampler]:
-        return [Sampler(SamplingOptions(seed=9, **kind), index, PROMPT) for index, kind in enumerate(kinds)]
+    def build() -> list[TokenSampler]:
+        return [TokenSampler(SamplingOptions(seed=9, **kind), index, PROMPT) for index, kind in enumerate(kinds)]
 
     alone = [[sample(rows[i : i + 1], [sampler])[0] for _ in range(20)] for i, sampler in enumerate(build())]
     together = build()
@@ -100,9 +100,12 @@ def test_tokens_do_not_depend_on_batch() -> None:
 
 
 def test_answers_of_one_seed_differ() -> None:
-    first, second = (Sampler(SamplingOptions(seed=1), index, PROMPT) for index in range(2))
+    first, second = (TokenSampler(SamplingOptions(seed=1), index, PROMPT) for index in range(2))
     assert first.draw() != second.draw()
-    assert Sampler(SamplingOptions(seed=-1), 0, PROMPT).draw() != Sampler(SamplingOptions(seed=1), 0, PROMPT).draw()
+    assert (
+        TokenSampler(SamplingOptions(seed=-1), 0, PROMPT).draw()
+        != TokenSampler(SamplingOptions(seed=1), 0, PROMPT).draw()
+    )
 
 
 def test_logprobs_are_those_of_network(logits: Any) -> None:
@@ -115,7 +118,7 @@ def test_logprobs_are_those_of_network(logits: Any) -> None:
 
 
 def test_end_is_not_chosen_before_min_tokens() -> None:
-    sampler = Sampler(SamplingOptions(min_tokens=2), 0, PROMPT, stop_ids={0, 2})
+    sampler = TokenSampler(SamplingOptions(min_tokens=2), 0, PROMPT, stop_ids={0, 2})
     for expected in ([False, True, False], [False, True, False], [True, True, True]):
         row = np.zeros(3, np.float32)
         sampler.adjust(row)
@@ -125,5 +128,5 @@ def test_end_is_not_chosen_before_min_tokens() -> None:
 
 def test_end_is_chosen_before_min_tokens_where_nothing_else_may_follow() -> None:
     row = np.array([1, -np.inf, 0], np.float32)
-    Sampler(SamplingOptions(min_tokens=2), 0, PROMPT, stop_ids={0, 2}).adjust(row)
+    TokenSampler(SamplingOptions(min_tokens=2), 0, PROMPT, stop_ids={0, 2}).adjust(row)
     assert row.tolist() == [1, -np.inf, 0]

@@ -18,9 +18,9 @@ from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields import SamplingOptions
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.prefix_cache import BLOCK, PrefixCache
-from mindsporeserver.language.sampling import Sampler
+from mindsporeserver.language.sampling import TokenSampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
-from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.text import TextBuffer, TokenVocabulary
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from tests.support.language.numpy_decoder import NumpyDecoder
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 class Bench:
     """A scheduler with its decoder, in a running event loop."""
 
-    def __init__(self, vocabulary: Vocabulary, **options: Any) -> None:
+    def __init__(self, vocabulary: TokenVocabulary, **options: Any) -> None:
         cache, queue, loras = options.pop("cache", 0), options.pop("queue", 100_000), options.pop("max_loras", 0)
         self.vocabulary = vocabulary
         self.runner = NumpyDecoder(vocabulary.size, **options)
@@ -45,7 +45,7 @@ class Bench:
         ids = np.array(self.vocabulary.encode(text), np.int32)
         names = ("logprobs", "scores_prompt", "deadline", "adapter")
         fields = {name: options.pop(name) for name in names if name in options}
-        sampler = Sampler(SamplingOptions(**{"seed": 1, **options}), 0, ids)
+        sampler = TokenSampler(SamplingOptions(**{"seed": 1, **options}), 0, ids)
         return Answer(
             ids, sampler, TextBuffer(), stream or AnswerStream(), max_tokens, self.vocabulary.eos_ids, **fields
         )
@@ -70,7 +70,7 @@ async def read_text(answer: Answer, most: int = 1 << 30) -> str:
                 return text
 
 
-def run(vocabulary: Vocabulary, scenario: Callable[[Bench], Awaitable[Result]], **options: Any) -> Result:
+def run(vocabulary: TokenVocabulary, scenario: Callable[[Bench], Awaitable[Result]], **options: Any) -> Result:
     async def main() -> Result:
         bench = Bench(vocabulary, **options)
         try:
@@ -89,7 +89,7 @@ def list_prompts(count: int) -> list[str]:
     return [PROMPT[: chosen.randrange(8, len(PROMPT))] * chosen.randrange(1, 3) for _ in range(count)]
 
 
-def test_thousand_joins_and_leaves_give_texts_of_single_runs(vocabulary: Vocabulary) -> None:
+def test_thousand_joins_and_leaves_give_texts_of_single_runs(vocabulary: TokenVocabulary) -> None:
     prompts = list_prompts(40)
     lengths = [random.Random(index).randrange(1, 24) for index in range(40)]
 
@@ -117,7 +117,7 @@ def test_thousand_joins_and_leaves_give_texts_of_single_runs(vocabulary: Vocabul
     run(vocabulary, scenario, cache=1 << 18)
 
 
-def test_prompt_chunks_are_small_while_others_stream(vocabulary: Vocabulary) -> None:
+def test_prompt_chunks_are_small_while_others_stream(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         first = bench.build("the", 100)
         bench.scheduler.submit([first])
@@ -134,7 +134,7 @@ def test_prompt_chunks_are_small_while_others_stream(vocabulary: Vocabulary) -> 
     run(vocabulary, scenario, max_length=512)
 
 
-def test_prefix_cache_changes_nothing_but_time(vocabulary: Vocabulary) -> None:
+def test_prefix_cache_changes_nothing_but_time(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         first = await bench.run(PROMPT * 2, 10)
         again = await bench.run(PROMPT * 2, 10)
@@ -178,7 +178,7 @@ def test_prefix_cache_drops_least_recently_used_blocks() -> None:
     assert not PrefixCache(0, 8).lacks(first[0])
 
 
-def test_cancelled_answer_frees_its_slot_within_step(vocabulary: Vocabulary) -> None:
+def test_cancelled_answer_frees_its_slot_within_step(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         running, waiting = bench.build("the", 200), bench.build("fox", 5)
         bench.scheduler.submit([running])
@@ -193,7 +193,7 @@ def test_cancelled_answer_frees_its_slot_within_step(vocabulary: Vocabulary) -> 
     run(vocabulary, scenario, slots=1)
 
 
-def test_answer_cancelled_before_its_prefill_is_never_computed(vocabulary: Vocabulary) -> None:
+def test_answer_cancelled_before_its_prefill_is_never_computed(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         running, waiting = bench.build("the", 30), bench.build(PROMPT, 5)
         bench.scheduler.submit([running])
@@ -205,7 +205,7 @@ def test_answer_cancelled_before_its_prefill_is_never_computed(vocabulary: Vocab
     run(vocabulary, scenario, slots=1)
 
 
-def test_full_queue_and_deadline_refuse(vocabulary: Vocabulary) -> None:
+def test_full_queue_and_deadline_refuse(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         running = bench.build("the", 200)
         bench.scheduler.submit([running])
@@ -224,7 +224,7 @@ def test_full_queue_and_deadline_refuse(vocabulary: Vocabulary) -> None:
     run(vocabulary, scenario, slots=1, queue=205)
 
 
-def test_logits_that_are_not_finite_end_that_answer_only(vocabulary: Vocabulary) -> None:
+def test_logits_that_are_not_finite_end_that_answer_only(vocabulary: TokenVocabulary) -> None:
     poison = vocabulary.size - 1
 
     async def scenario(bench: Bench) -> None:
@@ -242,7 +242,7 @@ def test_logits_that_are_not_finite_end_that_answer_only(vocabulary: Vocabulary)
     run(vocabulary, scenario, poison=poison)
 
 
-def test_failing_network_ends_its_answers_and_serves_the_next(vocabulary: Vocabulary) -> None:
+def test_failing_network_ends_its_answers_and_serves_the_next(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         decode = bench.runner.decode
 
@@ -258,7 +258,7 @@ def test_failing_network_ends_its_answers_and_serves_the_next(vocabulary: Vocabu
     run(vocabulary, scenario)
 
 
-def test_reader_that_is_too_slow_is_ended(vocabulary: Vocabulary) -> None:
+def test_reader_that_is_too_slow_is_ended(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         ended = asyncio.Event()
         answer = bench.build("the", 2000, stream=AnswerStream(ended.set), logit_bias={2: -100, 0: -100})
@@ -270,7 +270,7 @@ def test_reader_that_is_too_slow_is_ended(vocabulary: Vocabulary) -> None:
     run(vocabulary, scenario, max_length=2100, slots=1)
 
 
-def test_score_of_prompt_equals_score_of_answer(vocabulary: Vocabulary) -> None:
+def test_score_of_prompt_equals_score_of_answer(vocabulary: TokenVocabulary) -> None:
     async def scenario(bench: Bench) -> None:
         answer = bench.build(PROMPT * 2, 1, temperature=0, logprobs=2)
         bench.scheduler.submit([answer])
@@ -287,7 +287,7 @@ def test_score_of_prompt_equals_score_of_answer(vocabulary: Vocabulary) -> None:
     run(vocabulary, scenario)
 
 
-def test_metrics_name_adapters_that_run_and_wait(vocabulary: Vocabulary) -> None:
+def test_metrics_name_adapters_that_run_and_wait(vocabulary: TokenVocabulary) -> None:
     labels = 'max_lora="3",running_lora_adapters="first,third",waiting_lora_adapters="second"'
 
     async def scenario(bench: Bench) -> None:

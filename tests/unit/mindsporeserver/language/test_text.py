@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import MissingExtraError, UserError
-from mindsporeserver.language.text import TextBuffer, Vocabulary
+from mindsporeserver.language.text import TextBuffer, TokenVocabulary
 
 
-def test_encoding_and_decoding_are_inverse(vocabulary: Vocabulary) -> None:
+def test_encoding_and_decoding_are_inverse(vocabulary: TokenVocabulary) -> None:
     text = "Zürich, 5 € 你好 🙂 the quick"
     ids = vocabulary.encode(text)
     assert b"".join(map(vocabulary.get_bytes, ids)).decode() == text == vocabulary.decode(ids)
@@ -57,7 +57,7 @@ def test_text_ends_before_first_stop_text(text: str, stops: list[str]) -> None:
     assert received + buffer.flush() == text
 
 
-def test_special_tokens_among_stop_texts_are_found(vocabulary: Vocabulary) -> None:
+def test_special_tokens_among_stop_texts_are_found(vocabulary: TokenVocabulary) -> None:
     assert vocabulary.list_stop_ids(["<|im_start|>", "the", "<tool_call>"]) == {1}
 
 
@@ -65,10 +65,10 @@ def test_missing_library_and_broken_tokenizer_are_user_errors(tmp_path: Path, mo
     file = tmp_path / "tokenizer.json"
     file.write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json: not a tokenizer that can be served"):
-        Vocabulary(file, 10, [0])
+        TokenVocabulary(file, 10, [0])
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtraError, match="llguidance is not installed"):
-        Vocabulary(file, 10, [0])
+        TokenVocabulary(file, 10, [0])
 
 
 def test_stop_text_counts_only_where_an_answer_may_end() -> None:

@@ -59,7 +59,7 @@ def refuse(*arguments: Any) -> str:
     return caught.value.message
 
 
-def split(answer: v2.Answer) -> tuple[dict[str, Any], bytes]:
+def split(answer: v2.ResponseBody) -> tuple[dict[str, Any], bytes]:
     length = len(answer.body) if answer.json_length is None else answer.json_length
     return orjson.loads(answer.body[:length]), answer.body[length:]
 

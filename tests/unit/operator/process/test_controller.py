@@ -21,12 +21,12 @@ from kfp_mindspore.operator.process.controller import Controller
 from kfp_mindspore.operator.process.metrics import OperatorMetrics
 from kfp_mindspore.operator.process.progress import ProgressReader
 from kfp_mindspore.operator.process.recorder import Recorder
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 from kfp_mindspore.operator.process.workqueue import WorkQueue
 from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 from tests.support.kube.simulated_cluster import make_job
 
-KEY = Key("team", "digits")
+KEY = JobKey("team", "digits")
 COLLECTION = MSJOBS.get_path("team")
 
 Process = Callable[..., list[str]]

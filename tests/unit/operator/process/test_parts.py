@@ -20,14 +20,14 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.operator.decisions.actions import EmitEvent
 from kfp_mindspore.operator.process.health import serve_health
-from kfp_mindspore.operator.process.logs import JsonFormatter, TextFormatter
+from kfp_mindspore.operator.process.logs import JobJsonFormatter, JobTextFormatter
 from kfp_mindspore.operator.process.metrics import OperatorMetrics
 from kfp_mindspore.operator.process.recorder import Recorder
-from kfp_mindspore.operator.process.runtime import Operator, Settings
-from kfp_mindspore.operator.process.store import Key
+from kfp_mindspore.operator.process.runtime import OperatorProcess, Settings
+from kfp_mindspore.operator.process.store import JobKey
 from tests.support.kube.fake_api_server import FakeApiServer, RecordedRequest, respond_once
 
-KEY = Key("ns", "job")
+KEY = JobKey("ns", "job")
 SECONDS = 300
 
 
@@ -36,12 +36,12 @@ def make_record(**extra: Any) -> logging.LogRecord:
 
 
 def test_text_lines_name_job() -> None:
-    assert TextFormatter().format(make_record(job="ns/job", created=0.0)).endswith("Z INFO ns/job: it runs")
-    assert TextFormatter().format(make_record(created=0.0)).startswith("1970-01-01T00:00:00.")
+    assert JobTextFormatter().format(make_record(job="ns/job", created=0.0)).endswith("Z INFO ns/job: it runs")
+    assert JobTextFormatter().format(make_record(created=0.0)).startswith("1970-01-01T00:00:00.")
 
 
 def test_json_lines_have_known_fields() -> None:
-    line = json.loads(JsonFormatter().format(make_record(job="ns/job", attempt=0, state="Running")))
+    line = json.loads(JobJsonFormatter().format(make_record(job="ns/job", attempt=0, state="Running")))
     assert (line["level"], line["message"], line["job"], line["attempt"]) == ("info", "it runs", "ns/job", 0)
     assert "reason" not in line
 
@@ -139,7 +139,7 @@ def test_sigterm_ends_operator_whose_lists_fail(server: FakeApiServer, kubeconfi
     server.faults.append(respond_once(503, times=1_000_000))
 
     async def work() -> None:
-        operator = Operator(Settings(str(kubeconfig), host="127.0.0.1", port=0))
+        operator = OperatorProcess(Settings(str(kubeconfig), host="127.0.0.1", port=0))
         task = asyncio.create_task(operator.run())
         while len(server.requests) < 3:
             await asyncio.sleep(0.01)

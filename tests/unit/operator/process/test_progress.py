@@ -9,11 +9,11 @@ from typing import Any
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.msjob.api.status import TrainingProgress
 from kfp_mindspore.operator.process.progress import ProgressReader
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 from tests.support.kube.fake_api_server import FakeApiServer
 from tests.support.kube.simulated_cluster import make_job
 
-KEY = Key("team", "digits")
+KEY = JobKey("team", "digits")
 
 
 def make_store(state: str) -> JobCache:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION
 from kfp_mindspore.operator.decisions.observed import Refusal
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 
-KEY = Key("ns", "job")
+KEY = JobKey("ns", "job")
 
 
 def make_job(version: int, uid: str = "u1", state: str = "Created", generation: int = 1) -> dict[str, Any]:

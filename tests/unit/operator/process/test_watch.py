@@ -14,7 +14,7 @@ from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.operator.decisions.observed import LONG_AGO
-from kfp_mindspore.operator.process.store import JobCache, Key
+from kfp_mindspore.operator.process.store import JobCache, JobKey
 from kfp_mindspore.operator.process.watch import Watcher
 from tests.support.kube.fake_api_server import FakeApiServer, respond_once
 
@@ -38,7 +38,7 @@ class Watched:
 
     def __init__(self, client: AsyncClient) -> None:
         self.store = JobCache()
-        self.reported: list[Key] = []
+        self.reported: list[JobKey] = []
         self.watcher = Watcher(client, self.store, PODS, "ns", "app=x", self.reported.append)
         self.task = asyncio.create_task(self.watcher.run())
 
@@ -60,7 +60,7 @@ def test_events_update_store(server: FakeApiServer, run: Callable[..., Any]) -> 
         await watched.wait_for({"a": "Running", "b": "Pending"})
         server.remove(COLLECTION, "a")
         await watched.wait_for({"b": "Pending"})
-        assert watched.reported == [Key("ns", "job")] * 4
+        assert watched.reported == [JobKey("ns", "job")] * 4
         watched.task.cancel()
 
     run(work)
@@ -99,7 +99,7 @@ def test_expired_versions_list_again_and_drop_deleted_objects(server: FakeApiSer
         server.compact()
         server.start()
         await watched.wait_for({"b": "Pending"})
-        assert watched.reported == [Key("ns", "job")] * 3
+        assert watched.reported == [JobKey("ns", "job")] * 3
         watched.task.cancel()
 
     run(work)

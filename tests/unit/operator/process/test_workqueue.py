@@ -8,15 +8,15 @@ from collections import Counter
 
 import pytest
 
-from kfp_mindspore.operator.process.store import Key
+from kfp_mindspore.operator.process.store import JobKey
 from kfp_mindspore.operator.process.workqueue import WorkQueue
 
-A, B = Key("ns", "a"), Key("ns", "b")
+A, B = JobKey("ns", "a"), JobKey("ns", "b")
 SECONDS = 300
 
 
 def test_keys_are_queued_once_and_in_order() -> None:
-    async def run() -> list[Key]:
+    async def run() -> list[JobKey]:
         queue = WorkQueue()
         for key in (A, B, A):
             queue.add(key)
@@ -97,10 +97,10 @@ def test_no_key_has_two_workers_or_is_lost(seed: int) -> None:
 
     async def run() -> None:
         queue, chance = WorkQueue(), random.Random(seed)
-        keys = [Key("ns", str(number)) for number in range(8)]
-        version: Counter[Key] = Counter()
-        seen: Counter[Key] = Counter()
-        busy: set[Key] = set()
+        keys = [JobKey("ns", str(number)) for number in range(8)]
+        version: Counter[JobKey] = Counter()
+        seen: Counter[JobKey] = Counter()
+        busy: set[JobKey] = set()
 
         async def work() -> None:
             while True:
