@@ -178,6 +178,12 @@ def test_extras_are_those_of_project() -> None:
     assert not has_package(["pipelines"], "mindspore")
 
 
+def test_all_has_every_extra_that_kfp_allows() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (requirement,) = extras["all"]
+    assert requirement == f"kfp-mindspore[{','.join(sorted(extras.keys() - {'all', 'dev', 'docs', 'gcs'}))}]"
+
+
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
 def test_documented_image_has_what_component_imports(component: Path) -> None:
     module = get_step_function(component)
