@@ -120,7 +120,7 @@ def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, li
 
 def list_driver_pods(details: Sequence[Any], step: str) -> list[str]:
     """Return the names of a step's drivers' pods, the last attempt first."""
-    pods = []
+    pods: list[str] = []
     for path in _list_paths(details):
         workflow, last = (_ATTEMPT.sub("", part) for part in (path.partition(".")[0], path.rpartition(".")[2]))
         if last == step + _DRIVER:
