@@ -221,7 +221,7 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
 
     Operators and weights of the graph need MindSpore to be installed; a bundle's signature does not.
     """
-    from kfp_mindspore.mindir.metadata import inspect_mindir
+    from kfp_mindspore.mindir.graph.metadata import inspect_mindir
 
     key = _read_key(key_file)
     bundle = None if path.is_file() else ModelBundle.open(path)

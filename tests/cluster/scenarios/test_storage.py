@@ -9,10 +9,10 @@ from kfp import compiler, dsl
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.dsl import msjob_component
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, Resource
+from kfp_mindspore.msjob.api.names import JOB_LABEL, MSJOBS
 from tests.support.kube.operators import wait_for
 from tests.support.kube.step_pods import SECONDS, TRAIN, StepRunner
 from tests.support.remote.object_store import BUCKET, ObjectStore
-from kfp_mindspore.msjob.api.names import JOB_LABEL, MSJOBS
 
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 EPOCHS = 12

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.msjob.api.names import JOB_LABEL
 from tests.support.kube.operators import wait_for
 from tests.support.kube.step_pods import STOP, TRAIN, Step, StepRunner
 from tests.support.remote.object_store import BUCKET, GatedProxy, ObjectStore
 from tests.support.training import epoch_training
 from tests.support.training.epoch_training import CHECKPOINT_EPOCHS
-from kfp_mindspore.msjob.api.names import JOB_LABEL
 
 EPOCHS = 8
 # The command waits in this epoch; its last checkpoint is that of the epoch before.

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore.runs.compiled.spec import list_parameters, list_steps, read_spec
 from tests.support.kube.step_pods import StepRunner
 from tests.support.remote.object_store import BUCKET, ObjectStore
-from kfp_mindspore.runs.compiled.spec import list_parameters, list_steps, read_spec
 
 _CHANNEL = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _ROOT = f"s3://{BUCKET}/"

@@ -15,8 +15,8 @@ from typing import Any
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.errors import ConflictError
 from kfp_mindspore.kube.resources import PODS, SECRETS
-from tests.support.kube.operators import Jobs
 from kfp_mindspore.msjob.api.names import JOB_LABEL
+from tests.support.kube.operators import Jobs
 
 # Where job pods have their artifacts.
 _DATA_DIR = "/kfp-mindspore/"

@@ -223,7 +223,7 @@ def test_unwritable_home_exits_2_and_names_its_variable(
     [
         ("kfp", "from kfp_mindspore.components import load_dataset", "pipelines"),
         ("kfp", "from kfp_mindspore.pipelines import digits_lifecycle", "pipelines"),
-        ("mindspore", "from kfp_mindspore.mindir.metadata import inspect_mindir; inspect_mindir(MODEL)", "train"),
+        ("mindspore", "from kfp_mindspore.mindir.graph.metadata import inspect_mindir; inspect_mindir(MODEL)", "train"),
         ("mindspore", "from kfp_mindspore.mindir import verify_bundle; verify_bundle(FREE, outputs=True)", "serving"),
     ],
 )

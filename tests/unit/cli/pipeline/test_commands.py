@@ -10,10 +10,10 @@ import pytest
 
 from kfp_mindspore.cli.init import write_project
 from kfp_mindspore.cli.main import run
-from tests.support.remote.pipelines_server import make_log, make_pod_name, make_tasks
 from kfp_mindspore.runs.compiled.data_sources import list_sources
 from kfp_mindspore.runs.compiled.sources import compile_text
 from kfp_mindspore.runs.compiled.spec import parse_spec
+from tests.support.remote.pipelines_server import make_log, make_pod_name, make_tasks
 
 ROOT = Path(__file__).parents[4]
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64

@@ -18,7 +18,7 @@ from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
 from kfp_mindspore.mindir import GraphRunner, evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.graph.encryption import load_graph, read_model_key
-from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.mindir.graph.metadata import inspect_mindir
 from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
 KEY = bytes(range(32))

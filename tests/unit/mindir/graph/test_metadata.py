@@ -11,7 +11,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.bundle import TensorSpec
-from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.mindir.graph.metadata import inspect_mindir
 
 
 def test_metadata_of_real_models(models: Path) -> None:
@@ -33,7 +33,7 @@ def test_metadata_of_real_models(models: Path) -> None:
 
 def test_mindspore_is_not_imported(models: Path) -> None:
     script = (
-        "import sys; from kfp_mindspore.mindir.metadata import inspect_mindir; inspect_mindir(sys.argv[1]);"
+        "import sys; from kfp_mindspore.mindir.graph.metadata import inspect_mindir; inspect_mindir(sys.argv[1]);"
         "print([name for name in ('mindspore', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script, str(models / "free")], capture_output=True, check=True)

@@ -13,9 +13,9 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.runs.compiled.sources import compile_text
 from tests.support.kube.fake_api_server import FakeApiServer, send_json
 from tests.support.remote import base_images, registries
-from kfp_mindspore.runs.compiled.sources import compile_text
 
 SECRET = "mlpipeline-minio-artifact"
 REFERENCE = {"secretName": SECRET, "accessKeyKey": "accesskey", "secretKeyKey": "secretkey"}

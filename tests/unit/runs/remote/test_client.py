@@ -20,8 +20,6 @@ from kfp_mindspore.errors import (
     WaitTimeoutError,
 )
 from kfp_mindspore.kube.cluster import Cluster
-from tests.support.kube.fake_api_server import FakeApiServer
-from tests.support.remote.pipelines_server import make_driver_log, make_driver_name, make_log, make_pod_name, make_tasks
 from kfp_mindspore.runs.compiled import sources
 from kfp_mindspore.runs.compiled.package import disable_caching
 from kfp_mindspore.runs.compiled.spec import parse_documents
@@ -29,6 +27,8 @@ from kfp_mindspore.runs.remote import client as remote
 from kfp_mindspore.runs.remote import server, task_details
 from kfp_mindspore.runs.remote.records import format_cron
 from kfp_mindspore.runs.remote.task_details import get_step_seconds, list_step_pods
+from tests.support.kube.fake_api_server import FakeApiServer
+from tests.support.remote.pipelines_server import make_driver_log, make_driver_name, make_log, make_pod_name, make_tasks
 
 SOURCE = """
 from kfp import dsl
