@@ -106,17 +106,17 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a sweep in DIRECTORY, or go on with the one that is there."""
-    from kfp_mindspore import sweeps
+    from kfp_mindspore.sweeps.engine import run_sweep
 
-    result = sweeps.sweep(
+    result = run_sweep(
         build_template(network, None if script is None else str(Path(script).absolute()), dataset, fixed, workers),
         read_space(space),
+        options,
         directory=directory,
         output=output,
         client=target.make_client() if engine == MSJOB else None,
         on_trial=None if as_json else print_trial,
         engine=engine,
-        **vars(options),
     )
     print_best(result, as_json=as_json)
 

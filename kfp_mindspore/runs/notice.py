@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
-from kfp_mindspore.options import check_values, from_literals, option
+from kfp_mindspore.options import check_values, option
 from kfp_mindspore.runs.log import read_last_step_lines
 from kfp_mindspore.runs.workflow import RUN_LABEL, FailedStep, RunOnCluster
 from kfp_mindspore.settings import EVENTS_VARIABLE, KUBERNETES, get_backend_name
@@ -146,35 +146,34 @@ class Notice:
         }
 
 
-def send_notice(status: dsl.PipelineTaskFinalStatus, **options: Any) -> bool:
+def send_notice(status: dsl.PipelineTaskFinalStatus, options: NotifyOptions) -> bool:
     """Send the notice of a run's end, as the run's exit task.
 
     Args:
         status: Final state of the tasks under the ExitHandler.
-        **options: Fields of `NotifyOptions`.
+        options: Where the notice goes, and its content.
 
     Returns:
         Whether a notice was sent: not for a run that succeeded, unless `when` is `always`.
 
     Raises:
-        UserError: An option is invalid, or a variable with a credential is missing or invalid.
+        UserError: A variable with a credential is missing or invalid.
         KfpMindSporeError: A server cannot be reached or refuses the notice; credentials are never in the message.
     """
-    given = from_literals(NotifyOptions, **options)
     state = _STATES.get(status.state, status.state)
-    if state == _SUCCEEDED and given.when == "failure":
+    if state == _SUCCEEDED and options.when == "failure":
         print("The run has succeeded: no notice")
         return False
-    run, steps, jobs = _read_failure(given.lines)
-    url = f"{given.ui.rstrip('/')}/#/runs/details/{run}" if given.ui and run else ""
+    run, steps, jobs = _read_failure(options.lines)
+    url = f"{options.ui.rstrip('/')}/#/runs/details/{run}" if options.ui and run else ""
     if state == _SUCCEEDED:
         steps, jobs = (), ()
     notice = Notice(run, state, steps, status.error_message or "", url, jobs)
     errors = []
-    for is_wanted, send in ((given.webhook, _post), (given.recipients, _mail)):
+    for is_wanted, send in ((options.webhook, _post), (options.recipients, _mail)):
         if is_wanted:
             try:
-                send(notice, given)
+                send(notice, options)
             except KfpMindSporeError as error:
                 errors.append(error)
     if errors:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kfp_mindspore import events
 
 if TYPE_CHECKING:
     from kfp import dsl
+
+    from kfp_mindspore.compression.options import CompressionOptions
 
 
 class CompressionOutputs(NamedTuple):
@@ -36,9 +38,9 @@ def compress_checkpoint(
     compressed: dsl.Model,
     metrics: dsl.Metrics,
     report: dsl.HTML,
+    options: CompressionOptions,
     *,
     augment: str = "",
-    **options: Any,
 ) -> CompressionOutputs:
     """Compress a model's checkpoint, log its sizes and emit the gate's decision.
 
@@ -48,34 +50,32 @@ def compress_checkpoint(
         compressed: Receives the compressed checkpoint and its report.
         metrics: Receives sizes before and after, and the metric.
         report: Receives the HTML page.
+        options: The options.
         augment: `module:function` of the training's augmentation; empty for none.
-        options: Fields of `CompressionOptions`.
 
     Raises:
-        UserError: An option is wrong, or the checkpoint and the dataset do not fit together.
+        UserError: The checkpoint and the dataset do not fit together.
     """
     from kfp_mindspore.compression import compress
-    from kfp_mindspore.compression.options import CompressionOptions
     from kfp_mindspore.compression.result import Round
     from kfp_mindspore.evaluation import get_metric
     from kfp_mindspore.mindir.parameters.network import import_callable
 
     def print_round(found: Round) -> None:
         state = "passed" if found.passed else "gate not met"
-        print(f"{found.pruned:.1%} of the {checked.target} cut: {found.value:.6g}, {state}", flush=True)
+        print(f"{found.pruned:.1%} of the {options.target} cut: {found.value:.6g}, {state}", flush=True)
 
-    checked = CompressionOptions(**options)
     result = compress(
         f"{model.path}/checkpoint",
         dataset.path,
         compressed.path,
-        checked,
+        options,
         augment=import_callable(augment, "augment") if augment else None,
         on_round=print_round,
         strict=False,
     )
     sign = 1 if get_metric(result.metric).higher_is_better else -1
-    threshold = result.value_before - sign * checked.max_accuracy_lost
+    threshold = result.value_before - sign * options.max_accuracy_lost
     events.emit(
         "gate", result.metric, metric=result.metric, value=result.value, threshold=threshold, passed=result.passed
     )
@@ -90,6 +90,6 @@ def compress_checkpoint(
         metrics.log_metric(f"latency.{batch}", seconds)
     metrics.log_metric(f"{result.metric}_before", result.value_before)
     metrics.log_metric(result.metric, result.value)
-    compressed.metadata.update(framework="mindspore", pruned=result.pruned, weights=checked.weights)
+    compressed.metadata.update(framework="mindspore", pruned=result.pruned, weights=options.weights)
     shutil.copyfile(result.report, Path(report.path))
     return CompressionOutputs(result.passed, result.pruned, result.metric, result.value, result.lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfp_mindspore.steps.launch.arguments import to_metadata
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def prepare_dataset(
-    artifact: dsl.Dataset, name: str, source: dsl.Artifact | None = None, **options: Any
+    artifact: dsl.Dataset, name: str, source: dsl.Artifact | None, options: DatasetOptions
 ) -> tuple[int, int, int]:
     """Load a dataset into an artifact, split it and describe it in the artifact's metadata.
 
@@ -24,18 +24,18 @@ def prepare_dataset(
         artifact: Output artifact; the dataset directory is written to its path.
         name: Name, path or URI, see `kfp_mindspore.data.load_dataset`.
         source: Artifact with the data, in place of the name; None without one.
-        options: Fields of `DatasetOptions`, as texts where a parameter has one type.
+        options: The options, as texts where a parameter has one type.
 
     Returns:
         Samples in the train, validation and test splits.
     """
-    from kfp_mindspore.data.options import DatasetOptions, parse_texts
+    from kfp_mindspore.data.options import parse_texts
     from kfp_mindspore.data.report import render_report
 
     if source is not None:
         name = source.path
         print(f"source: {source.uri}")
-    dataset = load_by_engine(name, artifact.path, parse_texts(DatasetOptions(**options)))
+    dataset = load_by_engine(name, artifact.path, parse_texts(options))
     print(render_report(dataset))
     artifact.metadata.update(
         name=dataset.name,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfp_mindspore.steps.launch.arguments import parse_numbers, to_metadata
 
 if TYPE_CHECKING:
     from kfp import dsl
 
+    from kfp_mindspore.mindir.options import ExportOptions
+
 
 def export_model(
     model: dsl.Model,
     dataset: dsl.Dataset | None,
     bundle: dsl.Model,
-    *,
-    batch: int = 0,
-    samples: int = 64,
-    **options: Any,
+    options: ExportOptions,
 ) -> float:
     """Export a model's checkpoint to a verified bundle and describe it in the bundle's metadata.
 
@@ -26,9 +26,7 @@ def export_model(
         model: A training step's output; its `checkpoint/` is exported.
         dataset: The dataset directory, whose test split verifies the graph; None for the model's `dataset/`.
         bundle: Output artifact; the bundle is written to its path.
-        batch: The graph's batch size; 0 for a free one.
-        samples: Held-out samples to compare and keep.
-        options: Other fields of `ExportOptions`; empty for their defaults.
+        options: The options.
 
     Returns:
         Largest absolute difference between the exported graph's and the network's outputs.
@@ -41,14 +39,13 @@ def export_model(
 
     import_mindspore()
     # KFP turns the integers in a dict into floats.
-    options["network_arguments"] = parse_numbers(options.get("network_arguments") or {})
+    if options.network_arguments:
+        options = dataclasses.replace(options, network_arguments=parse_numbers(options.network_arguments))
     signature = export_mindir(
         f"{model.path}/checkpoint",
         bundle.path,
+        options,
         dataset_dir=dataset.path if dataset else f"{model.path}/dataset",
-        batch=batch or "free",
-        sample_count=samples,
-        **{name: value for name, value in options.items() if value},
     ).signature
     difference = float(signature.verified["max_abs_diff"])
     bundle.metadata.update(

@@ -62,7 +62,7 @@ def sweep(
     client: MSJobClient | None = None,
     jobs: TrialJobs | None = None,
     on_trial: Callable[[TrialResult], None] | None = None,
-    engine: str = "msjob",
+    engine: str = MSJOB,
     **options: Any,
 ) -> SweepResult:
     """Run trials of a training with other parameters, and return them all.
@@ -91,21 +91,46 @@ def sweep(
         ValidationError: An option or a parameter is wrong; the message names each one.
         UserError: Another engine runs the sweep, or the directory holds another one.
     """
-    given = SweepOptions(objective=objective, **options)
+    return run_sweep(
+        template,
+        space,
+        SweepOptions(objective=objective, **options),
+        directory=directory,
+        output=output,
+        client=client,
+        jobs=jobs,
+        on_trial=on_trial,
+        engine=engine,
+    )
+
+
+def run_sweep(
+    template: Mapping[str, Any],
+    space: Mapping[str, Any] | type[Any] | Space,
+    options: SweepOptions,
+    *,
+    directory: Path | str,
+    output: str = "",
+    client: MSJobClient | None = None,
+    jobs: TrialJobs | None = None,
+    on_trial: Callable[[TrialResult], None] | None = None,
+    engine: str = MSJOB,
+) -> SweepResult:
+    """Run a sweep by its options; the other arguments are `sweep`'s."""
     known = list(NETWORK_PARAMETERS) if template.get("network") else None
     parsed = space if isinstance(space, Space) else Space(space, known)
-    if list_generations(given) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:
-        raise UserError(f"sweep: {given.pruner} sets the parameter epochs", hint="Set interval and trials instead.")
+    if list_generations(options) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:
+        raise UserError(f"sweep: {options.pruner} sets the parameter epochs", hint="Set interval and trials instead.")
     folder = Path(directory).absolute()
     description = {
         "template": dict(template),
         "space": list(parsed.to_dict().items()),
-        "options": dataclasses.asdict(given),
+        "options": dataclasses.asdict(options),
         "output": output,
         "name": _name_jobs(folder),
         "engine": engine,
     }
-    return _start(folder, description, given, parsed, client, jobs, on_trial)
+    return _start(folder, description, options, parsed, client, jobs, on_trial)
 
 
 def resume_sweep(

@@ -7,18 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kfp import dsl
 
 from kfp_mindspore.errors import AlreadyExistsError, ProcessFailedError
 from kfp_mindspore.msjob import MSJobClient, build_msjob
-from kfp_mindspore.steps.launch.train import run_training
+from kfp_mindspore.msjob.build import JobOptions
+from kfp_mindspore.steps.launch.train import train_model
 
 WRITE = "import os, pathlib; pathlib.Path(os.environ['KFP_MINDSPORE_OUTPUT_DIR'], 'out').write_text('{}')"
+ARTIFACTS = ((dsl.Model, "model"), (dsl.Metrics, "metrics"), (dsl.HTML, "curves"))
 SLEEP = "import time; time.sleep(600)"
 
 
 def _train(tmp_path: Path, text: str = "first", **arguments: Any) -> str:
     command = [sys.executable, "-c", WRITE.format(text)]
-    return run_training(str(tmp_path / "model"), command=command, **arguments).job_name
+    return _run(tmp_path, command, **arguments)
+
+
+def _run(tmp_path: Path, command: list[str], **arguments: Any) -> str:
+    model, metrics, curves = (kind(uri=str(tmp_path / name)) for kind, name in ARTIFACTS)
+    return train_model(model, metrics, curves, command, JobOptions(), **arguments).job_name
 
 
 @pytest.fixture
@@ -67,8 +75,8 @@ def test_checkpoints_of_failed_job_are_kept_for_retry(client: MSJobClient, tmp_p
     )
     command = [sys.executable, "-c", script]
     with pytest.raises(ProcessFailedError, match="exit code 1"):
-        run_training(str(tmp_path / "model"), command=command)
-    run_training(str(tmp_path / "model"), command=command)
+        _run(tmp_path, command)
+    _run(tmp_path, command)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("model")) == ["model"]
 
 

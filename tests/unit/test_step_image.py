@@ -149,9 +149,9 @@ def read_documented() -> set[str]:
 
 
 def get_step_function(component: Path) -> str:
-    """Return the function of this package that a component calls."""
+    """Return the function of this package that a component calls, beside the classes of its options."""
     tree = ast.parse((component / "component.py").read_text())
-    (function,) = {name for name in _list_imports(tree) if name.startswith("kfp_mindspore.")}
+    (function,) = {name for name in _list_imports(tree) if re.fullmatch(r"kfp_mindspore\.[a-z_.]+", name)}
     return function
 
 

@@ -84,10 +84,38 @@ def load_dataset(
         validation_samples: Samples in the validation split.
         test_samples: Samples in the test split.
     """
-    arguments = locals()
+    from kfp_mindspore.data.options import DatasetOptions
     from kfp_mindspore.steps.data import prepare_dataset
 
-    return prepare_dataset(arguments.pop("dataset"), **arguments)
+    options = DatasetOptions(
+        seed=seed,
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        target=target,
+        features=features,
+        inputs=inputs,
+        weight=weight,
+        ids=ids,
+        task=task,
+        split=split,
+        time_format=time_format,
+        validation=validation,
+        test=test,
+        preprocessing=preprocessing,
+        missing=missing,
+        unknown=unknown,
+        storage=storage,
+        texts=texts,
+        merge_labels=merge_labels,
+        infinite=infinite,
+        delimiter=delimiter,
+        format=format,
+        length=length,
+        image_size=image_size,
+        limit=limit,
+        engine=engine,
+    )
+    return prepare_dataset(dataset, name, source, options)
 
 
 if __name__ == "__main__":

@@ -90,10 +90,33 @@ def deploy_kserve(
         prediction: Prediction of one sample of the smoke test: class, number or ids; empty without one.
         label: The true value of that sample; empty if unknown.
     """
-    arguments = locals()
+    from kfp_mindspore.inference.service import DeploymentOptions, Service
     from kfp_mindspore.steps.deployment.deploy import deploy_model
 
-    return deploy_model(**arguments)
+    service = Service(
+        service_name,
+        bundle.path,
+        replicas=replicas,
+        resources=resources,
+        namespace=namespace,
+        server_args=tuple(server_args),
+        grpc=grpc,
+        service_account=service_account,
+        download=download,
+        storage_secret=storage_secret,
+        pod_labels=pod_labels,
+        run=run,
+    )
+    options = DeploymentOptions(
+        model_uri=model_uri,
+        canary=canary,
+        max_worsening=max_worsening,
+        wait_seconds=wait_seconds,
+        gate=gate,
+        smoke_samples=smoke_samples,
+        registry=registry,
+    )
+    return deploy_model(bundle, service, options)
 
 
 if __name__ == "__main__":

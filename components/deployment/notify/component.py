@@ -40,10 +40,21 @@ def notify(
         ui: URL of Kubeflow Pipelines' pages, for a link to the run; empty for none.
         timeout: Seconds for each of three attempts.
     """
-    arguments = locals()
-    from kfp_mindspore.runs.notice import send_notice
+    from kfp_mindspore.runs.notice import NotifyOptions, send_notice
 
-    send_notice(**arguments)
+    options = NotifyOptions(
+        webhook=webhook,
+        recipients=recipients,
+        sender=sender,
+        smtp_server=smtp_server,
+        smtp_security=smtp_security,
+        smtp_user=smtp_user,
+        when=when,
+        lines=lines,
+        ui=ui,
+        timeout=timeout,
+    )
+    send_notice(status, options)
 
 
 if __name__ == "__main__":

@@ -56,10 +56,19 @@ def evaluate_language_model(
         base_value: The base's or TF-IDF's metric; 0 without a base.
         improvement: Part of the base's perplexity, or the difference of another metric.
     """
-    arguments = locals()
+    from kfp_mindspore.lm.options import EvaluationOptions
     from kfp_mindspore.steps.language_model import evaluate_examples
 
-    return evaluate_examples(**arguments)
+    options = EvaluationOptions(
+        metric=metric,
+        min_improvement=min_improvement,
+        length=length,
+        max_examples=max_examples,
+        generated=generated,
+        max_tokens=max_tokens,
+        chat=chat,
+    )
+    return evaluate_examples(model, metrics, report, options, base=base, data=data, dataset=dataset)
 
 
 if __name__ == "__main__":

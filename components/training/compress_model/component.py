@@ -69,10 +69,26 @@ def compress_model(
         value: The compressed network's metric.
         lost: How much worse it is; below 0 for better.
     """
-    arguments = locals()
+    from kfp_mindspore.compression.options import CompressionOptions
     from kfp_mindspore.steps.compress import compress_checkpoint
 
-    return compress_checkpoint(**arguments)
+    options = CompressionOptions(
+        method=method,
+        pruned=pruned,
+        min_pruned=min_pruned,
+        target=target,
+        max_accuracy_lost=max_accuracy_lost,
+        metric=metric,
+        rounds=rounds,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        distillation=distillation,
+        temperature=temperature,
+        weights=weights,
+        seed=seed,
+    )
+    return compress_checkpoint(model, dataset, compressed, metrics, report, options, augment=augment)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,19 @@ def create_language_model(
         held_out: Part of the examples that the tokenizer is not trained on; the same as of the fine-tuning.
         seed: Seed for the weights.
     """
-    arguments = locals()
+    from kfp_mindspore.lm.options import NetworkOptions
     from kfp_mindspore.steps.language_model import create_model
 
-    create_model(**arguments)
+    options = NetworkOptions(
+        vocabulary=vocabulary,
+        width=width,
+        layers=layers,
+        heads=heads,
+        max_length=max_length,
+        held_out=held_out,
+        seed=seed,
+    )
+    create_model(model, options, data=data, dataset=dataset)
 
 
 if __name__ == "__main__":

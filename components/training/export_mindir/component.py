@@ -43,10 +43,19 @@ def export_mindir(
     Returns:
         max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.
     """
-    arguments = locals()
+    from kfp_mindspore.mindir.options import ExportOptions
     from kfp_mindspore.steps.export import export_model
 
-    return (export_model(**arguments),)
+    options = ExportOptions(
+        batch=batch or "free",
+        sample_count=samples,
+        network=network or None,
+        network_arguments=network_arguments or None,
+        transform=transform or None,
+        extra_columns=extra_columns or "ignore",
+        rename=rename,
+    )
+    return (export_model(model, dataset, bundle, options),)
 
 
 if __name__ == "__main__":

@@ -67,10 +67,28 @@ def finetune_language_model(
         best_epoch: Epoch of the final weights.
         examples: How many examples were trained on.
     """
-    arguments = locals()
+    from kfp_mindspore.lm.options import FinetuneOptions
     from kfp_mindspore.steps.language_model import finetune_model
 
-    return finetune_model(**arguments)
+    options = FinetuneOptions(
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        length=length,
+        lora_rank=lora_rank,
+        lora_alpha=lora_alpha,
+        lora_dropout=lora_dropout,
+        lora_attn_modules=lora_attn_modules,
+        keep=keep,
+        held_out=held_out,
+        max_examples=max_examples,
+        chat=chat,
+        seed=seed,
+    )
+    return finetune_model(
+        model, tuned, adapter, held_out_examples, metrics, curves, options, data=data, dataset=dataset
+    )
 
 
 if __name__ == "__main__":

@@ -68,10 +68,32 @@ def ray_job(
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the pods.
     """
-    arguments = locals()
+    from kfp_mindspore.msjob.build import JobOptions
     from kfp_mindspore.steps.launch.ray_job import train_on_ray
 
-    train_on_ray(**arguments)
+    options = JobOptions(
+        workers=workers,
+        image=image,
+        env=env,
+        restart_policy=restart_policy,
+        backoff_limit=backoff_limit,
+        active_deadline_seconds=active_deadline_seconds or None,
+        storage=storage,
+    )
+    train_on_ray(
+        model,
+        metrics,
+        curves,
+        command,
+        options,
+        dataset=dataset,
+        args=args,
+        hyperparameters=hyperparameters,
+        checkpoint_dir=checkpoint_dir,
+        job_name=job_name,
+        namespace=namespace,
+        task_config=task_config,
+    )
 
 
 if __name__ == "__main__":

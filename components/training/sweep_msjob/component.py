@@ -102,10 +102,49 @@ def sweep_msjob(
         best_parameters: The best trial's parameters, without the hyperparameters that all share.
         best_value: Its best value of the objective.
     """
-    arguments = locals()
+    from kfp_mindspore.msjob.build import JobOptions
     from kfp_mindspore.steps.launch.sweep import sweep_models
+    from kfp_mindspore.sweeps.options import SweepOptions
 
-    return sweep_models(**arguments)
+    sweep_options = SweepOptions(
+        objective=objective,
+        direction=direction,
+        objectives=objectives,
+        seeds=seeds,
+        trials=trials,
+        parallel=parallel,
+        sampler=sampler,
+        pruner=pruner,
+        population=population,
+        interval=interval,
+        trial_timeout=trial_timeout or None,
+        seed=seed,
+    )
+    job_options = JobOptions(
+        workers=workers,
+        image=image,
+        env=env,
+        restart_policy=restart_policy,
+        backoff_limit=backoff_limit,
+        active_deadline_seconds=active_deadline_seconds or None,
+        storage=storage,
+    )
+    return sweep_models(
+        model,
+        metrics,
+        curves,
+        report,
+        trial_table,
+        command,
+        space,
+        sweep_options,
+        job_options,
+        dataset=dataset,
+        args=args,
+        hyperparameters=hyperparameters,
+        namespace=namespace,
+        task_config=task_config,
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from kfp_mindspore.runs.cluster.access import CAPABILITIES, Capability
 from kfp_mindspore.runs.compiled.known_tasks import KnownTask, list_known_tasks
 from kfp_mindspore.runs.compiled.spec import PipelineSpec
+from kfp_mindspore.runs.known_tasks import STEP_FUNCTION, KnownTask, list_known_tasks
 from kfp_mindspore.settings import BACKEND_VARIABLE, LOCAL
 
 
@@ -57,7 +57,6 @@ STEP_NEEDS: Mapping[str, StepNeeds] = {
     # That of `msjob_component`.
     "launch_function": StepNeeds(_JOB, "training"),
 }
-_FUNCTION = re.compile(r"from kfp_mindspore\.(?:steps|runs)(?:\.\w+)+ import (\w+)")
 # Arguments that need more, by parameter and value.
 _ARGUMENT_EXTRAS = {
     ("engine", "ray"): "ray",
@@ -76,7 +75,7 @@ def list_capabilities(spec: PipelineSpec) -> list[Capability]:
         env = {entry.get("name"): entry.get("value") for entry in container.get("env", [])}
         if env.get(BACKEND_VARIABLE) == LOCAL:
             continue
-        for function in _FUNCTION.findall("\n".join(map(str, container.get("command", [])))):
+        for function in STEP_FUNCTION.findall("\n".join(map(str, container.get("command", [])))):
             if capability := STEP_NEEDS.get(function, StepNeeds()).capability:
                 found.add(capability)
     return [capability for capability in CAPABILITIES if capability in found]
@@ -100,7 +99,7 @@ def list_namespaces(spec: PipelineSpec, arguments: Mapping[str, Any], default: s
 
 def deploys_language_model(spec: PipelineSpec) -> bool:
     """Return whether a compiled pipeline has steps of language models."""
-    functions = _FUNCTION.findall(json.dumps(spec.get("deploymentSpec", {})))
+    functions = STEP_FUNCTION.findall(json.dumps(spec.get("deploymentSpec", {})))
     return any("lm" in STEP_NEEDS.get(function, StepNeeds()).extras for function in functions)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Functions of this package's steps that a component's code imports.
-_STEP_FUNCTION = re.compile(r"from kfp_mindspore\.(?:steps|runs)(?:\.\w+)+ import (\w+)")
+# Functions of this package's steps that a component's code imports: of a line's names the last one, as isort sorts
+# classes before functions.
+STEP_FUNCTION = re.compile(r"from kfp_mindspore\.(?:steps|runs)(?:\.\w+)+ import (?:\w+, )*(\w+)")
 # Replaced by KFP in the run.
 _PLACEHOLDER = "{{$"
 _CONDITION_INPUT = re.compile(r"parameter_values\['([^']+)'\]")
@@ -70,7 +71,7 @@ def _walk(spec: Mapping[str, Any], component: Mapping[str, Any], values: Mapping
                 known.update({f"{artifact}_{key}": value for key, value in of_producer.items()})
         executor = spec["deploymentSpec"].get("executors", {}).get(inner.get("executorLabel"), {})
         container = executor.get("container", {})
-        functions = _STEP_FUNCTION.findall("\n".join(map(str, container.get("command", ()))))
+        functions = STEP_FUNCTION.findall("\n".join(map(str, container.get("command", ()))))
         parameters = frozenset(inner.get("inputDefinitions", {}).get("parameters", {}))
         yield KnownTask(name, tuple(functions), parameters, known, container.get("image", ""))
 

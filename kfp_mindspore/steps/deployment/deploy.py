@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
 from kfp_mindspore.local.interrupts import clean_up_on_sigterm
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.inference.canary import CanaryReport
-    from kfp_mindspore.inference.service import ServiceStatus
+    from kfp_mindspore.inference.service import DeploymentOptions, Service, ServiceStatus
     from kfp_mindspore.inference.smoke import SmokeReport
 
 NO_VERSION = -1
@@ -50,19 +50,15 @@ class Deployment(NamedTuple):
 
 
 @clean_up_on_sigterm
-def deploy_model(
-    bundle: dsl.Model, service_name: str, *, run: str = "", server_args: Sequence[str] = (), **arguments: Any
-) -> Deployment:
+def deploy_model(bundle: dsl.Model, service: Service, options: DeploymentOptions) -> Deployment:
     """Deploy a bundle, wait until the service is ready, test it and print the backend's warnings.
 
     With `canary` the bundle first runs beside the version that serves; it is tested, and then promoted or rolled back.
 
     Args:
         bundle: The model bundle.
-        service_name: Name for the service and for the model in its URLs.
-        run: The pipeline run's name; empty for the step's pod.
-        server_args: The model server's further flags.
-        arguments: Fields of `DeploymentOptions`, and further ones of `Service`.
+        service: The service. Its model is the bundle, and its run, if empty, the step's pod.
+        options: How it is deployed and tested.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
@@ -73,33 +69,31 @@ def deploy_model(
     """
     from kfp_mindspore.files import read_json
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
-    from kfp_mindspore.inference import InferenceClient, Service
+    from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.inference.rest import wait_for_route
-    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, DeploymentOptions
+    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
     from kfp_mindspore.inference.smoke import SAMPLES, count_samples
 
-    names = DeploymentOptions.__dataclass_fields__
-    options = DeploymentOptions(**{name: arguments.pop(name) for name in names if name in arguments})
     if not options.gate:
         verdict = "not deployed: the gate is not met"
-        print(f"{service_name}: {verdict}", flush=True)
-        return Deployment("", "", service_name, NO_VERSION, False, verdict)
+        print(f"{service.name}: {verdict}", flush=True)
+        return Deployment("", "", service.name, NO_VERSION, False, verdict)
     opened = ModelBundle.open(bundle.path)
     samples = options.smoke_samples or (SAMPLES if options.canary else 0)
     if samples:
         samples = min(samples, count_samples(opened))
-    service = Service(
-        service_name,
+    service = dataclasses.replace(
+        service,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.
-        options.model_uri or f"{bundle.uri.rstrip('/')}/" if get_backend_name() == KUBERNETES else opened.path,
+        model_dir=options.model_uri or f"{bundle.uri.rstrip('/')}/"
+        if get_backend_name() == KUBERNETES
+        else opened.path,
         model_format=LANGUAGE_FORMAT if opened.signature.is_language_model else MODEL_FORMAT,
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
-        run=run or os.environ.get("KFP_POD_NAME", ""),
-        server_args=tuple(server_args),
-        **arguments,
+        run=service.run or os.environ.get("KFP_POD_NAME", ""),
     )
     client = InferenceClient(namespace=service.namespace)
-    before = _get_version(client, service_name)
+    before = _get_version(client, service.name)
     status = client.deploy(service, wait_seconds=options.wait_seconds, canary=options.canary)
     for warning in status.warnings:
         print(f"warning: {warning}", flush=True)
@@ -116,11 +110,11 @@ def deploy_model(
     verdict = f"version {status.version} serves"
     if report is not None:
         verdict += f"; {report.samples} samples tested, largest difference {report.max_abs_diff:g}{details}"
-    print(f"{service_name}: {verdict}", flush=True)
+    print(f"{service.name}: {verdict}", flush=True)
     if options.registry:
         from kfp_mindspore.steps.deployment.register import register_bundle
 
-        register_bundle(bundle, service_name, registry=options.registry, service_account_name=service.service_account)
+        register_bundle(bundle, service.name, registry=options.registry, service_account_name=service.service_account)
     prediction, label = (report.prediction, report.label) if report is not None else ("", "")
     return Deployment(status.url, status.grpc_url, status.name, status.version, True, verdict, prediction, label)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfp_mindspore import events
 from kfp_mindspore.compat.mindspore_import import import_mindspore
@@ -12,6 +12,8 @@ from kfp_mindspore.steps.language_model.examples import choose_source
 
 if TYPE_CHECKING:
     from kfp import dsl
+
+    from kfp_mindspore.lm.options import NetworkOptions
 
 
 def import_model(model: dsl.Model, source: str, given: dsl.Model | None = None) -> None:
@@ -38,26 +40,25 @@ def import_model(model: dsl.Model, source: str, given: dsl.Model | None = None) 
     print(f"verified, graphs differ from the full forward pass by {difference:.1e} of the largest output", flush=True)
 
 
-def create_model(model: dsl.Model, *, data: str = "", dataset: dsl.Dataset | None = None, **options: Any) -> None:
+def create_model(
+    model: dsl.Model, options: NetworkOptions, *, data: str = "", dataset: dsl.Dataset | None = None
+) -> None:
     """Write an untrained decoder, with a tokenizer trained on examples, as a bundle.
 
     Args:
         model: Receives the bundle.
+        options: The network's options.
         data: `new_testament`, a path or a URI; empty for `dataset`.
         dataset: JSON lines, a file or a directory with one.
-        options: Fields of `NetworkOptions`.
 
     Raises:
-        UserError: Neither or both data are given, an option is wrong, or the examples are not usable.
+        UserError: Neither or both data are given, or the examples are not usable.
     """
-    from kfp_mindspore.lm.options import NetworkOptions
-
-    checked = NetworkOptions(**options)
     source = choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.lm.bundle.creation import create_bundle
 
-    created = create_bundle(source, Path(model.path), checked)
+    created = create_bundle(source, Path(model.path), options)
     model.metadata.update(ModelBundle.open(model.path).signature.metadata, framework="mindspore")
     print(f"{created['weights']:,} weights, a vocabulary of {created['vocabulary']} tokens", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kfp_mindspore import events
 from kfp_mindspore.compat.mindspore_import import import_mindspore
@@ -12,6 +12,8 @@ from kfp_mindspore.steps.language_model.examples import choose_source
 
 if TYPE_CHECKING:
     from kfp import dsl
+
+    from kfp_mindspore.lm.options import EvaluationOptions
 
 
 class EvaluationOutputs(NamedTuple):
@@ -36,11 +38,11 @@ def evaluate_examples(
     model: dsl.Model,
     metrics: dsl.Metrics,
     report: dsl.HTML,
+    options: EvaluationOptions,
     *,
     base: dsl.Model | None = None,
     data: str = "",
     dataset: dsl.Dataset | None = None,
-    **options: Any,
 ) -> EvaluationOutputs:
     """Evaluate a language model beside its base and emit the gate's decision.
 
@@ -48,25 +50,22 @@ def evaluate_examples(
         model: The bundle.
         metrics: Receives the metrics, those of the base as `base.<metric>`.
         report: Receives the HTML page with the metrics and the answers.
+        options: The options.
         base: The bundle that it was tuned from; without it an embedding model is compared with TF-IDF, and there is no
             gate for another.
         data: `chatterbot`, `rewrites`, a path or a URI; empty for `dataset`.
         dataset: JSON lines, a file or a directory with one.
-        options: Fields of `EvaluationOptions`.
 
     Raises:
-        UserError: Neither or both data are given, an option is wrong, or the examples do not fit the model.
+        UserError: Neither or both data are given, or the examples do not fit the model.
     """
-    from kfp_mindspore.lm.options import EvaluationOptions
-
-    checked = EvaluationOptions(**options)
     source = choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.lm.evaluation import BASE, TUNED, evaluate
 
     with events.span("lm.evaluate"):
         result = evaluate(
-            Path(model.path), source, checked, base=None if base is None else Path(base.path), verbose=True
+            Path(model.path), source, options, base=None if base is None else Path(base.path), verbose=True
         )
     for name, value in result.scores[TUNED].items():
         metrics.log_metric(name, value)
@@ -82,13 +81,13 @@ def evaluate_examples(
             metric,
             metric=f"improvement of {metric}",
             value=result.improvement,
-            threshold=checked.min_improvement,
+            threshold=options.min_improvement,
             passed=result.passed,
         )
         state = "passed" if result.passed else "not met"
         print(
             f"{metric} {base_value:.6g} -> {value:.6g}, improved by {result.improvement:.4g}, "
-            f"threshold {checked.min_improvement:g}: {state}",
+            f"threshold {options.min_improvement:g}: {state}",
             flush=True,
         )
     else:

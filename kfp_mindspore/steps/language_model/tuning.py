@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kfp_mindspore.compat.mindspore_import import import_mindspore
 from kfp_mindspore.files import write_text
@@ -11,6 +11,8 @@ from kfp_mindspore.steps.language_model.examples import choose_source
 
 if TYPE_CHECKING:
     from kfp import dsl
+
+    from kfp_mindspore.lm.options import FinetuneOptions
 
 DATA_FILE = "held_out.jsonl"
 
@@ -36,10 +38,10 @@ def finetune_model(
     held_out_examples: dsl.Dataset,
     metrics: dsl.Metrics,
     curves: dsl.HTML,
+    options: FinetuneOptions,
     *,
     data: str = "",
     dataset: dsl.Dataset | None = None,
-    **options: Any,
 ) -> FinetuneOutputs:
     """Fine-tune a language model.
 
@@ -50,17 +52,15 @@ def finetune_model(
         held_out_examples: Receives the examples that were not trained on, a directory with held_out.jsonl.
         metrics: Receives the held-out perplexity and counts.
         curves: Receives the page with the losses by epoch.
+        options: The options.
         data: `chatterbot`, `rewrites`, a path or a URI; empty for `dataset`.
         dataset: JSON lines, a file or a directory with one.
-        options: Fields of `FinetuneOptions`.
 
     Raises:
-        UserError: Neither or both data are given, an option is wrong, or the examples do not fit the model.
+        UserError: Neither or both data are given, or the examples do not fit the model.
     """
     from kfp_mindspore.evaluation.curves import render_curves
-    from kfp_mindspore.lm.options import FinetuneOptions
 
-    checked = FinetuneOptions(**options)
     source = choose_source(data, dataset)
     import_mindspore()
     from kfp_mindspore.formats.bundle import ModelBundle
@@ -72,7 +72,7 @@ def finetune_model(
         Path(model.path),
         source,
         Path(tuned.path),
-        checked,
+        options,
         adapter=folder,
         held_out=Path(held_out_examples.path, DATA_FILE),
     )
@@ -80,7 +80,7 @@ def finetune_model(
         metrics.log_metric(name, value)
     kind = ModelBundle.open(tuned.path).signature.kind
     tuned.metadata.update(framework="mindspore", kind=kind, perplexity=result.perplexity)
-    adapter.metadata.update(format="peft", lora_rank=checked.lora_rank)
+    adapter.metadata.update(format="peft", lora_rank=options.lora_rank)
     held_out_examples.metadata.update(format="jsonl", examples=result.held_out)
     write_text(Path(curves.path), render_curves("Fine-tuning", {"fine-tuning": result.history}))
     print(f"held-out perplexity {result.perplexity:.4g} after epoch {result.best_epoch}, {result.seconds:.0f} s")

@@ -18,7 +18,7 @@ from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.msjob.kinds import export_job, rayjob
 from kfp_mindspore.msjob.kinds.common import Manifest, is_python
-from kfp_mindspore.options import from_literals, to_text
+from kfp_mindspore.options import to_text
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
 from kfp_mindspore.steps.handover.job_name import make_job_name
 from kfp_mindspore.steps.handover.storage import ENTRYPOINT
@@ -49,8 +49,9 @@ def train_on_ray(
     model: dsl.Model,
     metrics: dsl.Metrics,
     curves: dsl.HTML,
-    *,
     command: Sequence[Any],
+    options: JobOptions,
+    *,
     dataset: dsl.Dataset | None = None,
     args: Sequence[Any] = (),
     hyperparameters: Mapping[str, Any] | None = None,
@@ -58,7 +59,6 @@ def train_on_ray(
     job_name: str = "",
     namespace: str = "",
     task_config: dsl.TaskConfig | None = None,
-    **options: Any,
 ) -> TrainingResult:
     """Run a Python command in Ray's workers, describe its model and log its metrics.
 
@@ -67,6 +67,7 @@ def train_on_ray(
         metrics: Receives each metric's last value in metrics.jsonl.
         curves: Receives the page with the metrics by epoch.
         command: The Python command, which uses `fit`.
+        options: The job's options; those that the pipeline has set on the task take precedence.
         dataset: The dataset directory; None for none.
         args: Command arguments.
         hyperparameters: Further arguments by name.
@@ -74,13 +75,12 @@ def train_on_ray(
         job_name: RayJob name; empty for one derived from the output root.
         namespace: Its namespace; empty for the step's.
         task_config: What the pipeline has set on the task, for the pods.
-        **options: Fields of `JobOptions`, as the component's arguments have them.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
         ProcessFailedError: The job failed, or its output directory is empty.
     """
-    given = merge_task_options(from_literals(JobOptions, **options))
+    options = merge_task_options(options)
     parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
     is_remote = get_backend_name() == KUBERNETES
     errors = [] if parts and is_python(parts[0]) else [f"command: must be a Python command, got {parts[:1]}"]
@@ -89,12 +89,11 @@ def train_on_ray(
     root = model.uri.rstrip("/").rpartition("/")[0]
     pod = read_task_config(task_config)
     files = open_files(
-        given.storage,
+        options.storage,
         root=root,
         output_dir=model.path,
         output_uri=model.uri,
-        dataset_dir=dataset.path if dataset else "",
-        dataset_uri=dataset.uri if dataset else "",
+        dataset=dataset,
         checkpoint_dir=checkpoint_dir,
         command=parts,
         patch=pod,
@@ -104,12 +103,11 @@ def train_on_ray(
     namespace = namespace or get_namespace() or "default"
     with files.explain_failures():
         if is_remote:
-            merged = given.merge({"env": files.directories})
-            pod = (pod or PodPatch()).merge(files.patch)
-            run_rayjob(StepJobs(root, namespace), name, parts, merged, pod, wrapper=files.wrapper)
+            merged = options.merge({"env": files.directories})
+            run_rayjob(StepJobs(root, namespace), name, parts, merged, pod.merge(files.patch), wrapper=files.wrapper)
         else:
-            _run_here(name, parts[1:], given, files.directories)
-    described = TrainingResult(name, namespace, given.workers, tuple(parts), parse_numbers(hyperparameters or {}))
+            _run_here(name, parts[1:], options, files.directories)
+    described = TrainingResult(name, namespace, options.workers, tuple(parts), parse_numbers(hyperparameters or {}))
     result = read_result(files, described)
     describe_model(model, metrics, result)
     write_text(Path(curves.path), render_curves(f"RayJob {name}", {name: result.history}))

@@ -15,7 +15,7 @@ from kfp_mindspore.evaluation.curves import render_curves
 from kfp_mindspore.files import write_text
 from kfp_mindspore.local.interrupts import Interrupts
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
-from kfp_mindspore.options import from_literals, to_text
+from kfp_mindspore.options import to_text
 from kfp_mindspore.settings import (
     KUBERNETES,
     MLFLOW_PARENT_VARIABLE,
@@ -33,7 +33,7 @@ from kfp_mindspore.steps.launch.options import merge_task_options
 from kfp_mindspore.steps.launch.train import TrainingResult, describe_model, open_files, read_result, to_arguments
 from kfp_mindspore.steps.launch.trials import StepTrials, StoredStudy, TrainingFiles
 from kfp_mindspore.stores.artifact_store import ArtifactStore, join_uri
-from kfp_mindspore.sweeps.engine import sweep
+from kfp_mindspore.sweeps.engine import run_sweep
 from kfp_mindspore.sweeps.jobs import CHECKPOINTS_FOLDER
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.report import describe_trial, rank_trials, render_report, render_table, select_histories
@@ -91,15 +91,16 @@ def sweep_models(
     curves: dsl.HTML,
     report: dsl.HTML,
     trial_table: dsl.Markdown,
-    *,
     command: Sequence[Any],
     space: str,
+    sweep_options: SweepOptions,
+    job_options: JobOptions,
+    *,
     dataset: dsl.Dataset | None = None,
     args: Sequence[Any] = (),
     hyperparameters: Mapping[str, Any] | None = None,
     namespace: str = "",
     task_config: dsl.TaskConfig | None = None,
-    **options: Any,
 ) -> Outputs:
     """Run a sweep's trials as MSJobs and write the best one's output to the model; a step retry goes on with it.
 
@@ -111,23 +112,20 @@ def sweep_models(
         trial_table: Receives the trials as a table.
         command: Each worker's command.
         space: The space as YAML or JSON.
+        sweep_options: The sweep's options.
+        job_options: Each trial's; those that the pipeline has set on the task take precedence.
         dataset: The dataset directory; None for none.
         args: Command arguments.
         hyperparameters: Further arguments by name that all trials share.
         namespace: Job namespace; empty for the step's.
         task_config: What the pipeline has set on the task, for the job pods.
-        **options: Fields of `SweepOptions` and `JobOptions`, as the component's arguments have them.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
         NotFoundError: No trial is complete.
         ProcessFailedError: The trials fail alike.
     """
-    names = {entry.name for entry in dataclasses.fields(SweepOptions)}
-    chosen = from_literals(SweepOptions, **{name: value for name, value in options.items() if name in names})
-    given = merge_task_options(
-        from_literals(JobOptions, **{name: value for name, value in options.items() if name not in names})
-    )
+    job_options = merge_task_options(job_options)
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="sweep_msjob")
     parameters = Space(parse_space(space, "space"))
@@ -140,31 +138,31 @@ def sweep_models(
         "trainer_parameters": parse_numbers(shared),
         "dataset": dataset.path if dataset else "",
     }
-    identity = [template, parameters.to_dict(), dataclasses.asdict(chosen)]
+    identity = [template, parameters.to_dict(), dataclasses.asdict(sweep_options)]
 
     def open_output(output: str) -> TrainingFiles:
         return open_files(
-            given.storage,
+            job_options.storage,
             root=output,
             output_dir=output,
             output_uri=output,
-            dataset_dir=dataset.path if dataset else "",
-            dataset_uri=dataset.uri if dataset else "",
+            dataset=dataset,
             checkpoint_dir=f"{output}/{CHECKPOINTS_FOLDER}",
             command=parts,
             patch=pod,
             namespace=namespace,
         )
 
-    with Interrupts() as interrupts, _open_place(model, given.storage, identity) as place:
-        found = sweep(
+    with Interrupts() as interrupts, _open_place(model, job_options.storage, identity) as place:
+        found = run_sweep(
             template,
             parameters,
+            sweep_options,
             directory=place.directory,
             output=place.output,
             jobs=StepTrials(
                 StepJobs(place.root, namespace),
-                given,
+                job_options,
                 lambda trial: [*parts, *to_arguments({**shared, **trial.parameters})],
                 open_output,
                 pod=pod,
@@ -172,7 +170,6 @@ def sweep_models(
                 interrupts=interrupts,
             ),
             on_trial=lambda trial: print(describe_trial(trial), flush=True),
-            **dataclasses.asdict(chosen),
         )
         best = found.best
         files = {trial.number: open_output(trial.output) for trial in rank_trials(found)}
@@ -181,7 +178,7 @@ def sweep_models(
         result = TrainingResult(
             job_name=best.job,
             namespace=namespace,
-            workers=given.workers,
+            workers=job_options.workers,
             command=(*parts, *to_arguments(arguments)),
             hyperparameters=parse_numbers(arguments),
         )
@@ -192,7 +189,7 @@ def sweep_models(
         place.delete_checkpoints()
     page = render_curves(f"Best trials of {place.directory.name}", select_histories(rank_trials(found), histories))
     write_text(Path(curves.path), page)
-    lineage = {"trial": best.number, "parameters": to_metadata(best.parameters), "objective": chosen.objective}
+    lineage = {"trial": best.number, "parameters": to_metadata(best.parameters), "objective": sweep_options.objective}
     model.metadata.update(lineage, objective_value=best.value)
     return Outputs(dict(best.parameters), float(best.value or 0.0))
 

@@ -16,7 +16,7 @@ from kfp_mindspore.evaluation.curves import parse_records, read_records, render_
 from kfp_mindspore.files import copy_directory, resolve_location, write_text
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
-from kfp_mindspore.options import from_literals, to_text
+from kfp_mindspore.options import to_text
 from kfp_mindspore.settings import (
     CHECKPOINT_VARIABLE,
     DATASET_VARIABLE,
@@ -212,32 +212,69 @@ def train_model(
     model: dsl.Model,
     metrics: dsl.Metrics,
     curves: dsl.HTML,
+    command: Sequence[Any],
+    options: JobOptions,
+    *,
     dataset: dsl.Dataset | None = None,
+    args: Sequence[Any] = (),
+    hyperparameters: Mapping[str, Any] | None = None,
+    checkpoint_dir: str = "",
+    job_name: str = "",
+    namespace: str = "",
     task_config: dsl.TaskConfig | None = None,
-    **arguments: Any,
 ) -> TrainingResult:
-    """Run a training job, describe it in the model's metadata and log its metrics.
+    """Run a training job, wait until it has finished, describe it in the model's metadata and log its metrics.
 
     Args:
-        model: Output artifact; its path is the job's output directory.
+        model: Output artifact; its path is the job's output directory, created if missing.
         metrics: Receives each metric's last value in metrics.jsonl.
         curves: Receives the page with the metrics by epoch.
+        command: Each worker's command.
+        options: The job's options; those that the pipeline has set on the task take precedence.
         dataset: The dataset directory; None for none.
+        args: Command arguments.
+        hyperparameters: Further arguments by name, see `to_arguments`.
+        checkpoint_dir: Persistent checkpoint directory, on a cluster a URI or a directory in a volume; empty for one
+            beside the output that is deleted at the end.
+        job_name: Job name; empty for one derived from the output root.
+        namespace: Job namespace; empty for the step's.
         task_config: What the pipeline has set on the task, for the job pods.
-        **arguments: Further `run_training` arguments.
+
+    Raises:
+        ValidationError: An argument is invalid; the message names it.
+        ProcessFailedError: The job failed, or its output directory is empty.
     """
+    if not command:
+        raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
+    options = merge_task_options(options)
     root = model.uri.rstrip("/").rpartition("/")[0]
-    result = run_training(
-        model.path,
+    parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
+    pod = read_task_config(task_config)
+    files = open_files(
+        options.storage,
         root=root,
+        output_dir=model.path,
         output_uri=model.uri,
-        dataset_dir=dataset.path if dataset else "",
-        dataset_uri=dataset.uri if dataset else "",
-        pod=read_task_config(task_config),
-        **arguments,
+        dataset=dataset,
+        checkpoint_dir=checkpoint_dir,
+        command=parts,
+        patch=pod,
+        namespace=namespace,
     )
+    namespace = namespace or get_namespace() or "default"
+    with files.explain_failures():
+        name = launch_job(
+            root,
+            [*files.wrapper, *parts],
+            options.merge({"env": files.directories}),
+            name=job_name,
+            namespace=namespace,
+            pod=pod.merge(files.patch),
+        )
+    described = TrainingResult(name, namespace, options.workers, tuple(parts), parse_numbers(hyperparameters or {}))
+    result = read_result(files, described)
     describe_model(model, metrics, result)
-    write_text(Path(curves.path), render_curves(f"Job {result.job_name}", {result.job_name: result.history}))
+    write_text(Path(curves.path), render_curves(f"Job {name}", {name: result.history}))
     return result
 
 
@@ -261,85 +298,6 @@ def describe_model(model: dsl.Model, metrics: dsl.Metrics, result: TrainingResul
         )
     for name, value in result.metrics.items():
         metrics.log_metric(name, value)
-
-
-def run_training(
-    output_dir: str,
-    *,
-    root: str = "",
-    output_uri: str = "",
-    command: Sequence[Any],
-    args: Sequence[Any] = (),
-    hyperparameters: Mapping[str, Any] | None = None,
-    dataset_dir: str = "",
-    dataset_uri: str = "",
-    checkpoint_dir: str = "",
-    job_name: str = "",
-    namespace: str = "",
-    pod: PodPatch | None = None,
-    **options: Any,
-) -> TrainingResult:
-    """Run a command as an MSJob, wait until it has finished and read its output.
-
-    Args:
-        output_dir: Output directory for a job on this machine; created if missing.
-        root: The step's output root, see `make_job_name`; empty for the output directory.
-        output_uri: Output URI, which a job's pods on a cluster write.
-        command: Each worker's command.
-        args: Command arguments.
-        hyperparameters: Further arguments by name, see `to_arguments`.
-        dataset_dir: Dataset directory; empty for none.
-        dataset_uri: Dataset URI, which a job's pods on a cluster read.
-        checkpoint_dir: Persistent checkpoint directory, on a cluster a URI or a directory in a volume; empty for one
-            beside the output that is deleted at the end.
-        job_name: Job name; empty for one derived from the output directory.
-        namespace: Job namespace; empty for the step's.
-        pod: Additions to the job pods; the other arguments take precedence.
-        **options: Fields of `JobOptions`, as the component's arguments have them.
-
-    Returns:
-        The job's name, metrics and final checkpoint.
-
-    Raises:
-        ValidationError: An argument is invalid; the message names it.
-        ProcessFailedError: The job failed, or its output directory is empty.
-    """
-    if not command:
-        raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
-    given = merge_task_options(from_literals(JobOptions, **options))
-    parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
-    files = open_files(
-        given.storage,
-        root=root,
-        output_dir=output_dir,
-        output_uri=output_uri,
-        dataset_dir=dataset_dir,
-        dataset_uri=dataset_uri,
-        checkpoint_dir=checkpoint_dir,
-        command=parts,
-        patch=pod,
-        namespace=namespace,
-    )
-    namespace = namespace or get_namespace() or "default"
-    with files.explain_failures():
-        name = launch_job(
-            root or str(Path(output_dir).absolute()),
-            [*files.wrapper, *parts],
-            given.merge({"env": files.directories}),
-            name=job_name,
-            namespace=namespace,
-            pod=(pod or PodPatch()).merge(files.patch),
-        )
-    return read_result(
-        files,
-        TrainingResult(
-            job_name=name,
-            namespace=namespace,
-            workers=given.workers,
-            command=tuple(parts),
-            hyperparameters=parse_numbers(hyperparameters or {}),
-        ),
-    )
 
 
 def read_result(files: LocalTrainingFiles | ArtifactTrainingFiles, result: TrainingResult) -> TrainingResult:
@@ -372,15 +330,30 @@ def open_files(
     root: str,
     output_dir: str,
     output_uri: str,
-    dataset_dir: str,
-    dataset_uri: str,
+    dataset: dsl.Dataset | None,
     checkpoint_dir: str,
     command: Sequence[str],
-    patch: PodPatch | None,
+    patch: PodPatch,
     namespace: str,
 ) -> LocalTrainingFiles | ArtifactTrainingFiles:
-    """Return a training job's files on this machine or in its pods; the arguments are `run_training`'s."""
+    """Return a training job's files on this machine or in its pods.
+
+    Args:
+        storage: How data reach the pods on a cluster.
+        root: The step's output root, see `make_job_name`.
+        output_dir: Output directory for a job on this machine.
+        output_uri: Output URI, which a job's pods on a cluster write.
+        dataset: The dataset directory; None for none.
+        checkpoint_dir: Persistent checkpoint directory, see `train_model`.
+        command: Worker command with all arguments.
+        patch: Additions to the job pods.
+        namespace: Job namespace; empty for the step's.
+
+    Raises:
+        ValidationError: The storage is invalid.
+    """
     parse_storage(storage)
+    dataset_dir, dataset_uri = (dataset.path, dataset.uri) if dataset else ("", "")
     if get_backend_name() != KUBERNETES:
         return LocalTrainingFiles(output_dir, dataset_dir, checkpoint_dir, command)
     opened = open_storage(

@@ -17,9 +17,10 @@ from kfp_mindspore.inference.language_smoke import compare_prompts
 from kfp_mindspore.inference.manifest import build_canary_graph
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.runtime import build_serving_runtime
+from kfp_mindspore.inference.service import DeploymentOptions
 from kfp_mindspore.inference.smoke import count_samples
 from kfp_mindspore.steps.deployment import register
-from kfp_mindspore.steps.deployment.deploy import deploy_model
+from kfp_mindspore.steps.deployment.deploy import Deployment, deploy_model
 from tests.support.http_server import Handler, Server
 
 
@@ -104,7 +105,9 @@ def test_encoder_decoder_is_deployed_and_tested(tmp_path: Path, monkeypatch: pyt
     import_model(tmp_path / "source", tmp_path / "model")
     bundle: Any = SimpleNamespace(path=str(tmp_path / "model"), uri=str(tmp_path / "model"))
     try:
-        deployed = deploy_model(bundle, "rewriter", smoke_samples=1, wait_seconds=300)
+        deployed = deploy_model(
+            bundle, Service("rewriter", bundle.path), DeploymentOptions(smoke_samples=1, wait_seconds=300)
+        )
         assert deployed.verdict.startswith("version 1 serves; 1 samples tested")
     finally:
         local.delete("rewriter")
@@ -133,16 +136,18 @@ def test_canary_has_another_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write_adapter(tmp_path / name, factors, LoraConfig(2, 4.0, ("q_proj",)))
     bundle: Any = SimpleNamespace(path=str(tmp_path / "model"), uri=str(tmp_path / "model"))
 
-    def flags(adapter: str) -> list[str]:
-        return ["--max-num-seqs=1", "--max-loras=1", f"--lora-modules=support={tmp_path / adapter}"]
+    def deploy(adapter: str, canary: int = 0) -> Deployment:
+        flags = ["--max-num-seqs=1", "--max-loras=1", f"--lora-modules=support={tmp_path / adapter}"]
+        service = Service("chat", bundle.path, server_args=flags)
+        return deploy_model(bundle, service, DeploymentOptions(smoke_samples=5, wait_seconds=300, canary=canary))
 
     try:
-        first = deploy_model(bundle, "chat", server_args=flags("first"), smoke_samples=5, wait_seconds=300)
+        first = deploy("first")
         assert first.verdict.startswith("version 1 serves; 2 samples tested")
         assert first.prediction
         root = request_json("GET", f"{first.url}/openai/v1/models/support")["root"]
         assert root == str(tmp_path / "first")
-        second = deploy_model(bundle, "chat", server_args=flags("second"), canary=20, wait_seconds=300)
+        second = deploy("second", canary=20)
         assert second.version == 2
         assert "agreement 1.0000" in second.verdict
         root = request_json("GET", f"{second.url}/openai/v1/models/support")["root"]

@@ -146,7 +146,9 @@ def test_failed_local_run_sends_step_reason_and_last_lines(
 def test_mail_has_title_and_lines(mailbox: tuple[Mailbox, str], monkeypatch: pytest.MonkeyPatch) -> None:
     box, server = mailbox
     monkeypatch.setenv(PASSWORD_VARIABLE, SECRET)
-    assert send_notice(build_status(message="Task exit-handler-1 failed."), **mail(server, smtp_user="kfp"))
+    assert send_notice(
+        build_status(message="Task exit-handler-1 failed."), NotifyOptions(**mail(server, smtp_user="kfp"))
+    )
     (envelope,) = box.envelopes
     assert (envelope.mail_from, envelope.rcpt_tos) == ("kfp@example.com", ["me@example.com"])
     assert isinstance(envelope.content, bytes)
@@ -172,7 +174,7 @@ def test_refused_mail_is_error_without_password(
 ) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, password)
     with pytest.raises(kind) as caught:
-        send_notice(build_status(), **mail(mailbox[1], **options))
+        send_notice(build_status(), NotifyOptions(**mail(mailbox[1], **options)))
     assert message in str(caught.value)
     assert "wrong" not in str(caught.value)
     assert not mailbox[0].envelopes
@@ -195,10 +197,10 @@ def test_password_is_sent_after_starttls_alone(
     secure = mail(f"127.0.0.1:{free_port}", smtp_security="starttls", smtp_user="kfp")
     try:
         if is_trusted:
-            assert send_notice(build_status(), **secure)
+            assert send_notice(build_status(), NotifyOptions(**secure))
         else:
             with pytest.raises(KfpMindSporeError, match="SSLCertVerificationError"):
-                send_notice(build_status(), **secure)
+                send_notice(build_status(), NotifyOptions(**secure))
     finally:
         controller.stop()
     assert len(box.envelopes) == is_trusted
@@ -209,15 +211,15 @@ def test_password_is_sent_after_starttls_alone(
 # kfp.local passes its own state, KFP 2.17's back end the one in ML Metadata.
 @pytest.mark.parametrize("state", ["SUCCEEDED", "COMPLETE", "CACHED"])
 def test_success_is_sent_on_request_only(webhook: Webhook, capsys: pytest.CaptureFixture[str], state: str) -> None:
-    assert not send_notice(build_status(state), webhook="json")
+    assert not send_notice(build_status(state), NotifyOptions(webhook="json"))
     assert webhook.bodies == []
-    assert send_notice(build_status(state), webhook="json", when="always")
+    assert send_notice(build_status(state), NotifyOptions(webhook="json", when="always"))
     assert [body["state"] for body in webhook.bodies] == ["SUCCEEDED"]
     assert SECRET not in capsys.readouterr().out
 
 
 def test_run_whose_step_was_killed_is_a_failure(webhook: Webhook) -> None:
-    assert send_notice(build_status("RUNNING"), webhook="json")
+    assert send_notice(build_status("RUNNING"), NotifyOptions(webhook="json"))
     assert [body["state"] for body in webhook.bodies] == ["FAILED"]
 
 
@@ -229,11 +231,11 @@ def test_transient_refusals_are_retried(webhook: Webhook, statuses: list[int], r
     webhook.statuses = list(statuses)
     if message:
         with pytest.raises(KfpMindSporeError) as caught:
-            send_notice(build_status(), webhook="slack")
+            send_notice(build_status(), NotifyOptions(webhook="slack"))
         assert f"webhook at 127.0.0.1: {message}" in str(caught.value)
         assert SECRET not in str(caught.value)
     else:
-        send_notice(build_status(), webhook="slack")
+        send_notice(build_status(), NotifyOptions(webhook="slack"))
     assert len(webhook.bodies) == requests
 
 
@@ -241,17 +243,17 @@ def test_transient_refusals_are_retried(webhook: Webhook, statuses: list[int], r
 def test_invalid_url_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, url)
     with pytest.raises(UserError, match=f"^{WEBHOOK_VARIABLE}: (is not set|must be an http)") as caught:
-        send_notice(build_status(), webhook="slack")
+        send_notice(build_status(), NotifyOptions(webhook="slack"))
     assert not url or url not in caught.value.message.replace("http:// or https:// URL", "")
 
 
 def test_unreachable_servers_are_named(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, f"http://127.0.0.1:{free_port}/{SECRET}")
     with pytest.raises(KfpMindSporeError, match=r"^webhook at 127\.0\.0\.1: no response .*refused") as caught:
-        send_notice(build_status(), webhook="slack")
+        send_notice(build_status(), NotifyOptions(webhook="slack"))
     assert SECRET not in str(caught.value)
     with pytest.raises(KfpMindSporeError, match=rf"^SMTP server 127\.0\.0\.1:{free_port}: ConnectionRefusedError"):
-        send_notice(build_status(), **mail(f"127.0.0.1:{free_port}"))
+        send_notice(build_status(), NotifyOptions(**mail(f"127.0.0.1:{free_port}")))
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     """Arguments are passed to export and metadata is set."""
     from kfp_mindspore import mindir
     from kfp_mindspore.formats.bundle import ModelBundle
+    from kfp_mindspore.mindir.options import ExportOptions
 
     export = create_autospec(mindir.export_mindir, return_value=ModelBundle.open(lifecycle.bundle))
     monkeypatch.setattr(mindir, "export_mindir", export)
@@ -58,7 +59,10 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
         **arguments,
     )
     export.assert_called_once_with(
-        f"{lifecycle.model}/checkpoint", bundle.path, dataset_dir=str(lifecycle.dataset), **passed_on
+        f"{lifecycle.model}/checkpoint",
+        bundle.path,
+        ExportOptions(rename=[], **passed_on),
+        dataset_dir=str(lifecycle.dataset),
     )
     assert 0 <= difference <= 1e-5
     assert bundle.metadata["max_abs_diff"] == difference

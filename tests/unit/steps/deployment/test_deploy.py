@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError
-from kfp_mindspore.inference import client
+from kfp_mindspore.inference import Service, client
 from kfp_mindspore.inference.rest import request_json
+from kfp_mindspore.inference.service import DeploymentOptions
 from kfp_mindspore.steps.deployment import deploy
 from kfp_mindspore.steps.deployment.deploy import NO_VERSION, Deployment, deploy_model, rollback_service
 
@@ -28,7 +29,7 @@ class Steps:
         if not path.exists():
             self.services.make_bundle(name)
         bundle: Any = SimpleNamespace(path=str(path), uri=str(path))
-        return deploy_model(bundle, "digits", wait_seconds=60, **arguments)
+        return deploy_model(bundle, Service("digits", path), DeploymentOptions(wait_seconds=60, **arguments))
 
     def get_served(self) -> str:
         """Return the name of the bundle that serves."""

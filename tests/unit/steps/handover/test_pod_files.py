@@ -115,7 +115,7 @@ def test_training_reads_and_writes_artifacts(store: ObjectStore, pods: list[dict
     model, metrics = make_model(), dsl.Metrics(uri=f"{ROOT}/metrics")
     curves = dsl.HTML(uri=str(tmp_path / "curves"))
     dataset = dsl.Dataset(uri=f"minio://{BUCKET}/artifacts/run/load/uuid/dataset")
-    train.train_model(model, metrics, curves, dataset, command=["python", "-c", script], namespace="team")
+    train.train_model(model, metrics, curves, ["python", "-c", script], JobOptions(), dataset=dataset, namespace="team")
     assert metrics.metadata["loss"] == 5
     assert model.metadata["job"] in (tmp_path / "curves").read_text()
     assert store.list(f"{KEY}/") == [f"{KEY}/model/metrics.jsonl"]
@@ -127,7 +127,7 @@ def test_training_reads_and_writes_artifacts(store: ObjectStore, pods: list[dict
 
 def test_training_without_output_fails(store: ObjectStore, pods: list[dict[str, Any]]) -> None:
     with pytest.raises(ProcessFailedError, match="succeeded, but its output directory is empty"):
-        train.train_model(make_model(), dsl.Metrics(), dsl.HTML(), command=["python", "-c", ""], namespace="team")
+        train.train_model(make_model(), dsl.Metrics(), dsl.HTML(), ["python", "-c", ""], JobOptions(), namespace="team")
 
 
 def test_failed_training_keeps_its_output_and_names_exit_code(store: ObjectStore, pods: list[dict[str, Any]]) -> None:
@@ -135,14 +135,16 @@ def test_failed_training_keeps_its_output_and_names_exit_code(store: ObjectStore
         "import os, pathlib; pathlib.Path(os.environ['KFP_MINDSPORE_OUTPUT_DIR'], 'x').touch(); raise SystemExit(3)"
     )
     with pytest.raises(ProcessFailedError, match="exit code 3"):
-        train.train_model(make_model(), dsl.Metrics(), dsl.HTML(), command=["python", "-c", script], namespace="team")
+        train.train_model(
+            make_model(), dsl.Metrics(), dsl.HTML(), ["python", "-c", script], JobOptions(), namespace="team"
+        )
     assert store.list(KEY) == [f"{KEY}/model/x"]
 
 
 def test_output_outside_object_store_is_refused(pods: list[dict[str, Any]], tmp_path: Path) -> None:
     model = dsl.Model(uri=str(tmp_path / "model"))
     with pytest.raises(UserError, match="pods of a job cannot read this URI"):
-        train.train_model(model, dsl.Metrics(), dsl.HTML(), command=["true"], namespace="team")
+        train.train_model(model, dsl.Metrics(), dsl.HTML(), ["true"], JobOptions(), namespace="team")
     assert pods == []
 
 
@@ -169,7 +171,7 @@ def test_unreachable_store_is_refused_before_job(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the environment")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(error, match=message):
-        train.train_model(dsl.Model(uri=uri), dsl.Metrics(), dsl.HTML(), command=["true"], namespace="team")
+        train.train_model(dsl.Model(uri=uri), dsl.Metrics(), dsl.HTML(), ["true"], JobOptions(), namespace="team")
     assert pods == []
 
 
