@@ -12,12 +12,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
 
 
-def emit(kind: str, name: str, **fields: Any) -> None:
+def emit(kind: str, name: str, **fields: object) -> None:
     """Append one event; a no-op outside a run.
 
     Args:

@@ -20,10 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from kfp_mindspore.canonical import to_canonical_json
 from kfp_mindspore.errors import UserError, ValidationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MISSING: Any = dataclasses.MISSING
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]{4}.*\n?|\n)*)", re.MULTILINE)
@@ -41,12 +44,23 @@ _JSON_TYPES: Mapping[Any, tuple[str, str]] = {
 Options = TypeVar("Options")
 
 
-def option(default: Any = _MISSING, **words: Any) -> Any:
+class Limits(TypedDict, total=False):
+    """A field's limits, keywords of JSON schema."""
+
+    enum: Sequence[Any]
+    minimum: float
+    maximum: float
+    exclusiveMinimum: float
+    exclusiveMaximum: float
+    pattern: str
+
+
+def option(default: Any = _MISSING, **words: Unpack[Limits]) -> Any:
     """Return a dataclass field with limits.
 
     Args:
         default: The default; a list or dict is copied for each instance.
-        words: Keywords of JSON schema: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, `enum`, `pattern`.
+        words: The limits.
     """
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=functools.partial(type(default), default), metadata=words)
@@ -240,7 +254,7 @@ def merge_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     return merged
 
 
-def from_literals(declaration: type[Options], **arguments: Any) -> Options:
+def from_literals(declaration: type[Options], arguments: Mapping[str, Any]) -> Options:
     """Return options with the arguments of a signature whose types have no None, such as a KFP component's.
 
     Args:

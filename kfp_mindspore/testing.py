@@ -106,7 +106,7 @@ def run_component(local_home: Path, tmp_path: Path, capfd: pytest.CaptureFixture
     from kfp import dsl, local
 
     def run(
-        component: Any, artifacts: Mapping[str, tuple[Any, Path]] | None = None, /, **parameters: Any
+        component: Any, artifacts: Mapping[str, tuple[Any, Path]] | None = None, /, **parameters: object
     ) -> StepOutputs:
         root = tmp_path / "artifacts"
         local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(root))

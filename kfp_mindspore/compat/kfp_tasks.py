@@ -24,6 +24,7 @@ def install(on_task: Callable[[Any, Any, Execute], tuple[dict[str, Any], Any]], 
     execute_task: Callable[..., Any] = task_executor.execute_single_task
     run_task: Callable[..., Any] = task_dispatcher.run_single_task_implementation
 
+    # Any, as are the keywords below: KFP's functions get them unchanged.
     def execute(*args: Any, **kwargs: Any) -> Any:
         return on_task(kwargs["task_spec"], kwargs["io_store"], lambda: execute_task(*args, **kwargs))
 
@@ -50,6 +51,7 @@ def install_cache(
     compute_key, get, put = LocalCache.compute_key, LocalCache.get, LocalCache.put
     custom: set[str] = set()
 
+    # Any: the keywords are KFP's own.
     def compute(self: Any, **arguments: Any) -> str:
         # 3 and 3.0 would have two entries.
         key = str(compute_key(self, **{**arguments, "arguments": canonicalize(arguments["arguments"])}))

@@ -21,7 +21,7 @@ class Teacher(nn.Cell):  # type: ignore[misc]
             parameter.name = f"teacher.{parameter.name}"
         self.network = network
 
-    def add_flags_recursive(self, **flags: Any) -> Any:
+    def add_flags_recursive(self, **flags: object) -> Any:
         """Set flags other than the training mode."""
         return super().add_flags_recursive(**{**flags, **({"training": False} if "training" in flags else {})})
 

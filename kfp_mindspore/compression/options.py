@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.packed import SEARCHED_BITS
@@ -67,3 +68,22 @@ class CompressionOptions:
                 ["pruned: must be above 0 unless weights are packed (float16, int8, slb4, slb2, slb1), got 0"],
                 subject="compression",
             )
+
+
+class CompressionChanges(TypedDict, total=False):
+    """Fields of `CompressionOptions` by keyword."""
+
+    method: str
+    pruned: float
+    min_pruned: float
+    target: str
+    max_accuracy_lost: float
+    metric: str
+    rounds: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    distillation: float
+    temperature: float
+    weights: str
+    seed: int

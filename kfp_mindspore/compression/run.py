@@ -14,8 +14,8 @@ import numpy as np
 
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
-from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.compression.result import CompressionResult, ParameterChange, Round, Sizes, compare_latency
+from kfp_mindspore.compression.options import CompressionChanges, CompressionOptions
 from kfp_mindspore.data.samples import Samples, read_samples
 from kfp_mindspore.errors import GateNotMetError, UserError, join_names
 from kfp_mindspore.evaluation import get_metric
@@ -26,6 +26,7 @@ from kfp_mindspore.outputs import OutputKind, check_replaceable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     from kfp_mindspore.compression.cutting import Cutter
     from kfp_mindspore.compression.groups import Kept
@@ -49,7 +50,7 @@ def compress(
     augment: Callable[[Any, np.random.Generator], Any] | None = None,
     on_round: Callable[[Round], None] | None = None,
     strict: bool = True,
-    **changes: Any,
+    **changes: Unpack[CompressionChanges],
 ) -> CompressionResult:
     """Cut channels and heads from a trained network, fine-tune it, and write a smaller checkpoint.
 

@@ -21,7 +21,7 @@ from kfp_mindspore.data.columns import (
 )
 from kfp_mindspore.data.fetch import fetch_source, resolve_path
 from kfp_mindspore.data.moments import describe_moments, to_order
-from kfp_mindspore.data.options import DatasetOptions, join_sources
+from kfp_mindspore.data.options import DatasetChanges, DatasetOptions, join_sources
 from kfp_mindspore.data.report import (
     compute_statistics,
     count_duplicates,
@@ -55,6 +55,7 @@ from kfp_mindspore.outputs import check_replaceable
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
 
 _logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def load_dataset(
     source: str | Mapping[str, str],
     output_dir: Path | str,
     options: DatasetOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[DatasetChanges],
 ) -> Dataset:
     """Write a dataset directory; an existing one is replaced atomically.
 

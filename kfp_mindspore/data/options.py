@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from kfp_mindspore import options as declarations
 from kfp_mindspore.errors import UserError, ValidationError
@@ -141,6 +141,37 @@ class DatasetOptions:
             is_same = entry.name == "storage" and value == dataset.storage
             if value and value != entry.default and not is_same and entry.name not in _SPLITTING:
                 raise UserError(f"{source}: is a dataset directory, which is copied: {entry.name} cannot be changed")
+
+
+class DatasetChanges(TypedDict, total=False):
+    """Fields of `DatasetOptions` by keyword."""
+
+    seed: int
+    validation_fraction: float
+    test_fraction: float
+    target: str | Sequence[str]
+    features: Sequence[str] | None
+    inputs: Mapping[str, str | Sequence[str]] | None
+    weight: str
+    ids: Sequence[str]
+    task: str
+    split: str
+    time_format: str
+    validation: str
+    test: str
+    preprocessing: Given
+    missing: str | float
+    unknown: str
+    storage: str
+    texts: Sequence[str]
+    merge_labels: str
+    infinite: str
+    delimiter: str
+    format: str
+    length: int
+    image_size: Sequence[int] | None
+    limit: int
+    engine: str
 
 
 def join_sources(source: str | Mapping[str, str], options: DatasetOptions) -> str | Mapping[str, str]:

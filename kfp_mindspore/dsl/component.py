@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from kfp_mindspore.dsl.storage import check_storage
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.build import JobOptions
+from kfp_mindspore.msjob.build import JobChanges, JobOptions
 from kfp_mindspore.options import check_values, to_json
 from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
 from kfp_mindspore.steps.handover.task_config import PARAMETER
 
 if TYPE_CHECKING:
     from kfp.dsl.python_component import PythonComponent
+    from typing_extensions import Unpack
 
 _NAME = "msjob_component"
 _TASK_CONFIG = "TaskConfig"
@@ -31,7 +32,7 @@ def msjob_component(
     *,
     base_image: str = ...,
     additional_funcs: Sequence[Callable[..., Any]] = ...,
-    **options: Any,
+    **options: Unpack[JobChanges],
 ) -> Callable[[Callable[..., Any]], PythonComponent]: ...
 
 
@@ -40,7 +41,7 @@ def msjob_component(
     *,
     base_image: str = PLACEHOLDER_IMAGE,
     additional_funcs: Sequence[Callable[..., Any]] = (),
-    **options: Any,
+    **options: Unpack[JobChanges],
 ) -> PythonComponent | Callable[[Callable[..., Any]], PythonComponent]:
     """Turn a Python function into a component that runs the function in each MSJob worker.
 
@@ -73,7 +74,7 @@ def msjob_component(
         ...     ...
         ...     return result.metrics["accuracy"]
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if "image" in given:
         raise ValidationError(["image: must be absent; base_image is the workers' image, too"], subject=_NAME)
     check_values(JobOptions, given, subject=_NAME)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob.build import JobOptions
+from kfp_mindspore.msjob.build import JobChanges, JobOptions
 from kfp_mindspore.options import check_values, merge_values
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.launch.options import format_task_options, parse_task_options, refer_to_input
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
+    from typing_extensions import Unpack
 
 
 def get_options(task: PipelineTask) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def get_options(task: PipelineTask) -> dict[str, Any]:
 
 
 def update_options(
-    task: PipelineTask, setter: str, names: Mapping[str, str] | None = None, **changes: Any
+    task: PipelineTask, setter: str, names: Mapping[str, str] | None = None, **changes: Unpack[JobChanges]
 ) -> PipelineTask:
     """Merge changes into a task's options.
 
@@ -45,9 +46,9 @@ def update_options(
         UserError: A key is a pipeline parameter or a task's output.
         ValidationError: A value is invalid; the message names the argument.
     """
-    changes = {name: value for name, value in changes.items() if value is not None}
-    check_values(JobOptions, changes, subject=setter, names=names, is_unknown=is_channel)
-    options = merge_values(get_options(task), {name: _refer(task, setter, value) for name, value in changes.items()})
+    given = {name: value for name, value in changes.items() if value is not None}
+    check_values(JobOptions, given, subject=setter, names=names, is_unknown=is_channel)
+    options = merge_values(get_options(task), {name: _refer(task, setter, value) for name, value in given.items()})
     task.set_env_variable(JOB_OPTIONS_VARIABLE, format_task_options(options))
     return task
 

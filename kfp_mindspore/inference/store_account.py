@@ -59,6 +59,6 @@ def get_secret_name(cluster: Cluster, account: str, namespace: str) -> str:
     return ""
 
 
-def _make_document(kind: str, name: str, namespace: str, **content: Any) -> Document:
+def _make_document(kind: str, name: str, namespace: str, **content: object) -> Document:
     metadata = {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "kfp-mindspore"}}
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **content}

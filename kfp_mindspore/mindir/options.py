@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.rows import EXTRA
@@ -66,6 +66,22 @@ class ExportOptions:
         if reserved := [name for name in _OWN_METADATA if name in (self.metadata or {})]:
             hint = f"Give {reserved[0]} instead." if hasattr(self, reserved[0]) else ""
             raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=hint)
+
+
+class ExportChanges(TypedDict, total=False):
+    """Fields of `ExportOptions` by keyword."""
+
+    batch: str | int
+    sample_count: int
+    network: Any
+    network_arguments: Mapping[str, Any] | None
+    metadata: Mapping[str, str] | None
+    tolerance: float
+    transform: Path | str | None
+    dimensions: Mapping[str, Any] | None
+    extra_columns: str
+    rename: Sequence[str]
+    strategy: Path | str | None
 
 
 def parse_renames(renames: Sequence[str]) -> list[tuple[re.Pattern[str], str]]:

@@ -49,7 +49,7 @@ def check_processes(num_procs_per_worker: int | str | None) -> None:
         )
 
 
-def check_types(**arguments: Any) -> None:
+def check_types(**arguments: object) -> None:
     """Raise a ValidationError that names each wrongly typed TrainingClient method argument; None is valid."""
     errors = []
     for name, value in arguments.items():

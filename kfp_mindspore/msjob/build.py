@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.api.manifest import serialize
@@ -22,6 +22,9 @@ from kfp_mindspore.msjob.api.spec import ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.options import check_options, merge_values, option, to_text
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Object = Mapping[str, Any]
 SHARED_MEMORY = "/dev/shm"
@@ -108,6 +111,38 @@ class JobOptions:
         return dataclasses.replace(self, **merge_values(vars(self), changes))
 
 
+class TrainingChanges(TypedDict, total=False):
+    """Fields of `JobOptions` by keyword, without those that `MSJobClient.train` has under other names."""
+
+    restart_policy: str | None
+    success_policy: str | None
+    backoff_limit: int | None
+    active_deadline_seconds: int | None
+    start_timeout_seconds: int | None
+    ttl_seconds_after_finished: int | None
+    clean_pod_policy: str | None
+    working_dir: str | None
+    empty_dirs: Mapping[str, str] | None
+    pod_labels: Mapping[str, str] | None
+    pod_annotations: Mapping[str, str] | None
+    image_pull_secrets: Sequence[str] | None
+    service_account: str | None
+    security_context: Mapping[str, Any] | None
+    delete_after_done: bool | None
+    storage: str | None
+
+
+class JobChanges(TrainingChanges, total=False):
+    """Fields of `JobOptions` by keyword; None is no change."""
+
+    workers: int | None
+    image: str | None
+    env: Mapping[str, str] | Sequence[Any] | None
+    resources: Any
+    labels: Mapping[str, str] | None
+    annotations: Mapping[str, str] | None
+
+
 @dataclass(frozen=True)
 class PodPatch:
     """Additions to a pod template; empty fields add nothing.
@@ -184,7 +219,7 @@ def build_msjob(
     namespace: str = "default",
     options: JobOptions | None = None,
     pod: PodPatch | None = None,
-    **changes: Any,
+    **changes: Unpack[JobChanges],
 ) -> MSJob:
     """Build a job whose workers run the same command; a backend validates it when it is submitted.
 
@@ -202,11 +237,14 @@ def build_msjob(
         ValidationError: An option is invalid; the message names it.
     """
     pod = pod or PodPatch()
-    if isinstance(changes.get("env"), Sequence):
-        pod = pod.merge(PodPatch(env=to_env_vars(changes.pop("env"))))
+    env = changes.get("env")
+    if isinstance(env, Sequence):
+        pod = pod.merge(PodPatch(env=to_env_vars(env)))
+        changes["env"] = None
     if changes.get("resources") is not None:
         changes["resources"] = serialize(changes["resources"])
-    options = (options or JobOptions()).merge(changes)
+    if changes or options is None:
+        options = (options or JobOptions()).merge(changes)
     container: dict[str, Any] = {"name": CONTAINER_NAME, "image": options.image or PLACEHOLDER_IMAGE}
     if command is not None:
         container["command"] = _to_list(command)

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError, WaitTimeoutError
 from kfp_mindspore.msjob.api import names
@@ -24,13 +24,16 @@ from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.backends.default_backend import create_job_backend
 from kfp_mindspore.msjob.backends.foreign import create_as_kind
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
-from kfp_mindspore.msjob.build import build_msjob, to_env_vars
+from kfp_mindspore.msjob.build import TrainingChanges, build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import build_directory_variables, build_training_command
 from kfp_mindspore.msjob.decisions.elastic import explain_missing_checkpoints
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
 from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import get_image
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class MSJobClient:
@@ -105,7 +108,7 @@ class MSJobClient:
         env_vars: Mapping[str, str] | Sequence[Any] | None = None,
         queue_name: str | None = None,
         base_image: str | None = None,
-        **options: Any,
+        **options: Unpack[TrainingChanges],
     ) -> None:
         """Train a network, or run a training script, on a dataset.
 

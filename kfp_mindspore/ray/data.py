@@ -23,7 +23,7 @@ from kfp_mindspore import events
 from kfp_mindspore.data.columns import Features
 from kfp_mindspore.data.load import check_output
 from kfp_mindspore.data.moments import find_format, parse_moments
-from kfp_mindspore.data.options import DatasetOptions
+from kfp_mindspore.data.options import DatasetChanges, DatasetOptions
 from kfp_mindspore.data.preprocessing import build_given, fit_preprocessing, get_max_pixels
 from kfp_mindspore.data.roles import Roles, list_exact_fields, list_named_fields
 from kfp_mindspore.data.sources.base import Source, SourceRequest
@@ -52,6 +52,7 @@ from kfp_mindspore.transform.pipeline import Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -64,7 +65,9 @@ _MEDIAN_ROWS = 1 << 14
 _CLASS_ROWS = 1 << 12
 
 
-def load_dataset(source: str, output_dir: Path | str, options: DatasetOptions | None = None, **changes: Any) -> Dataset:
+def load_dataset(
+    source: str, output_dir: Path | str, options: DatasetOptions | None = None, **changes: Unpack[DatasetChanges]
+) -> Dataset:
     """Write a dataset directory with Parquet shards from data that need not fit in memory.
 
     Ray is started on this machine unless it is initialised or RAY_ADDRESS is set; its nodes must see local files.

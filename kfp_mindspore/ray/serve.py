@@ -201,8 +201,9 @@ def bind_model(
             that arrive while the graph computes are the next batch.
         allow_code: Whether the bundle's `transform.py` may be run.
         key: Decrypts an encrypted model: 16, 24 or 32 bytes.
-        options: Options of Ray's `@serve.deployment`, such as `num_replicas`, `autoscaling_config`, `ray_actor_options`
-            or `max_ongoing_requests` (default here 256, so that batches can fill).
+        options: Options of Ray's `@serve.deployment`, which its versions extend, such as `num_replicas`,
+            `autoscaling_config`, `ray_actor_options` or `max_ongoing_requests` (default here 256, so that batches can
+            fill).
 
     Raises:
         UserError: The directory holds no bundle.

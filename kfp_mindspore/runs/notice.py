@@ -227,7 +227,7 @@ def _read_workflow(lines: int) -> tuple[str, Sequence[FailedStep], Sequence[str]
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refuses redirects: the notice is for the given server alone."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def redirect_request(self, *_: object, **__: object) -> None:
         """Refuse."""
 
 

@@ -25,14 +25,15 @@ from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.outputs import check_directory
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, TrialJob, TrialJobs, TrialJobState
-from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, MSJOB, RAY, SweepOptions
 from kfp_mindspore.sweeps.population import PopulationMember, list_generations, plan_generation
+from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, MSJOB, RAY, SweepChanges, SweepOptions
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
+    from typing_extensions import Unpack
 
 # Trials that fail before an epoch, one after the other, have a cause that further trials share.
 _FAILURES = 3
@@ -63,7 +64,7 @@ def sweep(
     jobs: TrialJobs | None = None,
     on_trial: Callable[[TrialResult], None] | None = None,
     engine: str = MSJOB,
-    **options: Any,
+    **options: Unpack[SweepChanges],
 ) -> SweepResult:
     """Run trials of a training with other parameters, and return them all.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_service_name_errors
@@ -20,8 +20,11 @@ from kfp_mindspore.msjob.api.names import (
 from kfp_mindspore.msjob.build import PodPatch, build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS, build_training_command
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE, get_image
-from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.options import SweepChanges, SweepOptions
 from kfp_mindspore.sweeps.space import Parameter, Space
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ALGORITHMS = {"tpe": "tpe", "random": "random", "grid": "grid", "gp": "bayesianoptimization", "cmaes": "cmaes"}
 # Katib mounts an empty volume over the directory of the metrics file, which its collector reads too.
@@ -43,7 +46,7 @@ def build_katib_experiment(
     output: str = "",
     image: str = "",
     claims: Sequence[tuple[str, str]] = (),
-    **options: Any,
+    **options: Unpack[SweepChanges],
 ) -> dict[str, Any]:
     """Return the manifest of a Katib Experiment that searches as `sweep` does.
 

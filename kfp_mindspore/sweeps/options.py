@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from kfp_mindspore.errors import ValidationError, suggest
 from kfp_mindspore.evaluation.metrics import METRICS
@@ -106,3 +106,19 @@ class SweepOptions:
         if value is None:
             value = record.get(name)
         return float(value) if isinstance(value, (int, float)) else None
+
+
+class SweepChanges(TypedDict, total=False):
+    """Fields of `SweepOptions` but `objective` by keyword."""
+
+    direction: str
+    objectives: Sequence[str]
+    seeds: int
+    trials: int
+    parallel: int
+    sampler: str
+    pruner: str
+    population: int
+    interval: int
+    trial_timeout: int | None
+    seed: int

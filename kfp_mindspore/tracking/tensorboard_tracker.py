@@ -62,7 +62,7 @@ class TensorBoardTracker:
         """Close the file."""
         self._writer.close()
 
-    def _write(self, step: int, **content: Any) -> None:
+    def _write(self, step: int, **content: object) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
         self._writer.write_event(Event(step=step, wall_time=time.time(), **content))

@@ -138,10 +138,12 @@ def _train(options: argparse.Namespace) -> FitResult:
         learning_rate=options.learning_rate,
         **options.optimizer_arguments,
     )
-    return training.fit(network, dataset, loss=loss, optimizer=optimizer, config=config.replace(metrics=metrics))
+    return training.fit(
+        network, dataset, loss=loss, optimizer=optimizer, config=dataclasses.replace(config, metrics=metrics)
+    )
 
 
-def _build(name: str, field: str, *positional: Any, **arguments: Any) -> Any:
+def _build(name: str, field: str, *positional: object, **arguments: object) -> Any:
     """Return an instance of a mindspore.nn class."""
     from mindspore import nn
 

@@ -166,7 +166,11 @@ class TrainingConfig:
         return build_schedule(self.schedule)
 
     def replace(self, **changes: Any) -> TrainingConfig:
-        """Return a copy with other values."""
+        """Return a copy with other values.
+
+        Args:
+            **changes: Fields; mypy checks them in a call of `dataclasses.replace` only.
+        """
         return dataclasses.replace(self, **changes)
 
     def _parse_unfreeze(self) -> list[str]:

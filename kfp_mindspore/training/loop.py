@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import random
@@ -132,7 +133,8 @@ def fit(
     if has_convolutions(type(cell).__name__ for _, cell in network.cells_and_names()):
         avoid_slow_convolutions()
     set_seed(config.seed)
-    config = config.replace(
+    config = dataclasses.replace(
+        config,
         checkpoint_dir=_resolve_location(config.checkpoint_dir, CHECKPOINT_VARIABLE),
         output_dir=_resolve_location(config.output_dir, OUTPUT_VARIABLE),
         verbose=config.verbose and worker.is_writer,
@@ -142,7 +144,7 @@ def fit(
         parallel.set_context(config, worker)
         # A worker's parameters are slices, which MindSpore's callback saves by rank.
         sharded = config if config.checkpoint_dir is not None else None
-        parts, config = distributed.WorkerInfo(), config.replace(checkpoint_dir=None, output_dir=None)
+        parts, config = distributed.WorkerInfo(), dataclasses.replace(config, checkpoint_dir=None, output_dir=None)
     description = state.describe_network(network, config.network_factory, config.network_arguments)
     if config.output_dir is not None and worker.is_writer:
         dataset = os.environ.get(DATASET_VARIABLE) if data is None else data

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.options import list_options, option
+from kfp_mindspore.options import Limits, list_options, option
 
 _logger = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ _REFUSED = {
 }
 
 
-_PORT = {"minimum": 1, "maximum": 65535}
-_SECONDS = {"minimum": 0, "exclusiveMaximum": math.inf}
+_PORT: Limits = {"minimum": 1, "maximum": 65535}
+_SECONDS: Limits = {"minimum": 0, "exclusiveMaximum": math.inf}
 _PATHS = ("model_repository", "download_dir", "model_key_file", "token_file")
 _OFF = ("none", "false")
 # Flags with two spellings; kserve has the first two with dashes.

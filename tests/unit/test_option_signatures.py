@@ -5,13 +5,17 @@ An option is added to its dataclass first; this test then names each signature t
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kfp_mindspore.cli.pipeline.options import PipelineServerOptions, RunOptions
+import kfp_mindspore
 from kfp_mindspore.components import (
     compress_model,
     create_language_model,
@@ -25,7 +29,8 @@ from kfp_mindspore.components import (
     train_msjob,
 )
 from kfp_mindspore.compression.options import CompressionOptions
-from kfp_mindspore.data.options import DatasetOptions
+from kfp_mindspore.compression.options import CompressionChanges
+from kfp_mindspore.data.options import DatasetChanges, DatasetOptions
 from kfp_mindspore.dsl import (
     set_restart_policy,
     set_run_policy,
@@ -38,14 +43,15 @@ from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.service import DeploymentOptions
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions
-from kfp_mindspore.mindir.options import ExportOptions
+from kfp_mindspore.mindir.options import ExportChanges, ExportOptions
 from kfp_mindspore.msjob import MSJobClient
-from kfp_mindspore.msjob.build import JobOptions
+from kfp_mindspore.msjob.build import JobChanges, JobOptions
 from kfp_mindspore.options import list_options, option
 from kfp_mindspore.pipelines import compress_and_deploy, sweep_and_deploy
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
 from kfp_mindspore.sweeps.options import SweepOptions
+from kfp_mindspore.sweeps.options import SweepChanges
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
@@ -138,6 +144,16 @@ SIGNATURES = [
         for method in (RemoteClient.run, RemoteClient.schedule)
     ),
 ]
+# Keywords of any type, by file, with their number.
+ANY_KEYWORDS = {
+    # KFP's own functions, which are patched.
+    "compat/kfp_tasks.py": 3,
+    # Ray's and mindcv's options.
+    "ray/serve.py": 1,
+    "workloads/mindcv/network.py": 2,
+    # `dataclasses.replace` for users.
+    "training/config.py": 1,
+}
 # Their declarations would make these commands longer, or change their help.
 COMMANDS = [
     CommandOptions(ServerFlags, "serve", ("workers", "max_batch", "nonfinite", "allow_model_code", "max_lora_rank")),
@@ -169,6 +185,31 @@ def test_signature_matches_declaration(signature: Signature) -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.path)
 def test_command_matches_declaration(command: CommandOptions) -> None:
     assert command.list_differences() == []
+
+
+@pytest.mark.parametrize(
+    ("declaration", "changes", "without"),
+    [
+        (JobOptions, JobChanges, set()),
+        (DatasetOptions, DatasetChanges, set()),
+        (ExportOptions, ExportChanges, set()),
+        (CompressionOptions, CompressionChanges, set()),
+        (SweepOptions, SweepChanges, {"objective"}),
+    ],
+)
+def test_keywords_are_fields_of_declaration(declaration: type[Any], changes: type[Any], without: set[str]) -> None:
+    assert changes.__annotations__.keys() | without == {field.name for field in dataclasses.fields(declaration)}
+
+
+def test_signatures_keep_their_types() -> None:
+    """Assert that few functions take keywords of any type: mypy and "find references" lose each such option."""
+    root = Path(kfp_mindspore.__file__).parent
+    found = {
+        file.relative_to(root).as_posix(): count
+        for file in sorted(root.rglob("*.py"))
+        if (count := len(re.findall(r"\*\*\w+: Any\b|\blocals\(\)", file.read_text(encoding="utf-8"))))
+    }
+    assert found == ANY_KEYWORDS
 
 
 @dataclass

@@ -182,12 +182,12 @@ def test_merged_mappings_keep_entries_and_none_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("cups", "expected"), [(0, None), (3, 3)])
 def test_literal_of_a_component_stands_for_none(cups: int, expected: int | None) -> None:
-    assert from_literals(Brew, cups=cups, sugar=False).cups == expected
+    assert from_literals(Brew, {"cups": cups, "sugar": False}).cups == expected
 
 
 def test_argument_that_is_no_field_is_refused() -> None:
     with pytest.raises(TypeError, match="cup"):
-        from_literals(Brew, cup=1)
+        from_literals(Brew, {"cup": 1})
 
 
 def test_schema_has_types_limits_and_descriptions() -> None:

@@ -47,11 +47,11 @@ class RegistryOptions:
     mirrors: Mapping[str, str] = option({})
     docker_config: Path | None = None
 
-    def make_config(self, **secrets: Any) -> RegistryConfig:
+    def make_config(self, push_secret: str = "", pull_secrets: Sequence[str] = ()) -> RegistryConfig:
         """Return the configuration, with the Secrets of a build on a cluster."""
         from kfp_mindspore.images import RegistryConfig
 
-        return RegistryConfig(**vars(self), **secrets)
+        return RegistryConfig(**vars(self), push_secret=push_secret, pull_secrets=tuple(pull_secrets))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def add_registry_options(command: Command) -> Command:
     """Add a RegistryConfig's options, passed to the command as `registry`."""
 
     @wraps(command)
-    def wrapper(registry: RegistryOptions, **values: Any) -> Any:
+    def wrapper(registry: RegistryOptions, **values: object) -> Any:
         with name_options():
             config = registry.make_config()
         return command(**values, registry=config)
@@ -156,7 +156,7 @@ def add_builder_options(default: str) -> Callable[[Command], Command]:
 
     def add(command: Command) -> Command:
         @wraps(command)
-        def wrapper(builder: str, options: BuilderOptions, registry: RegistryOptions, **values: Any) -> Any:
+        def wrapper(builder: str, options: BuilderOptions, registry: RegistryOptions, **values: object) -> Any:
             _check_owners(builder)
             with name_options():
                 made = _make_builder(builder, options, registry)

@@ -52,7 +52,7 @@ def dataclass_options(
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def wrapped(*arguments: Any, **values: Any) -> Any:
+        def wrapped(*arguments: object, **values: object) -> Any:
             given = {entry.name: _to_field(entry, values.pop(entry.name), entry.name in once) for entry in declared}
             return command(*arguments, **values, **{into: declaration(**given) if is_complete else given})
 

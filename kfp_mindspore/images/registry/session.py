@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import requests
@@ -18,6 +18,9 @@ from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.credentials import RegistryCredentials, get_credentials
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError, explain_request_error, explain_status
 from kfp_mindspore.retries import wait_with_jitter
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _HUB_HOST = "registry-1.docker.io"
 _MAX_BACKOFF_SECONDS = 15.0
@@ -50,6 +53,14 @@ def retry(config: RegistryConfig, operation: Callable[[], Result]) -> Result:
         wait=wait_with_jitter(config.backoff_seconds, _MAX_BACKOFF_SECONDS),
     )
     return retrying(operation)
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of `requests` that a request may have."""
+
+    data: Any
+    headers: Mapping[str, str]
+    stream: bool
 
 
 class RegistrySession:
@@ -89,14 +100,14 @@ class RegistrySession:
         """The login for this registry; None without one."""
         return get_credentials(self.reference.host, self.config)
 
-    def request(self, method: str, path: str, action: str, **options: Any) -> requests.Response:
+    def request(self, method: str, path: str, action: str, **options: Unpack[RequestOptions]) -> requests.Response:
         """Send a request below the repository, with retries.
 
         Args:
             method: Such as `head`.
             path: Path below the repository, such as `manifests/latest`.
             action: The request in an error message's words, such as `push a layer to`.
-            **options: Options of `requests`.
+            **options: Body, headers, and whether the body is streamed.
 
         Raises:
             CredentialsError: 401.
@@ -117,7 +128,7 @@ class RegistrySession:
 
         return retry(self.config, send)
 
-    def send(self, method: str, path: str, action: str, **options: Any) -> requests.Response:
+    def send(self, method: str, path: str, action: str, **options: Unpack[RequestOptions]) -> requests.Response:
         """Send a request once; `path` is relative to the repository, or a URL. Raises the same errors as `request`."""
         description = f"{action} {self.reference.name}"
         url = urljoin(self.base_url, path)
@@ -129,7 +140,7 @@ class RegistrySession:
             raise explain_status(response, description, self.reference.host, self._user)
         return response
 
-    def _send(self, method: str, url: str, description: str, **options: Any) -> requests.Response:
+    def _send(self, method: str, url: str, description: str, **options: Unpack[RequestOptions]) -> requests.Response:
         try:
             return self._http.request(method, url, **self._options, **options)
         except requests.RequestException as error:

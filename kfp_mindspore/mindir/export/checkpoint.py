@@ -33,6 +33,7 @@ from kfp_mindspore.formats.rows import build_field_layout, build_layout
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export.graph import export_graph, run_graph
 from kfp_mindspore.mindir.export.padding import (
+from kfp_mindspore.mindir.options import FREE, ExportChanges, ExportOptions
     check_inputs,
     check_padding,
     describe_tensor,
@@ -62,6 +63,7 @@ from kfp_mindspore.transform.load import read_transform, read_transform_source
 if TYPE_CHECKING:
     from mindspore import nn
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -78,7 +80,7 @@ def export_mindir(
     dataset_dir: Path | str | None = None,
     samples: NDArray[Any] | Mapping[str, NDArray[Any]] | Path | str | None = None,
     key: bytes | None = None,
-    **changes: Any,
+    **changes: Unpack[ExportChanges],
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 

@@ -34,12 +34,13 @@ from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, load_graph
 from kfp_mindspore.mindir.graph.execution import KERNEL_ERRORS
 from kfp_mindspore.mindir.graph.index_ranges import IndexRanges, add_ranges, compute_index_ranges
 from kfp_mindspore.mindir.graph.metadata import count_operators, inspect_mindir, is_encrypted, read_proto, read_weights
-from kfp_mindspore.mindir.options import ExportOptions
+from kfp_mindspore.mindir.options import ExportChanges, ExportOptions
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -58,7 +59,7 @@ def import_mindir(
     dataset_dir: Path | str | None = None,
     samples: Mapping[str, NDArray[Any]] | Path | str | None = None,
     key: bytes | None = None,
-    **changes: Any,
+    **changes: Unpack[ExportChanges],
 ) -> ModelBundle:
     """Make a MindIR file a model bundle; its own outputs on samples are recorded.
 

@@ -7,12 +7,15 @@ import datetime
 import inspect
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.msjob.api.manifest import to_field_name
 from kfp_mindspore.msjob.api.pod_schema import Schema, build_pod_schema
-from kfp_mindspore.options import read_descriptions
+from kfp_mindspore.options import Limits, read_descriptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PLAIN: dict[Any, Schema] = {
     str: {"type": "string"},
@@ -22,7 +25,18 @@ _PLAIN: dict[Any, Schema] = {
 }
 
 
-def limit(**words: Any) -> Any:
+class FieldWords(Limits, total=False):
+    """OpenAPI keywords of a field, and what `limit` reads from them."""
+
+    default: Any
+    format: str
+    maxLength: int
+    required: bool
+    definition: str
+    default_factory: Callable[[], Any]
+
+
+def limit(**words: Unpack[FieldWords]) -> Any:
     """Return an optional dataclass field with further schema keywords.
 
     Args:

@@ -98,7 +98,7 @@ class Fields:
         """Return the fields of an object in a field."""
         return self._notes.read(self.take(name), f"{self.path}.{name}")
 
-    def drop(self, reason: str, *names: str, **defaults: Any) -> None:
+    def drop(self, reason: str, *names: str, **defaults: object) -> None:
         """Record the fields that an MSJob does not have as changes.
 
         Args:
@@ -361,7 +361,7 @@ def read_scheduling(policy: Mapping[str, Any], pods: int, path: str, notes: Note
     return {name: value for name, value in policy.items() if value != defaults.get(name)} or None
 
 
-def build_job_document(metadata: Mapping[str, Any], replicas: Mapping[str, Any], **spec: Any) -> Manifest:
+def build_job_document(metadata: Mapping[str, Any], replicas: Mapping[str, Any], **spec: object) -> Manifest:
     """Return an MSJob's document; fields that are None or empty are left out."""
     return {
         "apiVersion": API_VERSION,

@@ -223,10 +223,10 @@ def _get_username(cluster: Cluster) -> str:
     return str(review["status"]["userInfo"].get("username"))
 
 
-def _make_document(kind: str, name: str, namespace: str, **content: Any) -> Document:
+def _make_document(kind: str, name: str, namespace: str, **content: object) -> Document:
     metadata = {"name": name, "namespace": namespace, "labels": dict(_LABELS)}
     return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata, **content}
 
 
-def _make_review(resource: Resource, **content: Any) -> Document:
+def _make_review(resource: Resource, **content: object) -> Document:
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, **content}

@@ -8,7 +8,6 @@ step refuses.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -54,15 +53,14 @@ def _list_checks(task: KnownTask) -> list[Check]:
 def _list_errors(check: Check, known: Mapping[str, Any]) -> Sequence[str]:
     """Return a check's errors; none if an argument that it requires is not known."""
     parameters = inspect.signature(check).parameters.values()
-    if dataclasses.is_dataclass(check):
-        check = functools.partial(from_literals, check)
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
     required = {parameter.name for parameter in parameters if parameter.name in names and parameter.default is _EMPTY}
     if required - set(known):
         return []
     try:
-        check(**{name: value for name, value in known.items() if takes_all or name in names})
+        given = {name: value for name, value in known.items() if takes_all or name in names}
+        from_literals(check, given) if isinstance(check, type) else check(**given)
     except ValidationError as error:
         return error.errors
     except UserError as error:
@@ -79,7 +77,7 @@ def _check_gate(metric: str, threshold: Any = None, dataset_task: str = "") -> N
     check_threshold(metric, float(threshold) if is_number else None, task=task)
 
 
-def _check_dataset(**known: Any) -> None:
+def _check_dataset(**known: object) -> None:
     from kfp_mindspore.data.options import DatasetOptions, parse_texts
 
     # A fraction that is not known yet may be small.
@@ -131,7 +129,7 @@ def _check_service_name(service_name: str, namespace: str = "") -> None:
         raise ValidationError([re.sub(r"^name:", "service_name:", error) for error in errors])
 
 
-def _check_service(**known: Any) -> None:
+def _check_service(**known: object) -> None:
     from kfp_mindspore.inference.service import DeploymentOptions, Service
 
     DeploymentOptions(**_select_fields(DeploymentOptions, known))
@@ -152,11 +150,11 @@ def _check_image(destination: str, platform: str = "linux/amd64") -> None:
         parse_repository(destination)
 
 
-def _check_notice(webhook: str, recipients: Sequence[str], sender: str, smtp_server: str, **known: Any) -> None:
+def _check_notice(webhook: str, recipients: Sequence[str], sender: str, smtp_server: str, **known: object) -> None:
     from kfp_mindspore.runs.notice import NotifyOptions
 
     given = {"webhook": webhook, "recipients": recipients, "sender": sender, "smtp_server": smtp_server, **known}
-    from_literals(NotifyOptions, **_select_fields(NotifyOptions, given))
+    NotifyOptions(**_select_fields(NotifyOptions, given))
 
 
 # Checks by the function that a step calls; a check's parameters are the component's. A dataclass of options checks

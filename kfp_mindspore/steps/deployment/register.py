@@ -139,7 +139,7 @@ async def _register(registry: str, registration: Registration) -> tuple[str, str
     class VersionedApiClient(ApiClient):  # type: ignore[misc]
         api = _API_VERSIONS[0]
 
-        async def call_api(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        async def call_api(self, method: str, url: str, *args: object, **kwargs: object) -> Any:
             versioned = url.replace(_API.format(_API_VERSIONS[0]), _API.format(self.api), 1)
             return await super().call_api(method, versioned, *args, **kwargs)
 

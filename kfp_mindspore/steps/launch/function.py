@@ -31,7 +31,7 @@ def launch_function(function: Callable[..., Any], options: str) -> Callable[...,
     """
 
     @functools.wraps(function)
-    def launch(**arguments: Any) -> Any:
+    def launch(**arguments: object) -> Any:
         given = from_json(JobOptions, options, source="the options of the component")
         return _run_function(function, merge_task_options(given), arguments)
 

@@ -16,7 +16,7 @@ def build_network(name: str, classes: int, channels: int = 3, **options: Any) ->
         name: Network name, such as `resnet18`; `mindcv.list_models()` lists all.
         classes: Class count.
         channels: Channels per image.
-        **options: Further arguments of mindcv's function, such as image_size.
+        **options: Further arguments of mindcv's function, such as image_size; each network has its own.
 
     Raises:
         MissingExtraError: mindcv is not installed.

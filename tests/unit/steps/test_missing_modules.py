@@ -15,8 +15,8 @@ import kfp_mindspore
 from kfp_mindspore.steps.missing_modules import explain_missing, list_extras
 
 ROOT = Path(kfp_mindspore.__file__).parent
-# This package, and PyYAML, which is required always.
-OWN = {"kfp_mindspore", "mindsporeserver", "yaml"}
+# This package; PyYAML, which is required always; and what type checkers have of their own.
+OWN = {"kfp_mindspore", "mindsporeserver", "typing_extensions", "yaml"}
 # Requirements of the extras' own requirements.
 TRANSITIVE = {"botocore", "kfp_server_api", "mr_openapi", "scipy", "urllib3", "yarl"}
 STEP = """
