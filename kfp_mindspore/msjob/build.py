@@ -15,6 +15,7 @@ from kfp_mindspore.msjob.api.names import (
     CONTAINER_NAME,
     DEFAULT_BACKOFF_LIMIT,
     DEFAULT_CLEAN_POD_POLICY,
+    DEFAULT_RESTART_POLICY,
     RESTART_POLICIES,
     WORKER,
 )
@@ -71,7 +72,7 @@ class JobOptions:
     workers: int = option(1, minimum=1)
     image: str = ""
     env: Mapping[str, str] = option({})
-    restart_policy: str = option("ExitCode", enum=list(RESTART_POLICIES))
+    restart_policy: str = option(DEFAULT_RESTART_POLICY, enum=list(RESTART_POLICIES))
     success_policy: str = option("Default", enum=["Default", "AllWorkers"])
     backoff_limit: int = option(DEFAULT_BACKOFF_LIMIT, minimum=0)
     active_deadline_seconds: int | None = option(None, minimum=1)

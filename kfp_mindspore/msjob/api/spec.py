@@ -15,8 +15,8 @@ from kfp_mindspore.msjob.api.names import (
     DEFAULT_CLEAN_POD_POLICY,
     DEFAULT_ELASTIC_GRACE_SECONDS,
     DEFAULT_GRACE_SECONDS,
-    DEFAULT_RESTART_POLICY,
     KIND,
+    MANIFEST_RESTART_POLICY,
     RESTART_POLICIES,
     SUCCESS_POLICIES,
     TOPOLOGY_KEY,
@@ -102,7 +102,7 @@ class ReplicaSpec:
     """
 
     replicas: int | None = limit(minimum=1, default=1)
-    restart_policy: str | None = limit(enum=list(RESTART_POLICIES), default=DEFAULT_RESTART_POLICY)
+    restart_policy: str | None = limit(enum=list(RESTART_POLICIES), default=MANIFEST_RESTART_POLICY)
     template: dict[str, Any] = limit(default_factory=dict, required=True, definition="PodTemplateSpec")  # noqa: RUF009
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class ReplicaSpec:
     @property
     def effective_restart_policy(self) -> str:
         """The restart policy, or the definition's default."""
-        return self.restart_policy or DEFAULT_RESTART_POLICY
+        return self.restart_policy or MANIFEST_RESTART_POLICY
 
     @property
     def grace_seconds(self) -> float:
