@@ -66,8 +66,9 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
         name = launch_job(
             files.root,
             [*files.wrapper, *command],
-            options.merge({"env": directories}),
+            options,
             namespace=get_namespace() or "default",
+            env=directories,
             has_step_image=True,
             pod=patch.merge(files.patch),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,7 @@ class StepJobs:
         command: Sequence[str],
         options: JobOptions,
         *,
+        env: Mapping[str, str] | None = None,
         pod: PodPatch | None = None,
         has_step_image: bool = False,
     ) -> MSJob:
@@ -67,7 +68,9 @@ class StepJobs:
         image = (step_image if has_step_image else "") or get_image(options.image) or step_image
         if step is not None and step.namespace == self._namespace:
             pod = PodPatch(env=step.secrets).merge(pod or PodPatch())
-        job = build_msjob(name, command=command, namespace=self._namespace, options=options, pod=pod, image=image)
+        job = build_msjob(
+            name, command=command, namespace=self._namespace, options=options, pod=pod, env=env, image=image
+        )
         annotations = {STEP_ANNOTATION: _digest(self._root), SPEC_ANNOTATION: _digest(job.to_dict()["spec"])}
         job.metadata["annotations"] = {**job.metadata.get("annotations", {}), **annotations}
         if step is not None and step.run_id:
@@ -201,6 +204,7 @@ def launch_job(
     *,
     name: str = "",
     namespace: str,
+    env: Mapping[str, str] | None = None,
     has_step_image: bool = False,
     pod: PodPatch | None = None,
 ) -> str:
@@ -212,6 +216,7 @@ def launch_job(
         options: The job's options. Without an image the workers have the step's.
         name: Job name; empty for one derived from the output root. A finished job with this name is replaced.
         namespace: Job namespace.
+        env: Variables of the workers that take precedence over the options'.
         has_step_image: Whether the workers need the step's image, such as one set by `set_container_image`.
         pod: Additions to the job pods; the options take precedence.
 
@@ -224,7 +229,7 @@ def launch_job(
         ProcessFailedError: The job failed; its last lines have been printed or are in the message.
     """
     jobs = StepJobs(root, namespace)
-    job = jobs.build(name or make_job_name(root), command, options, pod=pod, has_step_image=has_step_image)
+    job = jobs.build(name or make_job_name(root), command, options, env=env, pod=pod, has_step_image=has_step_image)
     try:
         _run(jobs, job, is_named=bool(name), start_seconds=options.start_timeout_seconds)
     finally:

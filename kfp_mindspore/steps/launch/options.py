@@ -5,7 +5,6 @@ The compiled task contains the variable, and so does the cache key.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.build import JobOptions
-from kfp_mindspore.options import parse_values, to_text
+from kfp_mindspore.options import merge_values, parse_values, to_text
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.handover.executor_input import read_executor_input
 
@@ -31,11 +30,12 @@ def merge_task_options(options: JobOptions) -> JobOptions:
         UserError: The variable is invalid, or an option refers to an input without a value.
     """
     values = read_executor_input().get("inputs", {}).get("parameterValues", {})
-    merged = options.merge(resolve_task_options(os.environ.get(JOB_OPTIONS_VARIABLE, ""), values))
-    changes: dict[str, Any] = {
-        name: dict(sorted(value.items())) for name, value in vars(merged).items() if isinstance(value, Mapping)
+    changes = resolve_task_options(os.environ.get(JOB_OPTIONS_VARIABLE, ""), values)
+    merged: dict[str, Any] = {
+        name: dict(sorted(value.items())) if isinstance(value, Mapping) else value
+        for name, value in merge_values(vars(options), changes).items()
     }
-    return dataclasses.replace(merged, **changes)
+    return JobOptions(**merged)
 
 
 def resolve_task_options(text: str, values: Mapping[str, Any]) -> dict[str, Any]:

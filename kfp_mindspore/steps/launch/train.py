@@ -266,9 +266,10 @@ def train_model(
         name = launch_job(
             root,
             [*files.wrapper, *parts],
-            options.merge({"env": files.directories}),
+            options,
             name=job_name,
             namespace=namespace,
+            env=files.directories,
             pod=pod.merge(files.patch),
         )
     described = TrainingResult(name, namespace, options.workers, tuple(parts), parse_numbers(hyperparameters or {}))

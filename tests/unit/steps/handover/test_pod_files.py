@@ -80,11 +80,11 @@ def pods(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
         def launch(root: str, command: Sequence[str], options: JobOptions, **kwargs: Any) -> str:
             patch: PodPatch = kwargs["pod"]
-            environment = {**os.environ, **options.env}
+            environment = {**os.environ, **options.env, **kwargs["env"]}
             for entry in patch.env:
                 reference = entry.get("valueFrom", {}).get("secretKeyRef")
                 environment[entry["name"]] = SECRET[reference["key"]] if reference else entry["value"]
-            started.append({"root": root, "patch": patch, "directories": options.env})
+            started.append({"root": root, "patch": patch, "directories": kwargs["env"]})
             done = subprocess.run(
                 [part.replace("$$", "$") for part in command],
                 env=environment,
