@@ -22,6 +22,7 @@ _DISTRIBUTIONS = {
 }
 # Extras made of others, and those of contributors.
 _COLLECTIONS = ("all", "dev", "docs", "notebook")
+_NO_MODULE = re.compile(r"No module named '?(\w+)")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*;.*extra == ['\"]([\w-]+)['\"]")
 
 
@@ -37,6 +38,15 @@ def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
         return None
     own = next((name for name in reversed(list(_list_packages(error.__traceback__))) if name in extras), extras[0])
     return MissingExtraError(module, own)
+
+
+def list_missing_modules(message: str) -> set[str]:
+    """Return the modules, at the top level, that a failed process lacks.
+
+    Args:
+        message: Its last lines: python has no exit code of its own for a missing module.
+    """
+    return set(_NO_MODULE.findall(message))
 
 
 def list_extras(module: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -238,8 +239,12 @@ def _check_names(destination: str, base: str, platform: str) -> None:
 def _split_command(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
-    except ValueError as error:
-        reason = "a quotation mark is not closed" if "quotation" in str(error) else "a backslash stands at its end"
+    except ValueError:
+        reason = "a quotation mark is not closed"
+        with contextlib.suppress(ValueError):
+            # A backslash at the end is complete with a character behind it; an open quotation stays open.
+            shlex.split(f"{command}x")
+            reason = "a backslash stands at its end"
         raise UserError(
             f"--command: must be words as a shell reads them, got {command!r}: {reason}",
             hint="Quote it, such as --command 'python3 train.py'.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from kfp_mindspore.steps.handover.storage_spec import (
     StorageSpec,
     parse_storage,
 )
+from kfp_mindspore.steps.missing_modules import list_missing_modules
 from kfp_mindspore.stores import config as store_config
 from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
 ENTRYPOINT = "kfp_mindspore.podside.artifacts"
+_ENTRYPOINT_MODULES = {"kfp_mindspore", "lazy_loader", "fsspec"}
 
 # Below the step's output root, beside its artifacts: the same URI for each retry, and not in an artifact.
 CHECKPOINT_FOLDER = "msjob-checkpoints"
@@ -71,8 +72,7 @@ class JobStorage:
         try:
             yield
         except ProcessFailedError as error:
-            text = "\n".join((error.message, *error.log))
-            if re.search(r"No module named '?(kfp_mindspore|lazy_loader|fsspec)", text):
+            if _ENTRYPOINT_MODULES & list_missing_modules("\n".join((error.message, *error.log))):
                 raise ProcessFailedError(
                     error.message,
                     hint="The image of the job lacks kfp-mindspore[artifacts], which reads and writes its artifacts.",
