@@ -14,8 +14,8 @@ import numpy as np
 
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
-from kfp_mindspore.compression.result import CompressionResult, ParameterChange, Round, Sizes, compare_latency
 from kfp_mindspore.compression.options import CompressionChanges, CompressionOptions
+from kfp_mindspore.compression.result import CompressionResult, ParameterChange, Round, Sizes, compare_latency
 from kfp_mindspore.data.samples import Samples, read_samples
 from kfp_mindspore.errors import GateNotMetError, UserError, join_names
 from kfp_mindspore.evaluation import get_metric

@@ -25,8 +25,8 @@ from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.outputs import check_directory
 from kfp_mindspore.sweeps import study as studies
 from kfp_mindspore.sweeps.jobs import ClientJobs, TrialJob, TrialJobs, TrialJobState
-from kfp_mindspore.sweeps.population import PopulationMember, list_generations, plan_generation
 from kfp_mindspore.sweeps.options import CHECKPOINT_BYTES, MSJOB, RAY, SweepChanges, SweepOptions
+from kfp_mindspore.sweeps.population import PopulationMember, list_generations, plan_generation
 from kfp_mindspore.sweeps.space import Space
 from kfp_mindspore.sweeps.study import SweepResult, TrialResult
 

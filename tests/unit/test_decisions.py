@@ -16,10 +16,10 @@ PACKAGES = (Path(kfp_mindspore.__file__).parent, Path(mindsporeserver.__file__).
 EDGES = {
     "kube/errors.py": "admission plugins of Kubernetes respond with a sentence only",
     "kube/logs.py": "the kubelet has no reason for a container that has not started",
-    "operator/pod_view.py": "the scheduler has no field for the reason why no node fits",
+    "operator/decisions/pod_view.py": "the scheduler has no field for the reason why no node fits",
     "formats/mindrecord.py": "MindSpore's exception has lines of C++ around the one with the fault",
     "steps/missing_modules.py": "python exits with 1 for a missing module, as for any error",
-    "training/diagnosis.py": "MindSpore's operators have no exceptions of their own",
+    "training/checks/diagnosis.py": "MindSpore's operators have no exceptions of their own",
     "images/builders/cluster.py": "the builder's termination message is its result",
     "images/builders/docker_messages.py": "the daemon's messages are objects, not text",
     "runs/workflow.py": "Argo has no field for a step's exit code",

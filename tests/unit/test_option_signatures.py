@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.cli.pipeline.options import PipelineServerOptions, RunOptions
 import kfp_mindspore
+from kfp_mindspore.cli.pipeline.options import PipelineServerOptions, RunOptions
 from kfp_mindspore.components import (
     compress_model,
     create_language_model,
@@ -28,8 +28,7 @@ from kfp_mindspore.components import (
     sweep_msjob,
     train_msjob,
 )
-from kfp_mindspore.compression.options import CompressionOptions
-from kfp_mindspore.compression.options import CompressionChanges
+from kfp_mindspore.compression.options import CompressionChanges, CompressionOptions
 from kfp_mindspore.data.options import DatasetChanges, DatasetOptions
 from kfp_mindspore.dsl import (
     set_restart_policy,
@@ -50,8 +49,7 @@ from kfp_mindspore.options import list_options, option
 from kfp_mindspore.pipelines import compress_and_deploy, sweep_and_deploy
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
-from kfp_mindspore.sweeps.options import SweepOptions
-from kfp_mindspore.sweeps.options import SweepChanges
+from kfp_mindspore.sweeps.options import SweepChanges, SweepOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 

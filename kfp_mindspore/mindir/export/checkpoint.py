@@ -33,7 +33,6 @@ from kfp_mindspore.formats.rows import build_field_layout, build_layout
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export.graph import export_graph, run_graph
 from kfp_mindspore.mindir.export.padding import (
-from kfp_mindspore.mindir.options import FREE, ExportChanges, ExportOptions
     check_inputs,
     check_padding,
     describe_tensor,
@@ -44,7 +43,7 @@ from kfp_mindspore.mindir.export.samples import ExportSamples, declare_serving, 
 from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.graph.index_ranges import add_ranges
 from kfp_mindspore.mindir.graph.metadata import inspect_mindir, read_proto
-from kfp_mindspore.mindir.options import FREE, ExportOptions
+from kfp_mindspore.mindir.options import FREE, ExportChanges, ExportOptions
 from kfp_mindspore.mindir.parameters.files import (
     get_source,
     is_foreign,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.runs.cluster.access import CAPABILITIES, Capability
-from kfp_mindspore.runs.compiled.known_tasks import KnownTask, list_known_tasks
+from kfp_mindspore.runs.compiled.known_tasks import STEP_FUNCTION, KnownTask, list_known_tasks
 from kfp_mindspore.runs.compiled.spec import PipelineSpec
-from kfp_mindspore.runs.known_tasks import STEP_FUNCTION, KnownTask, list_known_tasks
 from kfp_mindspore.settings import BACKEND_VARIABLE, LOCAL
 
 
