@@ -1,5 +1,8 @@
 """Processes that run a script with MindSpore, forked from one process that has imported it (4 s of CPU per import).
 
+A test session that is killed takes them along: the server reads the end of its standard input, and the kernel kills
+the server's children.
+
 `MindSporeProcesses` is the client. This module run as a script is the server: each line on its standard input starts
 a process, and the server answers with its PID; `{"wait": PID}` answers with the exit code.
 """
@@ -7,6 +10,7 @@ a process, and the server answers with its PID; `{"wait": PID}` answers with the
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import json
 import os
@@ -21,6 +25,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class MindSporeProcess:
@@ -183,6 +189,7 @@ def main() -> None:
     from mindspore import nn, train  # noqa: F401
 
     sys.path.pop(0)
+    server = os.getpid()
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
@@ -193,6 +200,9 @@ def main() -> None:
                 break
         print(answer, flush=True)
     else:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:  # It has ended in between.
         return
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
