@@ -132,7 +132,7 @@ def test_rank_0_ends_with_code_of_its_worker(program: str, code: int) -> None:
 def test_sigterm_terminates_rank_0_before_scheduler(tmp_path: Path) -> None:
     # The worker exits with 143 only while the scheduler lives, as for a checkpoint.
     program = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, sys
 role, home = os.environ["MS_ROLE"], pathlib.Path(sys.argv[1])
 def stop(*_):
     os.kill(int((home / "MS_SCHED").read_text()), 0)
@@ -140,7 +140,7 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 (home / role).write_text(str(os.getpid()))
 while True:
-    time.sleep(0.1)
+    signal.pause()
 """
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     command = [sys.executable, "-m", MODULE, "--", sys.executable, "-c", program, str(tmp_path)]
