@@ -81,6 +81,7 @@ def test_pod_entry_points_belong_to_tests_on_kubernetes() -> None:
     inputs = list_inputs(get_commands(["make", "test-cluster"]), list_files())
     assert {
         "constraints.txt", "serving/Containerfile", "serving/mindsporeserver/main.py",
-        "kfp_mindspore/cli/main.py", "kfp_mindspore/podside/launchers.py", "kfp_mindspore/operator/reconcile.py",
+        "kfp_mindspore/cli/main.py", "kfp_mindspore/podside/launchers.py",
+        "kfp_mindspore/operator/decisions/reconcile.py",
     } <= inputs  # fmt: skip
     assert not any(name.startswith("tests/faults/test_") for name in inputs)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.jobs import eventually, is_alive
+
+from tests.support.training.jobs import eventually, is_alive
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
