@@ -1,6 +1,5 @@
 from .evaluate import evaluate_bundle as evaluate_bundle
 from .export.checkpoint import export_mindir as export_mindir
-from .graph.metadata import inspect_mindir as inspect_mindir
 from .graph.runner import GraphRunner as GraphRunner
 from .graph.runner import ModelRunner as ModelRunner
 from .parameters.widths import load_network as load_network

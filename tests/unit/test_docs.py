@@ -105,7 +105,7 @@ def test_site_has_no_broken_link_and_reference_of_every_public_name(site) -> Non
     inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
     documented = {line.split()[0] for line in inventory.splitlines()}
     for package in PACKAGES:
-        if package not in ("kfp_mindspore", "kfp_mindspore.components"):
+        if package not in ("kfp_mindspore", "kfp_mindspore.components", "kfp_mindspore.pipelines"):
             assert {f"{package}.{name}" for name in importlib.import_module(package).__all__} <= documented
 
 

@@ -52,7 +52,7 @@ def load_dataset(
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
         source: A table or folder of another component or of `dsl.importer`, in place of `name` (see docs/data.md).
         name: Set name, path or URI.
-        seed: Split seed.
+        seed: Split seed, 0 to 2³² - 1.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1.
         target: Target fields; default the field named target, label, labels or class.
