@@ -41,7 +41,7 @@ else:
 
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 # Extras for work on this package.
-DEVELOPMENT = {"dev", "docs", "notebook"}
+DEVELOPMENT = {"dev", "docs"}
 UNSCHEDULABLE = "unschedulable_seconds"
 BACKOFF = "runPolicy.backoffLimit"
 DELAY = "max_delay_ms"
