@@ -138,7 +138,9 @@ def test_killed_run_resumes_at_its_checkpoint(
 
 
 # Of small networks on small tables an epoch takes milliseconds: enough epochs that a kill comes before the last one.
-LONG = {"classification": 500, "regression": 500, "two-inputs": 500, "sequence": 200, "text-classification": 50}
+LONG = {
+    "classification": 500, "regression": 500, "sequence": 200, "text-classification": 50, "two-inputs": 500, "vit": 20,
+}  # fmt: skip
 MODULES = {"mindcv": "mindcv", "wide-deep": "movielens"}
 
 
@@ -147,8 +149,12 @@ def test_killed_training_of_template_continues_after_its_checkpoint(tmp_path: Pa
     if template in MODULES and importlib.util.find_spec(MODULES[template]) is None:
         pytest.skip(f"needs {MODULES[template]}")
     write_template(tmp_path / "project", template)
+    pipeline = tmp_path / "project" / "pipeline.py"
+    if template == "vit":
+        # An epoch of 20,000 images takes many seconds.
+        pipeline.write_text(pipeline.read_text().replace("limit=20000", "limit=1000"))
     epochs = LONG.get(template, 5)
-    words = ("run", str(tmp_path / "project" / "pipeline.py"), "-p", f"epochs={epochs}")
+    words = ("run", str(pipeline), "-p", f"epochs={epochs}")
     directory = kill_at_first_checkpoint(start(home, tmp_path, *words), home)
     (checkpoint,) = directory.glob("checkpoints/*")
     resumed = start(home, tmp_path, "runs", "resume", directory.name)
