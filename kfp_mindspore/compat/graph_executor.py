@@ -1,6 +1,6 @@
 """Calls to a compiled MindIR graph without GraphCell's overhead.
 
-For MindSpore 2.9: GraphCell computes its arguments' compilation key in Python in every call, which takes as long as a
+For MindSpore 2.9: GraphCell computes the arguments' compilation key in Python in every call, which takes as long as a
 small network's execution. The key depends on dtypes and shapes only, so further calls with a shape go to the graph
 executor directly. Without that executor, in another version, every call goes through GraphCell.
 """

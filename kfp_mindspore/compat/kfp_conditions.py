@@ -1,6 +1,6 @@
 """Conditions on named outputs in kfp.local 2.17.
 
-kfp 2.17 compiles `dsl.If(task.outputs["accuracy"] >= 0.9)` to a reference `pipelinechannel--task-accuracy`, but its
+kfp 2.17 compiles `dsl.If(task.outputs["accuracy"] >= 0.9)` to a reference `pipelinechannel--task-accuracy`, but the
 local runner resolves only references that end in `-Output`. For any other name it logs a warning, evaluates the
 condition as false and reports the run as successful.
 """

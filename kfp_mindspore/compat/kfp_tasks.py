@@ -15,7 +15,7 @@ def install(on_task: Callable[[Any, Any, Execute], tuple[dict[str, Any], Any]], 
 
     Args:
         on_task: Called as `on_task(task_spec, io_store, execute)` for each task instead of `execute`, which returns
-            the task's outputs and its `kfp.local.status.Status`, from the cache or by running it.
+            the task's outputs and the `kfp.local.status.Status`, from the cache or by running it.
         on_run: Called with the task's arguments before it runs; not called on a cache hit.
     """
     from kfp.local import task_dispatcher
@@ -42,7 +42,7 @@ def install_cache(
     """Wrap kfp.local's cache, whose key lacks file contents; entries with a user's own key are excepted.
 
     Args:
-        on_key: Called with the command and a task's arguments before its entry is looked up.
+        on_key: Called with the command and a task's arguments before the entry is looked up.
         is_valid: Called with a key; returns whether the entry may be used.
         on_store: Called as `on_store(key, put)` instead of `put`, which writes the entry.
     """
@@ -76,7 +76,7 @@ def make_arguments(task: Any, store: Any) -> Mapping[str, Any]:
     """Return the arguments for a task whose outputs came from the cache.
 
     Args:
-        task: Its PipelineTaskSpec.
+        task: The PipelineTaskSpec.
         store: The run's `kfp.local.io.IOStore`.
     """
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils

@@ -1,7 +1,7 @@
-"""Importing kfp 2.17 without its API client.
+"""Importing kfp 2.17 without the API client.
 
 `import kfp` imports `kfp.client` and with it the kubernetes and kfp_server_api packages: 1.1 s out of 1.4 s import
-time, in every local run. With `_KFP_RUNTIME=true`, which KFP's executor sets in a step, kfp skips its subpackages; here
+time, in every local run. With `_KFP_RUNTIME=true`, which KFP's executor sets in a step, kfp skips the subpackages; here
 they are imported on first use instead.
 
 kfp.Client imports IPython, 1 s, before each upload and run, to find out whether it is in a notebook.
@@ -47,7 +47,7 @@ def attach_stub(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[]
 
 
 def import_kfp() -> None:
-    """Import kfp with its subpackages loaded on first use; does nothing if kfp is already imported.
+    """Import kfp with the subpackages loaded on first use; does nothing if kfp is already imported.
 
     Raises:
         MissingExtraError: kfp is not installed.

@@ -34,6 +34,6 @@ def import_mindspore() -> None:
 
 
 def get_device() -> str:
-    """Return the device type that MindSpore computes on in this process, such as `CPU`; empty before its import."""
+    """Return the device type that MindSpore computes on in this process, such as `CPU`; empty before the import."""
     mindspore: Any = sys.modules.get("mindspore")
     return "" if mindspore is None else str(mindspore.get_context("device_target"))

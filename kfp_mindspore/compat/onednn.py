@@ -21,7 +21,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 def avoid_slow_convolutions(environment: MutableMapping[str, str] | None = None, cpu_info: Path = _CPU_INFO) -> bool:
     """Limit oneDNN to AVX2 on a CPU with AVX-512, unless the user has set a limit.
 
-    The limit applies to this process and its children, and must be set before MindSpore computes anything.
+    The limit applies to this process and the children, and must be set before MindSpore computes anything.
 
     Args:
         environment: Default `os.environ`.
@@ -44,5 +44,5 @@ def avoid_slow_convolutions(environment: MutableMapping[str, str] | None = None,
 
 
 def has_convolutions(operators: Iterable[str]) -> bool:
-    """Return whether a graph computes convolutions, by its operators' names."""
+    """Return whether a graph computes convolutions, by the operators' names."""
     return any("conv" in operator.lower() for operator in operators)

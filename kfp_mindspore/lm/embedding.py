@@ -1,6 +1,6 @@
 """Bundles of the kind `embedding`, and their encoder as the server runs it.
 
-network.json          the encoder's configuration with its pooling; its graphs are built from it at load
+network.json          the encoder's configuration with the pooling; the graphs are built from it at load
 weights.safetensors   the weights, float32
 tokenizer.json
 prompts.npz           verified texts: `ids.<n>` and the network's `embedding.<n>`
@@ -55,7 +55,7 @@ class EncoderRunner:
         return next(size for size in self.lengths if size >= length)
 
     def fit_batch(self, count: int) -> int:
-        """Return how many of `count` sequences the next graph computes: padding at most doubles its rows."""
+        """Return how many of `count` sequences the next graph computes: padding at most doubles the rows."""
         size = next((size for size in BATCHES if count <= size < 2 * count), 0)
         return count if size else max(size for size in BATCHES if size <= count)
 
@@ -95,7 +95,7 @@ class TextEmbedder:
 
     Args:
         runner: The network.
-        tokenizer: Its tokenizer.
+        tokenizer: The tokenizer.
     """
 
     def __init__(self, runner: EncoderRunner, tokenizer: Tokenizer) -> None:
@@ -109,7 +109,7 @@ class TextEmbedder:
         """Open a bundle of the kind `embedding`.
 
         Args:
-            bundle: Its directory.
+            bundle: The directory.
 
         Raises:
             UserError: It is a bundle of another kind.
@@ -146,7 +146,7 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
     Args:
         model: The model.
         bundle: The bundle's directory; replaced when it exists.
-        subject: Its origin, for messages.
+        subject: The origin, for messages.
 
     Returns:
         The padded graph's largest difference from graphs without padding, as a part of the largest feature.
@@ -171,13 +171,13 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
 
 
 def load(directory: Path) -> EncoderRunner:
-    """Load a bundle's network and compile its smallest graph.
+    """Load a bundle's network and compile the smallest graph.
 
     Args:
         directory: The bundle.
 
     Raises:
-        CorruptBundleError: Its configuration or weights are not readable; the message names the file.
+        CorruptBundleError: The configuration or weights are not readable; the message names the file.
     """
     config, weights = read_network_files(directory, EncoderConfig, list_encoder_weights)
     runner = EncoderRunner(config, weights)

@@ -1,4 +1,4 @@
-"""Evaluation of a bundle on held-out examples, beside its base model."""
+"""Evaluation of a bundle on held-out examples, beside the base model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sample:
     Args:
         prompt: The prompt, as the model reads it.
         reference: The expected answer.
-        answers: The answers of the model and, if there is one, of its base; a search's first ones.
+        answers: The answers of the model and, if there is one, of the base; a search's first ones.
     """
 
     prompt: str
@@ -119,9 +119,9 @@ def evaluate(
         verbose: Whether to print how many texts an embedding model has read.
 
     Raises:
-        UserError: A bundle is no language model or of another kind than its base, or the metric does not fit the kind
+        UserError: A bundle is no language model or of another kind than the base, or the metric does not fit the kind
             or the examples.
-        ValidationError: An example is invalid; the message has its number.
+        ValidationError: An example is invalid; the message has the number.
     """
     begun = time.perf_counter()
     options = options or EvaluationOptions()

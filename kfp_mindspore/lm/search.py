@@ -31,10 +31,10 @@ def search_answers(
 
     Returns:
         `recall_at_5`, the share of questions with a right answer among the first five, and `mrr`, the mean of the right
-        answer's 1 / rank; of each question its text, a right answer and the answer found first.
+        answer's 1 / rank; of each question the text, a right answer and the answer found first.
 
     Raises:
-        ValidationError: A record lacks a text; the message has its number.
+        ValidationError: A record lacks a text; the message has the number.
     """
     right: dict[str, list[int]] = {}
     places: dict[str, int] = {}

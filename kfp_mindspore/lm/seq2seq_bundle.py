@@ -1,6 +1,6 @@
 """Bundles of the kind `seq2seq`.
 
-network.json          the encoder-decoder's configuration; its graphs are built from it at load
+network.json          the encoder-decoder's configuration; the graphs are built from it at load
 weights.safetensors   the weights, float32
 tokenizer.json, generation.json
 prompts.npz           verified prompts: `ids.<n>`, the first token's logits `logits.<n>`, the greedy answer `greedy.<n>`
@@ -33,7 +33,7 @@ _SLOTS = 8
 
 
 class Rewriter:
-    """Rewrites texts by an encoder-decoder and its tokenizer.
+    """Rewrites texts by an encoder-decoder and the tokenizer.
 
     Args:
         model: The encoder-decoder.
@@ -70,7 +70,7 @@ def write_seq2seq_model(model: SourceSeq2Seq, bundle: Path, *, subject: str) -> 
     Args:
         model: The model.
         bundle: The bundle's directory; replaced when it exists.
-        subject: Its origin, for messages.
+        subject: The origin, for messages.
 
     Returns:
         The cached graphs' largest difference from the full forward pass, as a part of the largest logit.
@@ -119,15 +119,15 @@ def build_runner(model: SourceSeq2Seq, slots: int) -> Seq2SeqRunner:
 
 
 def load(directory: Path | str, *, slots: int, max_length: int) -> Seq2SeqRunner:
-    """Load a bundle's network; its graphs are not compiled yet.
+    """Load a bundle's network; the graphs are not compiled yet.
 
     Args:
         directory: The bundle.
         slots: Sequences at once.
-        max_length: Most tokens of a source and its answer.
+        max_length: Most tokens of a source and the answer.
 
     Raises:
-        CorruptBundleError: Its configuration or weights are not readable; the message names the file.
+        CorruptBundleError: The configuration or weights are not readable; the message names the file.
     """
     return Seq2SeqRunner(read_seq2seq_model(Path(directory)), slots=slots, max_length=max_length)
 

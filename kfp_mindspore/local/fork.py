@@ -21,7 +21,7 @@ class ForkedChild(BaseException):
     The child thus ends as other Python programs do: exit handlers run, threads are joined.
 
     Args:
-        argv: Its Python command line.
+        argv: The Python command line.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ def fork_child(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: P
         argv: Command line; the program is this interpreter, the only option -u.
         cwd: Working directory.
         env: The whole environment.
-        log: File that gets its output and errors, appended.
+        log: File that gets the output and errors, appended.
 
     Raises:
         OSError: It could not be started.
@@ -114,7 +114,7 @@ def run_python(words: Sequence[str]) -> None:
     """Run a Python command line in this process.
 
     Args:
-        words: Its words without the interpreter: a script or `-m` and a module, with their arguments.
+        words: The words without the interpreter: a script or `-m` and a module, with their arguments.
     """
     argv = list(words)
     while argv[0] == "-u":

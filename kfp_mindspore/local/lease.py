@@ -76,7 +76,7 @@ class Lease:
 def is_lease_held(path: Path | str) -> bool:
     """Return whether a lease's holder is alive.
 
-    Not by filelock, which creates a missing file and its directory, and whose exclusive lock two checks at a time would
+    Not by filelock, which creates a missing file and the directory, and whose exclusive lock two checks at a time would
     take for the holder's.
     """
     try:

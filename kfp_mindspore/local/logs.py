@@ -34,7 +34,7 @@ def read_last_lines(path: Path | str, count: int) -> list[str]:
 class LogReader:
     """Reads the lines added to a log since the last call; the file may not exist yet.
 
-    A truncated or replaced file is read from its start.
+    A truncated or replaced file is read from the start.
 
     Args:
         path: The file.

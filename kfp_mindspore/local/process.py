@@ -40,7 +40,7 @@ _END_SECONDS = 6.0
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process, distinct from a later one that reuses its number.
+    """One process, distinct from a later one that reuses the number.
 
     Args:
         pid: Process number.
@@ -122,7 +122,7 @@ class ProcessSpec:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process and its descendants used, ended children included; 0 when it is gone."""
+    """Return the CPU time that a process and the descendants used, ended children included; 0 when it is gone."""
     try:
         process = psutil.Process(pid)
         own = process.cpu_times()
@@ -145,7 +145,7 @@ def spawn_detached(
         argv: Program and arguments.
         cwd: Working directory; default this process's.
         env: The whole environment; default this process's.
-        log: File that gets its output and errors, appended.
+        log: File that gets the output and errors, appended.
 
     Raises:
         OSError: It could not be started.
@@ -176,7 +176,7 @@ def spawn_child(
         argv: Program and arguments.
         cwd: Working directory; default this process's.
         env: The whole environment; default this process's.
-        log: File that gets its output and errors, appended.
+        log: File that gets the output and errors, appended.
         own_session: Whether it also leads a session. Linux's autogroup scheduling divides a busy machine's cores among
             sessions first, so that several workers in one session would get one session's share; but `kill_session` on
             this process does not find the orphans of such a child.
@@ -225,7 +225,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process its orphaned descendants' parent, so that `kill_descendants` finds them (Linux)."""
+    """Make this process the orphaned descendants' parent, so that `kill_descendants` finds them (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -258,7 +258,7 @@ def terminate_group(pid: int, grace_seconds: float) -> bool:
     """Terminate a process group: SIGTERM, and SIGKILL after the grace period.
 
     Args:
-        pid: The group: its leader's process number.
+        pid: The group: the leader's process number.
         grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
 
     Returns:
@@ -306,7 +306,7 @@ def kill_session(leader: ProcessIdentity) -> list[int]:
     """Kill the members in a dead process's session.
 
     Args:
-        leader: The session leader's identity. When another process reuses its number, nothing is killed.
+        leader: The session leader's identity. When another process reuses the number, nothing is killed.
 
     Returns:
         The killed processes' numbers.
@@ -338,7 +338,7 @@ class ForkedProcess:
         return self._collect(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait until the child has exited and return its exit code."""
+        """Wait until the child has exited and return the exit code."""
         code = self._collect(0)
         assert code is not None
         return code
@@ -445,11 +445,11 @@ def start_supervisor(
     """Start a supervisor as a detached process.
 
     Args:
-        module: Its module, run by `python -m`.
-        directory: Its state directory, the module's only argument.
+        module: The module, run by `python -m`.
+        directory: The state directory, the module's only argument.
         cwd: Working directory.
         env: The whole environment.
-        log: File for its output; it has some only when it fails itself.
+        log: File for the output; it has some only when it fails itself.
 
     Raises:
         OSError: It could not be started.
@@ -458,11 +458,11 @@ def start_supervisor(
 
 
 def end_supervisor(supervisor: ProcessIdentity, grace_seconds: float) -> None:
-    """Terminate a supervisor and wait until it and its session are gone.
+    """Terminate a supervisor and wait until it and the session are gone.
 
     Args:
-        supervisor: Its identity; a process that reuses its number is spared.
-        grace_seconds: Seconds that its children may take.
+        supervisor: The identity; a process that reuses the number is spared.
+        grace_seconds: Seconds that the children may take.
     """
     if supervisor.send(signal.SIGTERM) and not supervisor.wait(grace_seconds + _END_SECONDS):
         kill_leader(supervisor)

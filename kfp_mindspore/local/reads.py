@@ -20,7 +20,7 @@ def add_recorder(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment whose Python processes record, if it names a record directory.
 
     Args:
-        environment: Its `KFP_MINDSPORE_READS` is the record directory, `KFP_MINDSPORE_STEP` the step name.
+        environment: The `KFP_MINDSPORE_READS` is the record directory, `KFP_MINDSPORE_STEP` the step name.
     """
     changed = dict(environment)
     paths = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -1,4 +1,4 @@
-"""An MSJob's build from a command: the job's options, additions to its pods, and the manifest that they give."""
+"""An MSJob's build from a command: the job's options, additions to the pods, and the manifest that they give."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JobOptions:
         image_pull_secrets: Registry secret names for the job's pods.
         service_account: Service account for the job's pods.
         security_context: PodSecurityContext for the job's pods.
-        delete_after_done: Whether the step deletes its finished job, and with it its pods' logs.
+        delete_after_done: Whether the step deletes the finished job, and with it the pods' logs.
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
 
     Raises:
@@ -227,7 +227,7 @@ def build_msjob(
     Args:
         name: A DNS label of at most 51 characters.
         command: The workers' command, such as `["python", "train.py"]`; None for their image's entry point.
-        args: Its arguments.
+        args: The arguments.
         namespace: Job namespace.
         options: The job's options.
         pod: Additions to the workers' pods; the options take precedence.
@@ -289,7 +289,7 @@ def _build_patch(options: JobOptions) -> PodPatch:
 
 
 def _build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return volumes and mounts; `/dev/shm` is in memory and counts as its container's memory."""
+    """Return volumes and mounts; `/dev/shm` is in memory and counts as the container's memory."""
     volumes, mounts = [], []
     for number, (path, size) in enumerate(empty_dirs.items()):
         source = {"medium": "Memory"} if path.rstrip("/") == SHARED_MEMORY else {}
@@ -337,7 +337,7 @@ def patch_template(template: Object, patch: PodPatch) -> dict[str, Any]:
     """Return a pod template with additions; where both set the same entry, the patch's is used.
 
     Args:
-        template: PodTemplateSpec; unchanged. Its training container is the one named `mindspore`.
+        template: PodTemplateSpec; unchanged. The training container is the one named `mindspore`.
         patch: The additions.
     """
     patched: dict[str, Any] = copy.deepcopy(dict(template))

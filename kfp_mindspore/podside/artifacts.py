@@ -1,6 +1,6 @@
 """Entrypoint for job pods that hand over data by artifacts: `python -m kfp_mindspore.podside.artifacts`.
 
-It downloads the inputs, restores the checkpoints, runs the command as a subprocess and uploads its checkpoints and
+It downloads the inputs, restores the checkpoints, runs the command as a subprocess and uploads the checkpoints and
 outputs. Only worker 0 uploads. The job's image needs kfp_mindspore and fsspec's implementation for the store
 (`kfp-mindspore[artifacts]`, `kfp-mindspore[gcs]`); neither kfp nor MindSpore is imported.
 
@@ -127,7 +127,7 @@ def _report(error: StoreError) -> int:
 
 
 class _CommandRunner:
-    """The command as a subprocess; signals are forwarded to it. Before its start, a signal ends this process."""
+    """The command as a subprocess; signals are forwarded to it. Before the start, a signal ends this process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -137,15 +137,15 @@ class _CommandRunner:
             signal.signal(number, self._forward)
 
     def run(self, command: Sequence[str], upload: Callable[[], None] | None, seconds: float) -> int:
-        """Run the command to its end.
+        """Run the command to the end.
 
         Args:
-            command: The command with its arguments.
+            command: The command with the arguments.
             upload: Called while the command runs; None for a replica that does not upload.
             seconds: Time between two calls.
 
         Returns:
-            Its exit code; 128 + n when signal n ended it.
+            The exit code; 128 + n when signal n ended it.
         """
         self._is_starting = True
         try:

@@ -46,7 +46,7 @@ def get_rank() -> int:
 
 
 def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, Any]:
-    """Return an ExecutorInput with its outputs in a scratch directory, for workers other than 0.
+    """Return an ExecutorInput with the outputs in a scratch directory, for workers other than 0.
 
     Args:
         executor_input: KFP's ExecutorInput; unchanged.
@@ -66,14 +66,14 @@ def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, 
 def run_function(
     source: str, name: str, executor_input: dict[str, Any], scratch: str, paths: Mapping[str, str] | None = None
 ) -> None:
-    """Run a module's function by kfp's executor, which writes its outputs.
+    """Run a module's function by kfp's executor, which writes the outputs.
 
     Args:
         source: The module's source; the function may be wrapped by `launch_function`.
         name: Function name.
         executor_input: KFP's ExecutorInput.
         scratch: The module file's directory, which `inspect.getsource` reads.
-        paths: Artifact paths in this pod by URI; such an output's URI in the ExecutorInput is its path.
+        paths: Artifact paths in this pod by URI; such an output's URI in the ExecutorInput is the path.
     """
     from kfp.dsl.executor import Executor
 

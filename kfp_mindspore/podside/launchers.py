@@ -45,7 +45,7 @@ _SCHEDULER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Process position in its job.
+    """Process position in the job.
 
     Attributes:
         role: `MS_SCHED`, `MS_WORKER`, another role, or empty when the launcher sets none.
@@ -90,7 +90,7 @@ def read_rendezvous(environ: Mapping[str, str]) -> Rendezvous:
 
 
 def build_environment(found: Rendezvous, address: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the command environment; a worker's MS_NODE_ID is its rank.
+    """Return the command environment; a worker's MS_NODE_ID is the rank.
 
     Args:
         found: The process.
@@ -166,7 +166,7 @@ def run_beside_scheduler(command: Sequence[str], environment: Mapping[str, str])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command after `--`; return its exit code, unless it replaces this process."""
+    """Run the command after `--`; return the exit code, unless it replaces this process."""
     command = list(arguments[1:])
     if arguments[:1] != ["--"] or not command:
         raise UserError(

@@ -153,7 +153,7 @@ class ArtifactStore:
         return len(names)
 
     def check(self, uri: str) -> None:
-        """Check that a file or directory exists and can be read, without its content.
+        """Check that a file or directory exists and can be read, without the content.
 
         Raises:
             StoreError: There is no such object, or the store cannot be reached or denies the request.
@@ -218,7 +218,7 @@ class ArtifactStore:
                 return None
 
     def open(self, uri: str) -> tuple[Any, str]:
-        """Return the fsspec file system for a URI, with its store's credentials, and the path in it.
+        """Return the fsspec file system for a URI, with the store's credentials, and the path in it.
 
         Raises:
             PermissionError: A secret's environment variable is not set.

@@ -97,7 +97,7 @@ class DirectoryStore:
 class UriStore(DirectoryStore):
     """Checkpoints below an object store's URI, written to and read from a temporary directory.
 
-    They are committed by `stores.commit`'s protocol. Object stores have no locks: a second writer is refused when its
+    They are committed by `stores.commit`'s protocol. Object stores have no locks: a second writer is refused when the
     first checkpoint is found.
 
     Args:

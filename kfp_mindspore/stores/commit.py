@@ -1,7 +1,7 @@
 """The commit protocol of directories in object stores.
 
-Object stores replace single objects only. A directory with a marker file is complete exactly while its marker exists:
-the marker is deleted before another of its files changes, and uploaded after all of them. After any prefix of these
+Object stores replace single objects only. A directory with a marker file is complete exactly while the marker exists:
+the marker is deleted before another of the files changes, and uploaded after all of them. After any prefix of these
 operations a reader finds the old directory, the new one or none, never a mixture. Directories that change are
 committed before others are deleted, so that a writer that ends in between leaves a checkpoint.
 
@@ -37,7 +37,7 @@ class Operation:
 
 
 def is_marker(name: str) -> bool:
-    """Return whether a file marks its directory as complete."""
+    """Return whether a file marks the directory as complete."""
     return name.rpartition("/")[2] in MARKERS
 
 

@@ -57,7 +57,7 @@ _AWS_ENDPOINT = re.compile(r"(https://)?s3\.amazonaws\.com", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Access to the objects below a prefix, with references to its credentials.
+    """Access to the objects below a prefix, with references to the credentials.
 
     Args:
         prefix: URI that ends with `/` or is a key prefix, such as `s3://bucket/`.
@@ -100,7 +100,7 @@ def resolve_stores(uris: Iterable[str], providers: Mapping[str, Any]) -> list[St
         providers: `read_providers` result.
 
     Raises:
-        UserError: A job's pods cannot read a URI: its scheme is not supported, or it has a query.
+        UserError: A job's pods cannot read a URI: the scheme is not supported, or it has a query.
     """
     stores: dict[str, StoreConfig] = {}
     for uri in uris:
@@ -185,7 +185,7 @@ class StoreAccess:
 
     Args:
         store: The store.
-        credentials: Where its credentials were looked for, for messages.
+        credentials: Where the credentials were looked for, for messages.
         hint: What to do where they are refused.
         has_secret: Whether they come from a Secret.
     """
@@ -199,10 +199,10 @@ class StoreAccess:
 def open_source(uri: str) -> StoreAccess:
     """Return access to a data source: the run's for a step on a cluster, elsewhere the environment's.
 
-    Credentials in a step's environment take precedence, since they were set on its task.
+    Credentials in a step's environment take precedence, since they were set on the task.
 
     Raises:
-        UserError: The ConfigMap or its Secret is invalid.
+        UserError: The ConfigMap or the Secret is invalid.
         ForbiddenError: The service account may not get them.
     """
     protocol = PROTOCOLS.get(uri.partition("://")[0], "")
@@ -237,7 +237,7 @@ def open_run_source(uri: str, cluster: Cluster, namespace: str, *, is_probe: boo
         is_probe: Whether s3 requests time out early, from a machine that may not reach the store.
 
     Raises:
-        UserError: The ConfigMap or its Secret is invalid.
+        UserError: The ConfigMap or the Secret is invalid.
         ForbiddenError: The caller may not get them.
     """
     (store,) = resolve_stores([uri.partition("?")[0]], read_providers(cluster, namespace))
@@ -260,7 +260,7 @@ def open_run_source(uri: str, cluster: Cluster, namespace: str, *, is_probe: boo
 
 
 def read_model_store(cluster: Cluster, namespace: str, endpoint: str = "") -> Store:
-    """Return the S3 store for a namespace's pipeline root, with its credentials.
+    """Return the S3 store for a namespace's pipeline root, with the credentials.
 
     Args:
         cluster: Cluster client.
@@ -268,7 +268,7 @@ def read_model_store(cluster: Cluster, namespace: str, endpoint: str = "") -> St
         endpoint: Store URL; empty for the ConfigMap `kfp-launcher`'s.
 
     Raises:
-        UserError: The pipeline root is in no S3 store, or its credentials are not in a Secret.
+        UserError: The pipeline root is in no S3 store, or the credentials are not in a Secret.
         ForbiddenError: The caller may not get the ConfigMap or the Secret.
     """
     root, providers = read_default_root(cluster, namespace), read_providers(cluster, namespace)

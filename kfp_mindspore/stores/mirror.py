@@ -22,14 +22,14 @@ Stamp = tuple[int, int]
 class ArtifactMirror:
     """Uploads a directory's complete files and deletes deleted files' objects.
 
-    It follows the protocol in `stores.commit`. A directory with a marker appears at once under its name
-    (`files.replace_directory`). Any other file is complete when its size and time are those at the previous call. Names
+    It follows the protocol in `stores.commit`. A directory with a marker appears at once under the name
+    (`files.replace_directory`). Any other file is complete when the size and time are those at the previous call. Names
     that start with a dot are temporary.
 
     Args:
         store: The store.
         path: A directory, or one file; may not exist yet.
-        uri: Its URI.
+        uri: The URI.
         names: Object names that exist below the URI.
     """
 
@@ -115,7 +115,7 @@ class ArtifactMirror:
 
 
 def restore(store: ArtifactStore, uri: str, path: Path) -> ArtifactMirror:
-    """Download a mirrored directory and return its mirror; a checkpoint without a description is omitted.
+    """Download a mirrored directory and return the mirror; a checkpoint without a description is omitted.
 
     Raises:
         StoreError: The store cannot be reached or denies the request.

@@ -50,7 +50,7 @@ def build_katib_experiment(
 ) -> dict[str, Any]:
     """Return the manifest of a Katib Experiment that searches as `sweep` does.
 
-    Katib reads the objective from each trial's metrics.jsonl; its controller needs MSJob among its `trialResources`,
+    Katib reads the objective from each trial's metrics.jsonl; the controller needs MSJob among the `trialResources`,
     and the right to create MSJobs (docs/sweeps.md).
 
     Args:
@@ -58,7 +58,7 @@ def build_katib_experiment(
         template: As for `sweep`; dataset, script and output are the pods' own.
         space: The parameters, see `Space`.
         objective: The metric to improve, see `SweepOptions`.
-        namespace: Its namespace.
+        namespace: The namespace.
         output: URI or mounted directory for checkpoints, in which each trial has its own; without one they are lost
             with the pods.
         image: The trials' image.

@@ -23,7 +23,7 @@ class Generation:
     """A generation.
 
     Args:
-        start: Its first trial.
+        start: The first trial.
         size: How many trials it has.
         epochs: Epochs that they have in all at their end.
     """
@@ -61,7 +61,7 @@ class PopulationMember:
     """A member of a generation that has ended and not failed.
 
     Args:
-        number: Its trial.
+        number: The trial.
         parameters: The trial's parameters.
     """
 

@@ -27,13 +27,13 @@ class Parameter:
 
     Args:
         low: Least value of a range. Two integers are a range of integers.
-        high: Its greatest value, included.
-        step: Distance between its values; 1 for integers without one.
+        high: The greatest value, included.
+        step: Distance between the values; 1 for integers without one.
         log: Whether the range is logarithmic.
         choices: The values, JSON types.
         when: Values of other parameters with which it is used, such as {"optimizer": "Momentum"} or
             {"optimizer": ["Momentum", "SGD"]}.
-        default: Its value in the first trial; by default the sampler chooses that too.
+        default: The value in the first trial; by default the sampler chooses that too.
     """
 
     low: float | None = None
@@ -192,7 +192,7 @@ class Space:
 def read_declaration(declaration: Any) -> dict[str, Any]:
     """Return the parameters that a dataclass declares, such as a script's options or a subclass of TrainingConfig.
 
-    A field `Annotated[float, Parameter(1e-4, 0.1, log=True)]` has a range, a field with a `Literal` or an enum has its
+    A field `Annotated[float, Parameter(1e-4, 0.1, log=True)]` has a range, a field with a `Literal` or an enum has the
     values as choices, and other fields are no parameters. The fields' defaults are the first trial's values.
 
     Args:

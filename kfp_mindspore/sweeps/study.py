@@ -56,15 +56,15 @@ class TrialResult:
     Args:
         number: From 0.
         state: `running`, `complete`, `pruned` or `failed`.
-        parameters: Its parameters.
-        value: The objective's best value in its epochs; None without one.
+        parameters: The parameters.
+        value: The objective's best value in the epochs; None without one.
         epochs: Epochs that it has reported.
-        seconds: Its job's duration; None while it runs.
+        seconds: The job's duration; None while it runs.
         reason: Why it failed.
-        output: Its output directory or URI; with several seeds, the first one's.
-        values: All objectives of a complete trial, by name; means over its seeds.
+        output: The output directory or URI; with several seeds, the first one's.
+        values: All objectives of a complete trial, by name; means over the seeds.
         spread: Standard deviation of the objective over the seeds; None for one seed.
-        job: Its job's name; with several seeds, the first one's.
+        job: The job's name; with several seeds, the first one's.
     """
 
     number: int
@@ -101,7 +101,7 @@ class SweepResult:
     def get_checkpoint(self, trial: TrialResult) -> str | None:
         """Return a trial's final checkpoint; None if it has written none.
 
-        On a cluster it is in the pods' storage, where its existence is not checked.
+        On a cluster it is in the pods' storage, where the existence is not checked.
         """
         checkpoint = f"{trial.output}/checkpoint"
         is_here = Path(trial.output).is_relative_to(self.directory.absolute())
@@ -216,7 +216,7 @@ def read_sweep(directory: Path | str) -> SweepResult:
 
     Raises:
         NotFoundError: It is no sweep.
-        UserError: Its journal is damaged; the message names the line.
+        UserError: The journal is damaged; the message names the line.
     """
     directory = Path(directory)
     description = read_description(directory)
@@ -277,7 +277,7 @@ def compute_importances(directory: Path) -> dict[str, float]:
 
 
 def name_output(description: Mapping[str, Any], directory: Path, number: int, seed: int = 0) -> str:
-    """Return a trial's output directory, or its URI for jobs on a cluster; each further seed has its own."""
+    """Return a trial's output directory, or the URI for jobs on a cluster; each further seed has its own."""
     root = description.get("output") or str(directory.absolute() / TRIALS_FOLDER)
     return f"{root}/{number}-seed{seed}" if seed else f"{root}/{number}"
 
@@ -334,7 +334,7 @@ def _is_entry(line: bytes) -> bool:
 
 
 def _keep_readable_lines(journal: Path, damaged: int) -> None:
-    """Replace a journal by its readable lines, or, if these are no whole record, by those in front of the damage.
+    """Replace a journal by the readable lines, or, if these are no whole record, by those in front of the damage.
 
     Without the line that creates a trial, Optuna ignores the entries of later trials.
     """
@@ -366,7 +366,7 @@ def _is_whole_record(lines: Sequence[bytes]) -> bool:
 
 
 def _cut_unfinished_line(journal: Path) -> None:
-    """Remove a last line without its end: Optuna ignores it, but would write the next entry behind it."""
+    """Remove a last line without the end: Optuna ignores it, but would write the next entry behind it."""
     if not journal.is_file():
         return
     with journal.open("r+b") as file:

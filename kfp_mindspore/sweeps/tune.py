@@ -167,7 +167,7 @@ def _order(result: Any) -> tuple[float, str]:
 
 
 def _record(folder: Path, study: Study, number: int, result: Any, space: Space, options: SweepOptions) -> None:
-    """Write a trial's metrics and checkpoint to its directory, then the trial to the study."""
+    """Write a trial's metrics and checkpoint to the directory, then the trial to the study."""
     from optuna.trial import TrialState
 
     frame = result.metrics_dataframe

@@ -38,7 +38,7 @@ _Point = tuple[int, dict[str, float], int]
 
 
 class MlflowTracker:
-    """Logs to the run in MLFLOW_RUN_ID, or to one of its own, with MLflow's client and its variables.
+    """Logs to the run in MLFLOW_RUN_ID, or to one of its own, with MLflow's client and the variables.
 
     A run of its own is nested in the run in KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID, if that is set.
 
@@ -65,7 +65,7 @@ class MlflowTracker:
         self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
 
     def begin(self, parameters: Mapping[str, Any], state: TrackerState | None, step: int) -> None:
-        """Start the thread; a resumed training continues its run."""
+        """Start the thread; a resumed training continues the run."""
         _set_client_defaults()
         self._parameters = {name: str(value)[:_VALUE_LENGTH] for name, value in parameters.items()}
         if state is not None:
@@ -184,7 +184,7 @@ class _Session:
             self._client.update_run(self.run_id, status="RUNNING")
 
     def _find(self, location: str | None) -> str:
-        """Return the run of a training that was killed before its first checkpoint, or ''."""
+        """Return the run of a training that was killed before the first checkpoint, or ''."""
         experiment = self._find_experiment()
         if location is None or not experiment:
             return ""

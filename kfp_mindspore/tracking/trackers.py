@@ -65,7 +65,7 @@ class Trackers:
                 self.log(step, {STEP_LOSS: loss})
 
     def log_epoch(self, record: Mapping[str, Any]) -> None:
-        """Log an epoch's record from metrics.jsonl; a parameter group's learning rate is its first."""
+        """Log an epoch's record from metrics.jsonl; a parameter group's learning rate is the first."""
         rate = record["learning_rate"]
         values = {
             "epoch": record["epoch"],
@@ -96,7 +96,7 @@ def open_trackers(names: Sequence[str] | None, directory: Path | None, location:
     Args:
         names: Of TRACKERS; None for MLflow when MLFLOW_TRACKING_URI is set.
         directory: For event files.
-        location: The checkpoint directory or URI, by which an interrupted training finds its MLflow run.
+        location: The checkpoint directory or URI, by which an interrupted training finds the MLflow run.
 
     Raises:
         UserError: A tracker's package is not installed, or it has no place to write to.

@@ -40,7 +40,7 @@ class TokenFile:
         path: The file.
 
     Raises:
-        UserError: It cannot be read, or a line is no token; the message has the line's number, never its text.
+        UserError: It cannot be read, or a line is no token; the message has the line's number, never the text.
     """
 
     def __init__(self, path: Path) -> None:

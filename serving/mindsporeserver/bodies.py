@@ -27,7 +27,7 @@ _INPUT_BYTES, _OUTPUT_BYTES = 64 << 10, 1 << 20
 
 
 class Receiver:
-    """An ASGI request's `receive`, with whether its body has been received to the end."""
+    """An ASGI request's `receive`, with whether the body has been received to the end."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -71,7 +71,7 @@ class BodyReader:
         self._inflating = ThreadPoolExecutor(os.cpu_count(), "inflate")
 
     async def read(self, receive: Receiver) -> bytes:
-        """Return a body; its bytes count as buffered until `release`.
+        """Return a body; the bytes count as buffered until `release`.
 
         Raises:
             ClientGoneError: The client has disconnected.

@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 connection with limits on incomplete requests, half-closed clients and cancellation.
 
 uvicorn 0.54 documents no protocol class. This module, and no other, uses HttpToolsProtocol's callbacks, `headers`,
-`url`, `parser`, `flow`, `pipeline`, `server_state` and `cycle` with its `transport`, `keep_alive`, `more_body`,
+`url`, `parser`, `flow`, `pipeline`, `server_state` and `cycle` with the `transport`, `keep_alive`, `more_body`,
 `disconnected`, `message_event`, `response_started` and `response_complete`.
 """
 
@@ -46,7 +46,7 @@ class _RefusedError(Exception):
 class Connection(HttpToolsProtocol):  # type: ignore[misc]
     """An HTTP connection that bounds size and duration for everything before a body.
 
-    An ASGI application finds it in its scope's extensions and sets `task` to the task that is to be cancelled when the
+    An ASGI application finds it in the scope's extensions and sets `task` to the task that is to be cancelled when the
     client disconnects: ASGI's own event is seen only by a second task per request.
     """
 
@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.task.cancel()
 
     def eof_received(self) -> bool | None:
-        """Answer a request whose client has closed only its sending side; with TLS there is no such half."""
+        """Answer a request whose client has closed only the sending side; with TLS there is no such half."""
         cycle = self.cycle
         if self.scheme == "https" or cycle is None or cycle.response_complete or cycle.more_body or self._refusal:
             return None
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self._headers_due = self.loop.time() + (self.first_seconds if self.cycle is None else self.next_seconds)
 
     def close_if_late(self) -> None:
-        """Close the connection when its next request's headers are overdue."""
+        """Close the connection when the next request's headers are overdue."""
         if self._headers_due is None or self.loop.time() < self._headers_due or self.transport.is_closing():
             return
         if self._incomplete_bytes:

@@ -1,4 +1,4 @@
-"""Exceptions for failed requests, each with its HTTP status and gRPC code."""
+"""Exceptions for failed requests, each with the HTTP status and gRPC code."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class InternalError(RequestError):
     """Defect in this server.
 
     Args:
-        error: The exception; the message has its type only, the log its trace.
+        error: The exception; the message has the type only, the log the trace.
     """
 
     def __init__(self, error: Exception) -> None:

@@ -28,7 +28,7 @@ class RequestEvent:
 
     Args:
         headers: All request headers.
-        body: Its body.
+        body: The body.
 
     Raises:
         InvalidRequestError: It is no valid event.

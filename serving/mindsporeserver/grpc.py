@@ -251,7 +251,7 @@ class HealthService:
         self._servicer = health.aio.HealthServicer()
 
     async def add_to(self, server: grpc.aio.Server, *, is_serving: bool) -> None:
-        """Register the service with its first status."""
+        """Register the service with the first status."""
         await self.set_serving(is_serving)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 

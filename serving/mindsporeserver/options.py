@@ -104,7 +104,7 @@ class ServerFlags:
         configure_logging: Configure logging.
         log_config_file: Configuration of Python's logging: JSON, YAML or logging's own format.
         ssl_certfile: Certificate for HTTPS.
-        ssl_keyfile: Its private key.
+        ssl_keyfile: The private key.
         host: Listen address.
         model_dir: A model bundle, or a directory of numbered bundles (versions). Repeat with NAME= for several models;
             by default the name is --model_name. A URI such as s3://… needs the extra `storage`. A Hugging Face
@@ -145,7 +145,7 @@ class ServerFlags:
         tracing: Send OpenTelemetry traces; needs the extra `tracing`.
         ssl_ca_certs: CA certificates; REST clients must present a certificate that one of them signed.
         grpc_ssl_certfile: Certificate for gRPC. [plain text]
-        grpc_ssl_keyfile: Its private key.
+        grpc_ssl_keyfile: The private key.
         grpc_ssl_ca_certs: CA certificates; gRPC clients must present a certificate that one of them signed.
         drain_seconds: Seconds after SIGTERM for which new connections are accepted: a cluster may still route requests
             here.
@@ -244,7 +244,7 @@ class ServerFlags:
 
     @property
     def aliases(self) -> Mapping[str, str]:
-        """Further names in the OpenAI protocol of the model and its adapters."""
+        """Further names in the OpenAI protocol of the model and the adapters."""
         adapters = {path: name for name, path in self.lora_paths.items()}
         named = [(name, adapters[path]) for name, path in map(_read_adapter, self.lora_modules)]
         named += [(name, self.served_model_name[0]) for name in self.served_model_name]

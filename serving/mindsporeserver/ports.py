@@ -51,9 +51,9 @@ def bind_port(flag: str, host: str, port: int, *, shared: bool = False) -> socke
 
 
 def stop_handshakes(listener: socket.socket) -> None:
-    """Ignore further clients on a listening socket; connections in its queue, or about to be, can be accepted.
+    """Ignore further clients on a listening socket; connections in the queue, or about to be, can be accepted.
 
-    Without it, each connection that is established between the last `accept` and `close` is reset with its request.
+    Without it, each connection that is established between the last `accept` and `close` is reset with the request.
     Linux only: elsewhere such connections are lost.
     """
     if sys.platform == "linux":

@@ -50,7 +50,7 @@ class Telemetry:
 
 
 class RequestRecord:
-    """One request; `finish` or `fail` is called once, with its outcome."""
+    """One request; `finish` or `fail` is called once, with the outcome."""
 
     __slots__ = ("_model", "_protocol", "_span", "_telemetry", "request_id", "started", "ticket")
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TLSOptions:
-    """A server's certificate, and its clients' authorities.
+    """A server's certificate, and the clients' authorities.
 
     Args:
         certfile: PEM file with the certificate and the intermediate ones.
-        keyfile: PEM file with its private key, not encrypted.
+        keyfile: PEM file with the private key, not encrypted.
         ca_certs: PEM file with the authorities whose certificates clients must show; None requires no certificate.
     """
 
@@ -68,7 +68,7 @@ def check_certificates(
         The options, or None when no flag is set: plain text.
 
     Raises:
-        UserError: Naming the flag, its file, what was found and what was expected.
+        UserError: Naming the flag, the file, what was found and what was expected.
     """
     if not (certfile or keyfile or ca_certs):
         return None

@@ -127,7 +127,7 @@ def encode_index(entries: list[dict[str, str]], *, only_ready: bool) -> Any:
 
 
 def encode_statistics(models: list[ServedModel]) -> Any:
-    """Return a ModelStatisticsResponse: process totals since the model was first loaded, over all its versions."""
+    """Return a ModelStatisticsResponse: process totals since the model was first loaded, over all the versions."""
     entries = []
     for model in models:
         totals = model.metrics.sum_up()

@@ -1,7 +1,7 @@
 """`--workers N`: identical server processes that share the ports by SO_REUSEPORT, restarted when they die.
 
-The parent imports neither MindSpore nor NumPy. It passes its command line and one end of a socket pair to each worker.
-A worker writes a byte when its models are loaded, and shuts down when the parent's end is closed. The parent writes a
+The parent imports neither MindSpore nor NumPy. It passes the command line and one end of a socket pair to each worker.
+A worker writes a byte when the models are loaded, and shuts down when the parent's end is closed. The parent writes a
 byte when a worker may listen: worker 0 listens first, and no other until it is ready, since clients cannot choose a
 worker, and a ready one would make the whole server seem ready.
 """
@@ -37,7 +37,7 @@ _MARGIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class WorkerLink:
-    """A worker's side of its connection to the parent.
+    """A worker's side of the connection to the parent.
 
     Args:
         connection: Readable when the parent has ended.
@@ -148,7 +148,7 @@ class _Pool:
         return next((code if code > 0 else 1 for code in codes if code not in (0, -signal.SIGTERM)), 0)
 
     async def _keep(self, index: int) -> int:
-        """Keep one worker running; return its exit code when the server ends or the worker cannot start."""
+        """Keep one worker running; return the exit code when the server ends or the worker cannot start."""
         delay, failures = _DELAYS[0], 0
         listens_early = index == 0
         while True:
@@ -236,7 +236,7 @@ class _Pool:
 
 
 def share_cores(workers: int, environment: Mapping[str, str], cores: float | None = None) -> dict[str, str]:
-    """Return the variables that give each worker its share of the cores, except variables that are already set.
+    """Return the variables that give each worker the share of the cores, except variables that are already set.
 
     Args:
         workers: Worker count.
@@ -248,7 +248,7 @@ def share_cores(workers: int, environment: Mapping[str, str], cores: float | Non
 
 
 def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
-    """Return how many cores this process may use: by its affinity and by its container's quota.
+    """Return how many cores this process may use: by the affinity and by the container's quota.
 
     Args:
         limit: The control group's file, `QUOTA PERIOD` in microseconds or `max PERIOD`.

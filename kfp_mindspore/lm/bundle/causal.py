@@ -1,6 +1,6 @@
 """Bundles of the kind `causal-lm`.
 
-network.json          the decoder's configuration; its graphs are built from it at load
+network.json          the decoder's configuration; the graphs are built from it at load
 weights.safetensors   the weights, float32
 tokenizer.json, chat_template.jinja, generation.json
 prompts.npz           verified prompts: `ids.<n>`, the network's last logits `logits.<n>`, the continuation `greedy.<n>`
@@ -123,7 +123,7 @@ def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:
     Args:
         model: The model.
         bundle: The bundle's directory; replaced when it exists.
-        subject: Its origin, for messages.
+        subject: The origin, for messages.
 
     Returns:
         As `import_model`.

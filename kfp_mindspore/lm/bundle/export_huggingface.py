@@ -71,7 +71,7 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
 def split_weights(
     config: DecoderConfig, weights: dict[str, NDArray[np.float32]], kind: str
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the weights under transformers' names and in its layout.
+    """Return the weights under transformers' names and in the layout.
 
     Args:
         config: The decoder's.

@@ -20,7 +20,7 @@ _VOCABULARY = 400
 def build_rewriter(seed: int = 0) -> SourceSeq2Seq:
     """Return a T5 of 0.2 million untrained weights for `build_rewrites`.
 
-    Its byte-level BPE knows each digit apart. It is trained on the examples that a fine-tuning with the default
+    The byte-level BPE knows each digit apart. It is trained on the examples that a fine-tuning with the default
     `held_out` trains on.
 
     Args:

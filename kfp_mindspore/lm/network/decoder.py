@@ -1,7 +1,7 @@
 """One configurable decoder: GPT-2, Llama, Mistral, Qwen2 and Qwen3.
 
 Weights are inputs of the graph, so that the graphs of all batch sizes and cache lengths share one copy, and so that a
-training passes its parameters. `list_weights` names them in the graph's order.
+training passes the parameters. `list_weights` names them in the graph's order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DecoderConfig:
         mlp_bias: Whether the feed-forward network has biases.
         embeds: Whether the inputs are token IDs; else the previous stage's hidden states.
         predicts: Whether the outputs are logits; else hidden states for the next stage. `Decoder` has whole models.
-        rope_scaling: The rotary positions' scaling, also as a mapping of its fields.
+        rope_scaling: The rotary positions' scaling, also as a mapping of the fields.
 
     Raises:
         ValidationError: A size is not positive, sizes do not fit or a number is out of range; the message names them.
@@ -377,7 +377,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
             masks: The mask of each sequence's tokens, (N, 1, L, L), in a tuple.
             tables: `compute_rotations`' cosines and sines.
             weights: In the order of `list_weights`.
-            adapters: `AdapterFactors`' two masks, then its arrays; or an empty tuple.
+            adapters: `AdapterFactors`' two masks, then the arrays; or an empty tuple.
         """
         batch, length = ids.shape
         rows = positions.reshape(-1)
@@ -408,7 +408,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
 
 
 class Head(nn.Cell):  # type: ignore[misc]
-    """A decoder's last norm, and its logits.
+    """A decoder's last norm, and the logits.
 
     Args:
         config: The decoder's.

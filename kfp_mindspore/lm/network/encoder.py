@@ -1,6 +1,6 @@
 """A BERT encoder that turns token IDs into one embedding per sequence.
 
-Weights are inputs of the graph, as in the decoder; `list_encoder_weights` names them in its order.
+Weights are inputs of the graph, as in the decoder; `list_encoder_weights` names them in the order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHOICES = (("activation", ("gelu", "relu")), ("pooling", ("mean", "cls")))
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """An encoder's dimensions, and how its embedding is computed.
+    """An encoder's dimensions, and how the embedding is computed.
 
     Args:
         vocabulary_size: Token IDs.

@@ -69,7 +69,7 @@ class RopeScaling:
 
     @classmethod
     def build(cls, value: Any) -> RopeScaling | None:
-        """Return a scaling of its fields as JSON, or unchanged.
+        """Return a scaling of the fields as JSON, or unchanged.
 
         Args:
             value: A mapping, a scaling or None.
@@ -86,7 +86,7 @@ class RopeScaling:
 
 
 def get_yarn_magnitude(factor: float, scale: float = 1.0) -> float:
-    """Return yarn's `attention_factor` (arXiv 2309.00071, equation 22, with 0.1 for its constant).
+    """Return yarn's `attention_factor` (arXiv 2309.00071, equation 22, with 0.1 for the constant).
 
     Args:
         factor: The scaling's.

@@ -223,7 +223,7 @@ class _Layer(nn.Cell):  # type: ignore[misc]
 
 
 def normalise(config: Seq2SeqConfig, hidden: Any, weight: Any) -> Any:
-    """Divide the last axis by its root mean square, and multiply by the weight."""
+    """Divide the last axis by the root mean square, and multiply by the weight."""
     return hidden * ops.rsqrt(ops.mean(hidden * hidden, -1, True) + config.epsilon) * weight
 
 
@@ -279,7 +279,7 @@ class Seq2SeqEncoder(nn.Cell):  # type: ignore[misc]
 
 
 def build_source_mask(config: Seq2SeqConfig, ids: Any) -> Any:
-    """Return 0 for a source's tokens and -1e9 for its padding, (B, 1, 1, S)."""
+    """Return 0 for a source's tokens and -1e9 for the padding, (B, 1, 1, S)."""
     return ops.where(ids == config.pad_id, MASKED, 0.0).reshape(ids.shape[0], 1, 1, -1)
 
 
@@ -334,7 +334,7 @@ class Seq2SeqDecoder(nn.Cell):  # type: ignore[misc]
 
 
 class TrainedSeq2Seq(nn.Cell):  # type: ignore[misc]
-    """An encoder-decoder with parameters that returns its loss, for `fit` without a loss function.
+    """An encoder-decoder with parameters that returns the loss, for `fit` without a loss function.
 
     The loss is the sum over counted target tokens divided by the samples and by `tokens_per_sample`, a constant. So
     `fit`'s means over samples are exact token-weighted means, whatever the accumulation and the count of workers.
@@ -372,7 +372,7 @@ class TrainedSeq2Seq(nn.Cell):  # type: ignore[misc]
         Args:
             source: int32 (N, source_length).
             ids: The decoder's input, int32 (N, target_length).
-            next_ids: Its targets, int32 (N, target_length).
+            next_ids: The targets, int32 (N, target_length).
             counts: float32 (N, target_length), 1 where the loss counts.
         """
         weights: Any = ()

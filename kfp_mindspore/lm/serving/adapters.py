@@ -43,7 +43,7 @@ class AdapterFactors:
         Args:
             number: From 1 to `count`.
             adapter: `TrainedDecoder.get_adapter`'s factors.
-            lora: Its configuration, of at most `rank`.
+            lora: The configuration, of at most `rank`.
         """
         scale, rank = lora.lora_alpha / lora.lora_rank, lora.lora_rank
         for index in range(0, len(self.arrays), 2):

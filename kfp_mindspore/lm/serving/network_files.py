@@ -54,7 +54,7 @@ def open_kind(directory: Path, kind: str) -> ModelBundle:
 
     Args:
         directory: The bundle.
-        kind: Its kind.
+        kind: The kind.
 
     Raises:
         UserError: It is a bundle of another kind.
@@ -73,7 +73,7 @@ def read_network_files(
 
     Args:
         directory: The bundle.
-        build: Builds the configuration from its fields.
+        build: Builds the configuration from the fields.
         list_shapes: Returns the weights' shapes by name.
 
     Raises:

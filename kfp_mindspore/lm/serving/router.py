@@ -44,7 +44,7 @@ class RouterOptions:
     """Settings of a router.
 
     Args:
-        prefix_chars: Characters of a prompt that choose its replica.
+        prefix_chars: Characters of a prompt that choose the replica.
         health_interval: Seconds between two health checks of a replica.
     """
 
@@ -67,9 +67,9 @@ def rank_replicas(key: str, urls: Iterable[str]) -> list[str]:
 
 
 def compute_key(body: Any, prefix_chars: int) -> str:
-    """Return a request's model and the beginning of its prompt.
+    """Return a request's model and the beginning of the prompt.
 
-    A chat's key ends with its first user message, so that all turns of a chat have the same one.
+    A chat's key ends with the first user message, so that all turns of a chat have the same one.
 
     Args:
         body: The parsed request.
@@ -228,7 +228,7 @@ class Router:
         return _build_error(f"no replica is left: {reasons}", _UNAVAILABLE)
 
     async def _open(self, request: httpx.Request) -> tuple[httpx.Response, bytes, AsyncIterator[bytes]]:
-        """Return a replica's response, its first bytes and the iterator of the further ones."""
+        """Return a replica's response, the first bytes and the iterator of the further ones."""
         response = await self._client.send(request, stream=True)
         try:
             body = response.aiter_raw()

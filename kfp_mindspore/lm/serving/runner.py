@@ -156,7 +156,7 @@ class CausalRunner:
             directory: With adapter_config.json and adapter_model.safetensors.
 
         Raises:
-            UserError: It is no adapter for this network, or its rank is above the limit; the message names the field.
+            UserError: It is no adapter for this network, or the rank is above the limit; the message names the field.
         """
         adapter, lora = read_adapter(Path(directory), self.config)
         if lora.lora_rank > self._factors.rank:
@@ -189,7 +189,7 @@ class CausalRunner:
         return [(batch, tokens, length) for length in lengths for batch, tokens in rows]
 
     def _estimate_bytes(self, batch: int, tokens: int, length: int) -> int:
-        """Return about a graph's memory: MindSpore 2.9 keeps all its layers' intermediate values between calls."""
+        """Return about a graph's memory: MindSpore 2.9 keeps all the layers' intermediate values between calls."""
         config = self.config
         heads = config.heads + 2 * config.kv_heads
         values = 8 * config.width + 5 * heads * config.head_size + 6 * config.hidden
@@ -284,7 +284,7 @@ class CausalRunner:
 def load(
     directory: Path | str, *, slots: int, max_length: int, max_loras: int = 0, max_lora_rank: int = 16
 ) -> CausalRunner:
-    """Load a bundle's network; its graphs are not compiled yet.
+    """Load a bundle's network; the graphs are not compiled yet.
 
     Args:
         directory: The bundle.
@@ -294,7 +294,7 @@ def load(
         max_lora_rank: Most rank of an adapter.
 
     Raises:
-        CorruptBundleError: Its configuration or weights are not readable; the message names the file.
+        CorruptBundleError: The configuration or weights are not readable; the message names the file.
     """
     config, weights = read_network(Path(directory))
     sizes = {"slots": slots, "max_length": max_length, "max_loras": max_loras, "max_lora_rank": max_lora_rank}

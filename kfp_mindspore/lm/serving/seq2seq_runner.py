@@ -27,14 +27,14 @@ _LEAST_LENGTH = 16
 class Seq2SeqRunner:
     """Computes sources and single answer tokens against caches in NumPy.
 
-    A slot holds keys and values of a source for the cross-attention, and of its answer's tokens, the start token first.
+    A slot holds keys and values of a source for the cross-attention, and of the answer's tokens, the start token first.
     All slots are computed in one graph, which is compiled per source and answer length (16, 32, …). The caches
     shrink when a source begins in slot 0, which the scheduler does only when all slots are free.
 
     Args:
         model: The encoder-decoder.
         slots: Sequences at once.
-        max_length: Most tokens of a source and its answer.
+        max_length: Most tokens of a source and the answer.
     """
 
     # The encoder attends to the whole source: it cannot be computed in chunks, nor from another source's beginning.

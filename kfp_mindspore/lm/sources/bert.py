@@ -106,9 +106,9 @@ def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: s
     """Return the encoder's configuration of a config.json.
 
     Args:
-        values: Its content.
+        values: The content.
         pooling: As `read_pooling` returns it.
-        subject: Its path, for messages.
+        subject: The path, for messages.
 
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.

@@ -1,4 +1,4 @@
-"""Decoders of Hugging Face directories: each family's keys with transformers' defaults (4.57), and its network."""
+"""Decoders of Hugging Face directories: each family's keys with transformers' defaults (4.57), and the network."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def build_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
 
     Args:
         values: config.json of one of `FAMILIES`.
-        subject: Its path, for messages.
+        subject: The path, for messages.
 
     Raises:
         ValidationError: A key is not known, not supported or has a wrong value; the message names all such keys.

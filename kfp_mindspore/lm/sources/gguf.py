@@ -124,7 +124,7 @@ def build_tokenizer(values: Mapping[str, Any], size: int, subject: str) -> str:
         subject: The file, for messages.
 
     Raises:
-        UserError: The tokenizer's kind is not supported, or its tables do not fit; the message names the key.
+        UserError: The tokenizer's kind is not supported, or the tables do not fit; the message names the key.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -250,7 +250,7 @@ def _parse_scaling(
 
 
 def _recognise_factors(factors: list[float], features: int, theta: float) -> RopeScaling:
-    """Return Llama 3's scaling where the file's divisors are those of its published parameters, else the divisors."""
+    """Return Llama 3's scaling where the file's divisors are those of the published parameters, else the divisors."""
     published = RopeScaling("llama3", max(factors), 8192, low_freq_factor=1.0, high_freq_factor=4.0)
     if np.allclose(list_divisors(published, features, theta), factors, rtol=1e-5):
         return published
@@ -270,7 +270,7 @@ def list_divisors(scaling: RopeScaling, features: int, theta: float) -> list[flo
 
 
 def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
-    """Return the tensors that each weight stacks, by its name.
+    """Return the tensors that each weight stacks, by the name.
 
     Args:
         config: The decoder's.

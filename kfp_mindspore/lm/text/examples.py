@@ -35,7 +35,7 @@ class ExampleEncoder:
 
     Args:
         bundle: The bundle.
-        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+        chat: Whether a prompt and the completion are messages of a chat, if the model has a chat template.
 
     Raises:
         UserError: The chat template is not valid.
@@ -115,7 +115,7 @@ def check_examples(data: str, held_out: float | None = None) -> None:
 
     Raises:
         UserError: There is no such file, or it has too few examples.
-        ValidationError: A line is no example; the message has its number.
+        ValidationError: A line is no example; the message has the number.
     """
     if "://" in data or (data in (*DEMO_PAIRS, *_BUILDERS) and not Path(data).exists()):
         return
@@ -148,7 +148,7 @@ def read_examples(path: Path) -> list[dict[str, Any]]:
 
     Raises:
         UserError: It is no file, or has no record.
-        ValidationError: A line is no JSON object; the message has its number.
+        ValidationError: A line is no JSON object; the message has the number.
     """
     if not path.is_file():
         raise UserError(f"{path}: must be a file of JSON lines")
@@ -169,7 +169,7 @@ def hold_out(records: Sequence[Record], part: float) -> tuple[list[Record], list
         Records to train on, and held-out records.
 
     Raises:
-        ValidationError: A record has none of the known fields; the message has its number.
+        ValidationError: A record has none of the known fields; the message has the number.
         UserError: One of both would be empty.
     """
     for number, record in enumerate(records, 1):

@@ -36,7 +36,7 @@ def spell_ordinal(number: int) -> str:
 
 
 def build_rewrites(seed: int = 0) -> list[dict[str, str]]:
-    """Return 4,000 examples with `prompt` and `completion`; no completion equals its prompt, no prompt occurs twice.
+    """Return 4,000 examples with `prompt` and `completion`; no completion equals the prompt, no prompt occurs twice.
 
     They are the numbers from 0 to 999 in words, and dates from 1900 to 2099, up to the 28th, in five forms.
 

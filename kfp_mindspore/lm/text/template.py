@@ -117,7 +117,7 @@ class ChatTemplate:
             variables: The template's further variables, such as Qwen3's `enable_thinking`.
 
         Raises:
-            ValidationError: The template refuses the messages, or exceeds its limits.
+            ValidationError: The template refuses the messages, or exceeds the limits.
         """
         values = {"messages": list(messages), "tools": list(tools) or None, "add_generation_prompt": generation_prompt}
         try:
@@ -147,8 +147,8 @@ def read_template(bundle: Path, tokenizer: Tokenizer, generation: Mapping[str, A
 
     Args:
         bundle: The bundle.
-        tokenizer: Its tokenizer.
-        generation: Its generation.json, with the special tokens or their IDs.
+        tokenizer: The tokenizer.
+        generation: The generation.json, with the special tokens or their IDs.
 
     Returns:
         The template; None without one.

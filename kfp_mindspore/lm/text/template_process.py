@@ -1,6 +1,6 @@
 """A process that renders one chat template in jinja2's sandbox.
 
-It allows what transformers allows, and has no list of costly filters and operators: the kernel limits its processor
+It allows what transformers allows, and has no list of costly filters and operators: the kernel limits the processor
 time and memory, which also holds inside one call of C code, such as a format with a width of 10 ** 9.
 """
 
@@ -27,7 +27,7 @@ OUT_OF_MEMORY = 3
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks an assistant's message for training; its body is rendered as it is."""
+    """`{% generation %}`: marks an assistant's message for training; the body is rendered as it is."""
 
     tags = {"generation"}  # noqa: RUF012  jinja2 declares a set
 

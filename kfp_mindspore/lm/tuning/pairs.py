@@ -1,4 +1,4 @@
-"""Examples of an encoder-decoder's training, and its measures on held-out ones."""
+"""Examples of an encoder-decoder's training, and the measures on held-out ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_pairs(records: Sequence[Mapping[str, Any]], subject: str) -> list[Pair]
         subject: Their file, for messages.
 
     Raises:
-        ValidationError: A record lacks one of both; the message has its number, from 1.
+        ValidationError: A record lacks one of both; the message has the number, from 1.
     """
     pairs = []
     for number, record in enumerate(records, 1):
@@ -45,7 +45,7 @@ def read_pairs(records: Sequence[Mapping[str, Any]], subject: str) -> list[Pair]
 def encode_parts(
     parts: Sequence[Sequence[Pair]], tokenizer: Tokenizer, *, start_id: int, pad_id: int, length: int
 ) -> tuple[list[dict[str, NDArray[Any]]], list[int]]:
-    """Return each part's arrays in the same shape, and how many of its pairs are left out as too long.
+    """Return each part's arrays in the same shape, and how many of the pairs are left out as too long.
 
     Args:
         parts: Pairs to train on, and held-out ones.

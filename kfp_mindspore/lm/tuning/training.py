@@ -38,7 +38,7 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class _Task:
-    """A network with its data.
+    """A network with the data.
 
     Args:
         network: Returns the loss.
@@ -68,7 +68,7 @@ class FinetuneResult:
         truncated: Training examples whose end is beyond a window.
         dropped: Training examples without an answer within a window, or pairs beyond the length.
         loss: Mean loss per counted held-out token in nats, with the final weights.
-        perplexity: Its exponential.
+        perplexity: The exponential.
         best_epoch: Epoch of the final weights.
         history: One record per epoch, as in metrics.jsonl.
         seconds: Wall-clock time, the bundle's verification included.
@@ -115,7 +115,7 @@ def finetune(
     Raises:
         UserError: The bundle is no language model, the examples are missing, too few or too long, or an output's
             directory has other content.
-        ValidationError: An example or an option is invalid; the message has its number or field.
+        ValidationError: An example or an option is invalid; the message has the number or field.
         KfpMindSporeError: The loss is no longer finite.
     """
     begun = time.perf_counter()
@@ -239,7 +239,7 @@ def _prepare_pairs(bundle: Path, data: str, training: Records, held: Records, op
 def _build_validation(rows: Mapping[str, NDArray[Any]], batch_size: int, tokens_per_row: float) -> Any:
     """Return batches of one shape, whose mean loss is the mean per counted token.
 
-    The network divides by the training data's constant, so that the counts are scaled by its ratio to this data's.
+    The network divides by the training data's constant, so that the counts are scaled by the ratio to this data's.
     """
     padding = -len(rows["counts"]) % batch_size
     arrays = {name: np.pad(array, [(0, padding), *[(0, 0)] * (array.ndim - 1)]) for name, array in rows.items()}

@@ -12,7 +12,7 @@ class Change:
     Attributes:
         field: Path in the converted document.
         change: The change.
-        reason: Its reason.
+        reason: The reason.
     """
 
     field: str

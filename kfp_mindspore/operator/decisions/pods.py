@@ -36,7 +36,7 @@ def build_pod(
     """Return the manifest for a member's pod.
 
     Args:
-        job: Its job, as read from the API server (with a uid).
+        job: The job, as read from the API server (with a uid).
         member: The member, in a topology whose scheduler binds `OWN_ADDRESS`.
         workers: The gang's worker count.
         host: The scheduler's address; empty for a job with one worker.
@@ -142,7 +142,7 @@ def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
 
     Args:
         job: The job.
-        members: Its members, from `list_members`.
+        members: The members, from `list_members`.
     """
     sentences: list[str] = []
     for kind, spec in job.ms_replica_specs.items():
@@ -172,7 +172,7 @@ def get_requests(job: MSJob, member: Member) -> dict[str, str]:
     """Return a member pod's resource requests.
 
     Args:
-        job: Its job.
+        job: The job.
         member: The member.
     """
     totals = []
@@ -203,7 +203,7 @@ def add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
 
 
 def add_tolerations(spec: dict[str, Any]) -> None:
-    """Limit the time that a pod stays on a node that no longer reports, unless its template has a limit."""
+    """Limit the time that a pod stays on a node that no longer reports, unless the template has a limit."""
     tolerations = list(spec.get("tolerations") or [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(

@@ -41,13 +41,13 @@ class Settings:
     """An operator process's settings.
 
     Attributes:
-        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
+        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, the service account.
         context: A kubeconfig context; empty for the current one.
-        namespaces: Its jobs' namespaces; empty for all.
+        namespaces: The jobs' namespaces; empty for all.
         options: The same for all jobs.
         workers: How many jobs are reconciled concurrently.
-        host: Its HTTP port's address.
-        port: Its HTTP port; 0 for a free one.
+        host: The HTTP port's address.
+        port: The HTTP port; 0 for a free one.
         leader_elect: Whether it works only while it holds the Lease.
         lease_namespace: The Lease's namespace; empty for its own namespace.
     """
@@ -67,7 +67,7 @@ class OperatorProcess:
     """One operator process; `run` returns after SIGTERM.
 
     Args:
-        settings: Its settings.
+        settings: The settings.
         started: Called with the HTTP port once it listens.
     """
 
@@ -86,7 +86,7 @@ class OperatorProcess:
         """Run until SIGTERM or SIGINT.
 
         Raises:
-            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost its Lease.
+            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost the Lease.
         """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()

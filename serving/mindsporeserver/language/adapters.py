@@ -30,9 +30,9 @@ class Adapter:
 
     Args:
         name: Name in requests; empty for the base model.
-        path: Its directory.
-        number: Its number in the runner; 0 for the base model.
-        key: Its part of the prefix cache's keys, another one each time it is loaded.
+        path: The directory.
+        number: The number in the runner; 0 for the base model.
+        key: The part of the prefix cache's keys, another one each time it is loaded.
     """
 
     name: str = ""
@@ -66,8 +66,8 @@ class Adapters:
         """Load an adapter; running answers wait only while it is copied.
 
         Args:
-            name: Its name.
-            path: Its directory.
+            name: The name.
+            path: The directory.
 
         Raises:
             LanguageError: The name is taken or invalid, or all places are in use.
@@ -93,7 +93,7 @@ class Adapters:
             return adapter
 
     def unload(self, name: str) -> None:
-        """Accept no further requests to an adapter; its running ones are answered.
+        """Accept no further requests to an adapter; the running ones are answered.
 
         Raises:
             LanguageError: It is not loaded (404).

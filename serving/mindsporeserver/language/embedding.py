@@ -39,7 +39,7 @@ _MAX_BATCH = 32
 
 
 class EmbeddingRunner(Protocol):
-    """An encoder; used in the executor thread only, except for its sizes."""
+    """An encoder; used in the executor thread only, except for the sizes."""
 
     vocabulary_size: int
     max_length: int
@@ -70,7 +70,7 @@ class EmbeddingModel(TextModel):
     Args:
         name: Name in requests.
         bundle: An opened bundle.
-        version: Its version.
+        version: The version.
         max_queue_tokens: Most tokens that waiting texts may have; 0 for 2,048 of the longest texts.
         executor: The process' inference executor.
         metrics: The process' metrics.
@@ -99,10 +99,10 @@ class EmbeddingModel(TextModel):
         self._loop: asyncio.AbstractEventLoop
 
     async def open(self) -> None:
-        """Load the network, and compile its smallest graph.
+        """Load the network, and compile the smallest graph.
 
         Raises:
-            UserError: The bundle is damaged, or its network or tokenizer cannot be loaded.
+            UserError: The bundle is damaged, or the network or tokenizer cannot be loaded.
         """
         start = time.perf_counter()
         self._loop = asyncio.get_running_loop()

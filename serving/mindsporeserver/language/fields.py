@@ -138,7 +138,7 @@ class GenerationRequest:
         ignore_eos: Whether an end-of-sequence token does not end the answer.
         constraint: What the answer must match; None without one.
         stop_ids: Tokens that end an answer, beside the model's own.
-        add_special_tokens: Whether the tokenizer adds its special tokens to a text.
+        add_special_tokens: Whether the tokenizer adds the special tokens to a text.
         prompts: For completions, texts or token IDs.
         echo: For completions, whether the answer begins with the prompt.
         messages: For chat completions, in the form that chat templates read.
@@ -385,7 +385,7 @@ def _check_text(value: Any, param: str) -> str:
 
 
 def _check_surrogates(body: Any) -> None:
-    """Raise for the first text with a lone surrogate, which can be sent to no tokenizer; its path is the `param`."""
+    """Raise for the first text with a lone surrogate, which can be sent to no tokenizer; the path is the `param`."""
     waiting: list[tuple[str, Any]] = [("", body)]
     while waiting:
         param, value = waiting.pop()

@@ -1,4 +1,4 @@
-"""Metrics of language models under vLLM's names, so that its dashboards and endpoint pickers read them."""
+"""Metrics of language models under vLLM's names, so that the dashboards and endpoint pickers read them."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class LanguageSettings:
     """Settings for all language models on a server.
 
     Args:
-        max_model_len: Most tokens of a prompt and its answer; 0 for the model's own limit, at most 2048.
+        max_model_len: Most tokens of a prompt and the answer; 0 for the model's own limit, at most 2048.
         max_num_seqs: Answers computed together.
         max_queue_tokens: Most tokens that waiting requests may need; 0 for 16 times all slots.
         prefix_cache_bytes: Most bytes of the prefix cache; 0 disables it.
@@ -85,7 +85,7 @@ class LanguageModel(TextModel):
     Args:
         name: Name in requests.
         bundle: An opened bundle.
-        version: Its version.
+        version: The version.
         settings: See `LanguageSettings`.
         executor: The process' inference executor.
         metrics: The process' metrics.
@@ -123,7 +123,7 @@ class LanguageModel(TextModel):
         """Load and warm the network; other models compute between two steps.
 
         Raises:
-            UserError: The bundle is damaged, or its network, tokenizer or template cannot be loaded.
+            UserError: The bundle is damaged, or the network, tokenizer or template cannot be loaded.
         """
         start = time.perf_counter()
         settings = self.settings
@@ -186,7 +186,7 @@ class LanguageModel(TextModel):
             self.scheduler.expire()
 
     def describe_model(self, adapter: Adapter = BASE) -> dict[str, Any]:
-        """Return the model, or one of its adapters, as the OpenAI protocol lists it."""
+        """Return the model, or one of the adapters, as the OpenAI protocol lists it."""
         described = super().describe_model()
         if adapter is not BASE:
             described |= {"id": adapter.name, "created": adapter.created, "root": adapter.path, "parent": self.name}
@@ -331,7 +331,7 @@ class LanguageModel(TextModel):
 
 
 def _cut_last_message(text: str, content: str) -> str:
-    """Return a chat's text up to the end of its last message's content."""
+    """Return a chat's text up to the end of the last message's content."""
     # A template may remove the blanks around it.
     stripped = content.strip()
     start = text.rfind(stripped) if stripped else -1

@@ -1,6 +1,6 @@
 """The first stage of a language model that is cut at a layer: the further layers are computed by another server.
 
-A stage's call is a V2 request with hidden states and slot numbers; the second server holds the caches of its layers for
+A stage's call is a V2 request with hidden states and slot numbers; the second server holds the caches of the layers for
 the same slots. `Stage calls` in `mindsporeserver.language.stage_model` has the tensors.
 """
 
@@ -115,7 +115,7 @@ class StagedRunner:
         """Compute a prompt's tokens from a position on, as `Runner` describes it.
 
         Raises:
-            LanguageError: The second server does not answer or has lost its caches (503).
+            LanguageError: The second server does not answer or has lost the caches (503).
         """
         hidden = self._first.prefill(slot, ids, position, all_positions=True)
         kind = StageCall.PREFILL_ALL if all_positions else StageCall.PREFILL
@@ -128,7 +128,7 @@ class StagedRunner:
         """Compute one token for each sequence, as `Runner` describes it.
 
         Raises:
-            LanguageError: The second server does not answer or has lost its caches (503).
+            LanguageError: The second server does not answer or has lost the caches (503).
         """
         return self._call(StageCall.DECODE, slots, self._first.decode(slots, ids, positions), positions)
 

@@ -39,11 +39,11 @@ class _Choice:
 
 
 class ResponseBuilder:
-    """Builds one request's response from its answers' pieces.
+    """Builds one request's response from the answers' pieces.
 
     Args:
         request: The parsed request.
-        answers: Its answers; several may have the same prompt.
+        answers: The answers; several may have the same prompt.
         vocabulary: The model's.
         tools: Whether tool calls are looked for, and in which form.
     """

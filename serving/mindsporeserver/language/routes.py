@@ -207,7 +207,7 @@ class LanguageRoutes:
     async def _record(
         self, model: LanguageModel | EmbeddingModel, scope: dict[str, Any]
     ) -> AsyncIterator[tuple[Connection | None, float | None]]:
-        """Record a request, and cancel it with its connection; yield the connection and the deadline.
+        """Record a request, and cancel it with the connection; yield the connection and the deadline.
 
         Raises:
             RequestError: The request has failed.

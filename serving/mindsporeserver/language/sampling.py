@@ -31,7 +31,7 @@ class TokenLogprob(NamedTuple):
 
     Args:
         token: The token ID.
-        logprob: Its natural logarithm.
+        logprob: The natural logarithm.
         top: The most likely tokens with theirs, in descending order.
     """
 

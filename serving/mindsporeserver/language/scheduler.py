@@ -45,7 +45,7 @@ class Delta:
     """A piece of an answer.
 
     Args:
-        index: The answer's index in its request.
+        index: The answer's index in the request.
         text: Complete characters; may be empty.
         tokens: Tokens in the text.
         logprobs: Their log probabilities; empty unless requested.
@@ -101,11 +101,11 @@ class Answer:
         stream: Receives the pieces.
         max_tokens: Most tokens; 0 for the prompt's log probabilities only.
         stop_ids: Tokens that end the answer.
-        index: Its index in the request.
+        index: The index in the request.
         logprobs: Alternatives per token; None without log probabilities.
         scores_prompt: Whether the prompt's log probabilities are computed.
         adapter: The model's adapter.
-        deadline: `time.monotonic()` by which its first step must begin; None without one.
+        deadline: `time.monotonic()` by which the first step must begin; None without one.
         cached: Count of prompt tokens whose rows came from the prefix cache.
         prompt_logprobs: For each token of the prompt; None for the first.
     """
@@ -337,7 +337,7 @@ class Scheduler:
         self._accept(answers, logits)
 
     def _accept(self, answers: Sequence[Answer], logits: NDArray[np.float32]) -> None:
-        """Choose the next token of each answer from its row of logits."""
+        """Choose the next token of each answer from the row of logits."""
         logits = np.array(logits, np.float32)
         finite = np.isfinite(logits.max(axis=1))
         chosen: list[tuple[Answer, int]] = []

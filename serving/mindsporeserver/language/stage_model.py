@@ -56,7 +56,7 @@ class StageModel(TensorModel):
     Args:
         name: Name in requests; the first server's model has the same.
         bundle: An opened bundle.
-        version: Its version.
+        version: The version.
         slots: Sequences at once.
         max_length: Most tokens of a sequence; 0 for the model's own limit, at most 2048.
         executor: The process' inference executor.
@@ -87,7 +87,7 @@ class StageModel(TensorModel):
         self._outputs: tuple[TensorSpec, ...] = ()
 
     async def open(self) -> None:
-        """Load the network and compile its graphs.
+        """Load the network and compile the graphs.
 
         Raises:
             UserError: The bundle is damaged, or the model needs more memory than the container has.

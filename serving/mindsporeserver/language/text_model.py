@@ -18,7 +18,7 @@ class TextModel(ServedModel):
     Args:
         name: Name in requests.
         bundle: An opened bundle.
-        version: Its version.
+        version: The version.
         metrics: The model's metrics.
     """
 

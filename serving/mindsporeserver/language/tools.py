@@ -45,7 +45,7 @@ def get_arguments_key(template: str) -> str:
 
 
 class ToolParser:
-    """Separates an answer's text from its tool calls.
+    """Separates an answer's text from the tool calls.
 
     Args:
         names: The tools' names.

@@ -36,7 +36,7 @@ def compute_batch(graph: Graph, requests: Sequence[Inputs], row_shapes: RowShape
         row_shapes: Row shapes for all inputs.
 
     Returns:
-        Each request's outputs by name, or its exception, in order: InvalidRequestError when its own values are at
+        Each request's outputs by name, or the exception, in order: InvalidRequestError when its own values are at
         fault, which is known if the graph fails on them alone and still computes zeros.
     """
     results: dict[int, Result] = {}

@@ -60,7 +60,7 @@ class Ticket:
         future: Gets the outputs; cancelled when the client has disconnected.
         arrived: `time.monotonic()` when it was queued.
         queued_seconds: How long it was queued.
-        computed_seconds: How long its batch took.
+        computed_seconds: How long the batch took.
         unknown: Unknown categories by input, which were answered as none.
     """
 
@@ -104,7 +104,7 @@ class Batcher:
         self._valid: dict[tuple[Any, ...], tuple[RowShapes, int]] = {}
 
     def admit(self) -> None:
-        """Refuse a request before its body is read when not even one row is left in the queue.
+        """Refuse a request before the body is read when not even one row is left in the queue.
 
         Raises:
             OverloadedError: The queue is full.

@@ -29,7 +29,7 @@ class InferenceExecutor:
         self._queue.put(work)
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Queue a call and return its future."""
+        """Queue a call and return the future."""
         future: Future[Result] = Future()
 
         def work() -> None:

@@ -69,7 +69,7 @@ class MindSporeModel(TensorModel):
 
     Args:
         name: Name in the URL.
-        bundle: An opened bundle, or its directory.
+        bundle: An opened bundle, or the directory.
         version: Version in the URL.
         settings: See `ModelSettings`.
         executor: The process' inference executor; the default, a new one, is right for a single model only.
@@ -117,7 +117,7 @@ class MindSporeModel(TensorModel):
         return self._transform.outputs if self._transform is not None else self.bundle.signature.outputs
 
     def load(self) -> bool:
-        """Verify the digests, load the graph and compile its shapes; return when the model is ready.
+        """Verify the digests, load the graph and compile the shapes; return when the model is ready.
 
         Raises:
             UserError: The bundle is damaged, cannot be loaded, or has code that is not allowed.
@@ -146,10 +146,10 @@ class MindSporeModel(TensorModel):
         self._executor.call(self._graph.release)
 
     def admit(self) -> AbstractContextManager[None]:
-        """Refuse a request before its body is read if no request can be accepted.
+        """Refuse a request before the body is read if no request can be accepted.
 
         Returns:
-            The context in which the request is read, transformed and computed: `close` waits for its end.
+            The context in which the request is read, transformed and computed: `close` waits for the end.
 
         Raises:
             NotReadyError: The model is loading or unloaded.
@@ -172,10 +172,10 @@ class MindSporeModel(TensorModel):
             deadline: `time.monotonic()` after which the request is refused.
 
         Returns:
-            Outputs by name, and the ticket with its times in the queue and in computation.
+            Outputs by name, and the ticket with the times in the queue and in computation.
 
         Raises:
-            RequestError: See its subclasses.
+            RequestError: See the subclasses.
         """
         transform = self._transform
         unknown: dict[str, int] = {}

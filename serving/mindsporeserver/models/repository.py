@@ -66,7 +66,7 @@ class Sources:
 
         Raises:
             NotFoundError: There is no such model.
-            UserError: Its directory holds no bundle.
+            UserError: The directory holds no bundle.
         """
         path = self.models.get(name)
         if path is None and self.repository is not None and _NAME.fullmatch(name):
@@ -113,7 +113,7 @@ class Repository:
         """Load all models at startup.
 
         Raises:
-            UserError: A model given by its directory cannot be loaded, or no model in the repository.
+            UserError: A model given by the directory cannot be loaded, or no model in the repository.
         """
         failures: list[KfpMindSporeError] = []
         names = self.sources.list_names()
@@ -135,10 +135,10 @@ class Repository:
     async def load(self, name: str) -> None:
         """Load or reload a model; the previous one answers until the new one is ready.
 
-        A version whose signature has not changed is kept as it is, once its files' digests are verified.
+        A version whose signature has not changed is kept as it is, once the files' digests are verified.
 
         Raises:
-            UserError: It cannot be loaded, or its files are damaged; the previous one stays.
+            UserError: It cannot be loaded, or the files are damaged; the previous one stays.
         """
         async with self._lock(name):
             self._unloaded.discard(name)

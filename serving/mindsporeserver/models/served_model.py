@@ -122,5 +122,5 @@ class TensorModel(ServedModel):
             Outputs by name, and the ticket with the times in the queue and in computation, if there is one.
 
         Raises:
-            RequestError: See its subclasses.
+            RequestError: See the subclasses.
         """

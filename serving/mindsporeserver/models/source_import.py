@@ -1,6 +1,6 @@
 """Published language models in `--model_dir`, imported as bundles before they are served.
 
-`python -m mindsporeserver.models.source_import SOURCE BUNDLE PARENT` is the import's own process: it frees its memory,
+`python -m mindsporeserver.models.source_import SOURCE BUNDLE PARENT` is the import's own process: it frees the memory,
 and this process' first operator, which fixes oneDNN's instruction set, is none of the import's.
 """
 
@@ -55,12 +55,12 @@ def find_source(path: Path) -> Path | None:
 
 
 def import_source(source: Path, cache_dir: Path, *, shown: str = "") -> Path:
-    """Import a published model, unless the cache has its bundle; several processes may do so at once.
+    """Import a published model, unless the cache has the bundle; several processes may do so at once.
 
     Args:
         source: As `find_source` returns it.
         cache_dir: Directory for the bundle, named by the model's content; created if missing.
-        shown: The model's name in messages; default its path.
+        shown: The model's name in messages; default the path.
 
     Returns:
         The bundle's directory.

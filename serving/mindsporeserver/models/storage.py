@@ -29,7 +29,7 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
     """Return a model's local directory; download it from a URI.
 
     A downloaded language model that is no bundle is imported. A bundle's digests are verified, and it is moved to a
-    directory in `cache_dir` named by its content: several processes can download the same model, and no directory
+    directory in `cache_dir` named by the content: several processes can download the same model, and no directory
     changes once it exists. kserve-storage starts processes, so call this before the first thread is started.
 
     Args:
@@ -131,7 +131,7 @@ def _fetch(uri: str, scheme: str, directory: Path) -> None:
 
 
 def _find_model(directory: Path, shown: str) -> Path:
-    """Return a download's bundle or published language model: its root, or its only folder that is one."""
+    """Return a download's bundle or published language model: the root, or the only folder that is one."""
     if (directory / SIGNATURE_FILE).is_file() or find_source(directory) is not None:
         return directory
     folders = sorted(file.parent for file in directory.glob(f"*/{SIGNATURE_FILE}"))

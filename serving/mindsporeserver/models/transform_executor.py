@@ -12,13 +12,13 @@ _MAX_ABANDONED = 8
 
 
 class TransformTimeoutError(Exception):
-    """A call did not return in time; its thread was abandoned."""
+    """A call did not return in time; the thread was abandoned."""
 
 
 class TransformExecutor:
     """Runs each call in its own daemon thread, which delays neither other calls nor the process's end.
 
-    concurrent.futures joins its threads at exit, and would wait for a call that never returns. All methods are called
+    concurrent.futures joins the threads at exit, and would wait for a call that never returns. All methods are called
     in the event loop.
 
     Args:

@@ -31,7 +31,7 @@ class ModelWatcher:
     Args:
         repository: Reloads a model with changed files, loads one that appears in a model repository and unloads one
             that disappears from it. A model given by its own directory is not unloaded.
-        seconds: Interval between two polls. A model is reloaded once its files are unchanged for an interval, so that
+        seconds: Interval between two polls. A model is reloaded once the files are unchanged for an interval, so that
             a bundle is not loaded while it is copied.
     """
 

@@ -55,7 +55,7 @@ def format_record_time(record: logging.LogRecord) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text with every unprintable character escaped as \x1b, \n or \u202e: it stays on its line."""
+    r"""Return text with every unprintable character escaped as \x1b, \n or \u202e: it stays on the line."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

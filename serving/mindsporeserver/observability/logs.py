@@ -84,7 +84,7 @@ class RequestLog:
         """Return whether a request with this HTTP status is logged; call it for every request.
 
         Args:
-            status: The HTTP status; for gRPC its equivalent.
+            status: The HTTP status; for gRPC the equivalent.
         """
         if self._excess and int(time.monotonic()) != self._second:
             excess, self._excess = self._excess, {}
@@ -96,7 +96,7 @@ class RequestLog:
         """Log a request, if the policy includes it.
 
         Args:
-            status: The HTTP status; for gRPC its equivalent.
+            status: The HTTP status; for gRPC the equivalent.
             fields: Line fields; texts are cut to 500 characters.
         """
         level = _get_level(status)
@@ -147,7 +147,7 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 class _Writer(logging.handlers.QueueListener):
     """Writes lines to a file descriptor.
 
-    Not by a StreamHandler: its lock, held by a thread that waits for a slow reader, would block the process at its end.
+    Not by a StreamHandler: the lock, held by a thread that waits for a slow reader, would block the process at the end.
     """
 
     def __init__(self, lines: queue.Queue[logging.LogRecord], descriptor: int) -> None:

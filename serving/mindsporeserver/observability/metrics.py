@@ -51,7 +51,7 @@ class ServerMetrics:
         self._models: set[str] = set()
 
     def for_model(self, name: str) -> ModelMetrics:
-        """Return a model's metrics; its series start at 0.
+        """Return a model's metrics; the series start at 0.
 
         Args:
             name: A model name that is or was loaded, never one that only a client has sent.
@@ -131,7 +131,7 @@ class ModelMetrics:
         self._name = name
 
     def count_request(self, protocol: str) -> None:
-        """Count a request, whatever its outcome.
+        """Count a request, whatever the outcome.
 
         Args:
             protocol: A value in `PROTOCOLS`.
@@ -156,7 +156,7 @@ class ModelMetrics:
             self._unknown.labels(self._name, name).inc(count)
 
     def observe_latency(self, seconds: float) -> None:
-        """Observe the time from a request's arrival to its response with outputs."""
+        """Observe the time from a request's arrival to the response with outputs."""
         self._latency.observe(seconds)
 
     def observe_batch(self, rows: int, inference_seconds: float, queue_seconds: Sequence[float]) -> None:

@@ -118,7 +118,7 @@ class Tracing:
         """Send the queued spans; those that the collector does not accept in time are dropped.
 
         Args:
-            seconds: Longest wait. The SDK's own shutdown waits for its retries to a collector that is down.
+            seconds: Longest wait. The SDK's own shutdown waits for the retries to a collector that is down.
         """
         thread = threading.Thread(target=self._provider.shutdown, name="mindsporeserver-tracing", daemon=True)
         thread.start()

@@ -231,7 +231,7 @@ def check_names(found: Iterable[str], expected: Mapping[str, Any]) -> None:
 
 
 def encode_texts(array: NDArray[Any]) -> bytes:
-    """Encode strings as V2 binary data: each after its length in four bytes, little-endian."""
+    """Encode strings as V2 binary data: each after the length in four bytes, little-endian."""
     parts = []
     for element in array.ravel().tolist():
         content = element if isinstance(element, bytes) else str(element).encode()

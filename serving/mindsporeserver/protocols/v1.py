@@ -33,7 +33,7 @@ def parse_json(body: bytes | memoryview) -> Any:
     """Read JSON.
 
     Raises:
-        InvalidRequestError: It is none; the message names the content where its first bytes show it.
+        InvalidRequestError: It is none; the message names the content where the first bytes show it.
     """
     try:
         return orjson.loads(body)
