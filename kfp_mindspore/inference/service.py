@@ -54,7 +54,7 @@ class Service:
     """A model bundle to serve.
 
     Args:
-        name: Name for the service and for the model in the URLs, a DNS label. At most 53 characters.
+        name: Name for the service and for the model in its URLs, a DNS label. At most 53 characters.
         model_dir: The model bundle: a directory on this machine, or a URI such as `s3://bucket/model` on a cluster.
         replicas: Replica count. This machine runs one.
         resources: Each replica's Kubernetes resource requirements: {"requests": {…}, "limits": {…}}. Not enforced on
@@ -68,7 +68,7 @@ class Service:
         service_account: The pods' service account, with the model store's credentials. On a cluster.
         download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
             `server` is allowed in namespaces with the Pod Security Standard `restricted`.
-        storage_secret: With download `server`: Secret whose keys become the environment, such as AWS_ACCESS_KEY_ID.
+        storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
             Others are AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
         pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         model_format: Model format on a cluster: `mindspore`, or `mindspore-lm` for language models. KServe selects the
@@ -126,7 +126,7 @@ class DeploymentOptions:
 
     Args:
         model_uri: Bundle URI for a cluster (s3://, gs://, pvc://claim/path, …); default the artifact's.
-        canary: Percentage of requests that a canary gets during the test, 1 to 99; 0 deploys without a canary.
+        canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         wait_seconds: Seconds to wait until the service is ready.
         gate: Whether the model passed: evaluate_mindir's `passed`, compare_models' `better`; False deploys nothing.
@@ -156,10 +156,10 @@ class CanaryStatus:
     Args:
         percent: Percentage of requests that it gets.
         url: Its own address over HTTP, under the service name.
-        traffic_url: Address that splits requests between the service and the canary: POST a V1 or V2 body to it; the
+        traffic_url: Address that splits requests between the service and its canary: POST a V1 or V2 body to it; the
             path is ignored.
-        model: The bundle's directory or URI.
-        state: The state.
+        model: Its bundle's directory or URI.
+        state: Its state.
         message: The state's reason; may be empty.
     """
 
@@ -176,21 +176,21 @@ class ServiceStatus:
     """A service status.
 
     Args:
-        name: Name for the service and for the model in the URLs.
-        namespace: The namespace.
-        state: The state.
+        name: Name for the service and for the model in its URLs.
+        namespace: Its namespace.
+        state: Its state.
         url: Address over HTTP; the model is at `{url}/v1/models/{name}:predict` and `{url}/v2/models/{name}/infer`.
         grpc_url: Address over gRPC, host and port.
         model: The deployed bundle's directory or URI.
         version: Deployment number under this name, from 1.
         replicas: Running replicas.
-        restarts: The server's restart count.
+        restarts: Its server's restart count.
         pid: The server's process number on this machine; None when none runs.
         message: The state's reason; may be empty.
         warnings: Requests that the backend does not honour.
         created: Deployment time, in seconds since the epoch.
         log: File with the server's log; empty on a cluster.
-        canary: The canary, or None.
+        canary: Its canary, or None.
         previous: The model that `rollback` restores when there is no canary; empty for none.
         digest: Bundle digest; empty if the deployment named none.
         run: The pipeline run that deployed it; empty for none.

@@ -19,7 +19,7 @@ METRICS = (*TEXT_METRICS, RECALL, MRR)
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of an untrained decoder and the tokenizer, checked when they are built.
+    """Options of an untrained decoder and its tokenizer, checked when they are built.
 
     Args:
         vocabulary: Most tokens of the tokenizer, the 256 bytes and two special ones included.
@@ -65,7 +65,7 @@ class FinetuneOptions:
         keep: Weights of the `best` epoch, by the loss on held-out examples, or of the `last`.
         held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
         max_examples: Training examples to use; 0 for all.
-        chat: Whether a prompt and the completion are messages of a chat, if the model has a chat template.
+        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
         seed: Seed for the adapter's initial values and the order.
 
     Raises:
@@ -99,12 +99,12 @@ class EvaluationOptions:
 
     Args:
         metric: `perplexity`, `exact_match`, `rouge_l`, `valid_json`, `recall_at_5` or `mrr`; default by kind.
-        min_improvement: Least improvement over the base: part of the perplexity, or a difference of another metric.
+        min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
         length: Most tokens of an example whose loss is computed.
         max_examples: Examples to evaluate; 0 for all.
         generated: How many of them are answered by greedy decoding, for the metrics other than perplexity.
         max_tokens: Most tokens of an answer.
-        chat: Whether a prompt and the completion are messages of a chat, if the model has a chat template.
+        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
 
     Raises:
         ValidationError: A value is invalid; the message names each field.

@@ -62,7 +62,7 @@ class JobOptions:
         image_pull_secrets: Registry secret names for the job's pods.
         service_account: Service account for the job's pods.
         security_context: PodSecurityContext for the job's pods.
-        delete_after_done: Whether the step deletes the finished job, and with it the pods' logs.
+        delete_after_done: Whether the step deletes its finished job, and with it its pods' logs.
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
 
     Raises:
