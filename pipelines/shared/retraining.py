@@ -38,7 +38,7 @@ def retrain(
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service.
         service_account: Service account for the service's pods.
-        canary: Percentage of requests for the canary during its test, 1 to 99.
+        canary: The canary's request percentage during its test, 1 to 99.
         registry: Kubeflow's Model Registry address; empty for none.
     """
     from kfp_mindspore.components import compare_models, deploy_kserve, export_mindir, load_dataset, train_msjob

@@ -1,4 +1,4 @@
-"""The steps of training pipelines that differ in data, script and defaults only."""
+"""The steps for training pipelines that differ in data, script and defaults only."""
 
 
 def train_and_deploy(workload, data, hyperparameters, *, metric, threshold, service_name, namespace, service_account):
@@ -6,13 +6,13 @@ def train_and_deploy(workload, data, hyperparameters, *, metric, threshold, serv
 
     Args:
         workload: Its package name in `kfp_mindspore.workloads`.
-        data: Arguments of `load_dataset`.
-        hyperparameters: Arguments of the training script by name.
-        metric: Name of the gate's metric.
-        threshold: Threshold of the metric on the test split.
-        service_name: Name of the service.
-        namespace: Namespace of the job and the service; empty for the steps'.
-        service_account: Service account of the service's pods; empty for the default.
+        data: Arguments for `load_dataset`.
+        hyperparameters: The training script's arguments by name.
+        metric: The gate's metric.
+        threshold: Metric threshold on the test split.
+        service_name: Service name.
+        namespace: Namespace for the job and the service; empty for the steps'.
+        service_account: Service account for the service's pods; empty for the default.
     """
     from kfp_mindspore.components import load_dataset, train_msjob
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed

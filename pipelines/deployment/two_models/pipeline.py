@@ -32,7 +32,7 @@ def two_models(
         second_name: The second service's name.
         graph_name: Graph name.
         router: `Ensemble` or `Splitter`.
-        weights: Percentage of requests for each service with `Splitter`; default equal ones.
+        weights: Request percentage for each service with `Splitter`; default equal ones.
         namespace: Namespace for the services and the graph; default the steps'.
         service_account: Service account for the services' pods, with the model store's credentials.
     """

@@ -40,12 +40,12 @@ def chat_lora(
         batch_size: Windows per step.
         accumulate: Parts that each batch is computed in: less memory, the same result.
         length: Tokens per window, which holds one or several examples.
-        lora_rank: Rank of the adapter's updates; 0 trains all weights.
+        lora_rank: The adapter updates' rank; 0 trains all weights.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
-        held_out: Part of the examples that is evaluated and not trained on.
+        held_out: Fraction of examples that is evaluated and not trained on.
         max_examples: Training examples to use; 0 for all.
-        metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
-        min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
+        metric: The gate's metric: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
+        min_improvement: Least improvement over the base: a part of its perplexity, or another metric's difference.
         seed: Seed for the adapter's initial values and the order.
         service_name: Name for the service and for the model in requests.
         namespace: Service namespace; default the steps'.

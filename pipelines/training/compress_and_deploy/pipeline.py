@@ -37,18 +37,18 @@ def compress_and_deploy(
         epochs: Passes over the training split.
         seed: Seed for the initial parameters and the sample order; it does not change the split.
         workers: Training worker count.
-        pruned: Part of the parameters that is cut, 0 to below 1.
-        min_pruned: Least part, if the first one loses too much.
+        pruned: Fraction of parameters that is cut, 0 to below 1.
+        min_pruned: Least fraction, if the first one loses too much.
         max_accuracy_lost: Most that the metric may worsen on the validation split.
         method: Scores by which channels are kept: l1, bn, taylor, scop or random.
-        weights: Form of stored weights: float32, float16, int8, slb4, slb2 or slb1.
+        weights: How weights are stored: float32, float16, int8, slb4, slb2 or slb1.
         metric: Comparison metric, see `evaluate_mindir`.
         margin: Improvement over the whole model that its whole interval must exceed; below 0 accepts a decrease.
         confidence: The improvement interval's confidence, between 0 and 1.
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
-        canary: Percentage of requests that the new version gets during its test, 1 to 99.
+        canary: The new version's request percentage during its test, 1 to 99.
     """
     from kfp_mindspore.components import (
         compare_models,

@@ -25,7 +25,7 @@ def connect4(
         epochs: Self-play and training rounds.
         simulations: Tree search simulations for each self-play move.
         workers: Worker count; each worker plays its share of the games.
-        games: Arena games against each opponent, half of them as the first player.
+        games: Arena games against each opponent, half as the first player.
         threshold: Minimum fraction of games that the served move must win against each opponent, 0 to 1.
         seed: Seed for the initial parameters and self-play.
         service_name: Name for the service and for the model in its URLs.

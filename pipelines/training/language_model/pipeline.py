@@ -27,19 +27,19 @@ def language_model(
 ):
     """Train a language model from scratch on texts, and serve it if it predicts held-out texts well enough.
 
-    The tokenizer and the network are trained on the same texts, none of which is held out.
+    The tokenizer and the network are trained on the same texts; the held-out ones are only evaluated.
 
     Args:
         data: Path or URI of a text per line (*.txt) or of JSON lines with `text`, or `new_testament`.
-        vocabulary: Most tokens of the tokenizer.
+        vocabulary: Most tokens in the tokenizer.
         width: Hidden size; a multiple of 8.
         layers: Blocks.
         length: Tokens per window, which holds one or several texts.
         epochs: Passes over the training texts.
         learning_rate: Peak learning rate.
         batch_size: Windows per step.
-        held_out: Part of the texts that is evaluated and not trained on.
-        min_improvement: Least improvement over the untrained network, as a part of its perplexity.
+        held_out: Fraction of texts that is evaluated and not trained on.
+        min_improvement: Least improvement over the untrained network, relative to its perplexity.
         seed: Seed for the weights and the order.
         service_name: Name for the service and for the model in requests.
         namespace: Service namespace; default the steps'.

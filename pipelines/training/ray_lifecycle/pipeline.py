@@ -30,14 +30,14 @@ def ray_lifecycle(
 
     Args:
         data: File, directory or URI: Parquet, CSV, JSON lines or an image folder, see `load_dataset`.
-        target: Field of the classes or numbers to predict; default the field named target, label or class.
-        features: Fields of the features; default all others.
-        command: The Python command of each worker, which uses `fit`, see `ray_job`.
-        hyperparameters: Arguments of the command.
+        target: Field with the classes or numbers to predict; default the field named target, label or class.
+        features: Feature fields; default all others.
+        command: Each worker's Python command, which uses `fit`, see `ray_job`.
+        hyperparameters: The command's arguments.
         workers: Ray's worker count.
-        metric: Metric of the gate, such as `log_loss` or `accuracy` for classes, `rmse` for numbers.
+        metric: The gate's metric, such as `log_loss` or `accuracy` for classes, `rmse` for numbers.
         threshold: Its threshold on the test split: a minimum, or a maximum where less is better.
-        seed: Seed of the split.
+        seed: Split seed.
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.

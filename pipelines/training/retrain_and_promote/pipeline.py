@@ -44,7 +44,7 @@ def retrain_and_promote(
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
-        canary: Percentage of requests that the new version gets during its test, 1 to 99.
+        canary: The new version's request percentage during its test, 1 to 99.
         registry: Kubeflow's Model Registry address, at which a deployed model is registered; default none.
     """
     from kfp_mindspore.pipelines.shared.retraining import retrain

@@ -22,7 +22,7 @@ def scheduled_retraining(
 ):
     """Retrain a served model in recurring runs and deploy only a clearly better one.
 
-    The steps are retrain_and_promote's. A recurring run of a compiled pipeline has the cron expression and KFP's
+    The steps are retrain_and_promote's. A compiled pipeline's recurring run has the cron expression and KFP's
     maximum concurrency; set the latter to 1, so that two runs do not deploy the same service.
 
     Args:
@@ -34,7 +34,7 @@ def scheduled_retraining(
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
-        canary: Percentage of requests that the new version gets during its test, 1 to 99.
+        canary: The new version's request percentage during its test, 1 to 99.
         registry: Kubeflow's Model Registry address, at which a deployed model is registered; default none.
     """
     from kfp_mindspore.pipelines.shared.retraining import retrain

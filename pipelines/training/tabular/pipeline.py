@@ -27,23 +27,23 @@ def tabular(
     namespace: str = "",
     service_account: str = "",
 ):
-    """Train, evaluate and serve a network for the rows of a table.
+    """Train, evaluate and serve a network for a table's rows.
 
     Args:
-        dataset: Name, path or URI of a dataset, such as `diabetes`, `breast_cancer` or a CSV file.
-        target: Field of the classes or numbers to predict; default the field named target, label or class.
-        features: Fields of the features; default all others.
+        dataset: A dataset's name, path or URI, such as `diabetes`, `breast_cancer` or a CSV file.
+        target: Field with the classes or numbers to predict; default the field named target, label or class.
+        features: Feature fields; default all others.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
         epochs: Passes over the training split.
-        learning_rate: Step size of the optimizer at the start.
-        noise: Deviation of the noise that is added to the standardised features in training, for classes.
-        metric: Metric of the gate, such as `rmse` or `mae` for numbers, `log_loss` or `accuracy` for classes.
-        threshold: Threshold of the metric on the test split for deployment.
-        seed: Seed of the initial parameters, the noise and the order of the samples.
-        split_seed: Seed of the split.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        learning_rate: Initial learning rate.
+        noise: Standard deviation of the noise added to the standardised features in training, for classes.
+        metric: The gate's metric, such as `rmse` or `mae` for numbers, `log_loss` or `accuracy` for classes.
+        threshold: Metric threshold on the test split for deployment.
+        seed: Seed for the initial parameters, the noise and the sample order.
+        split_seed: Split seed.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
     from kfp_mindspore.pipelines.shared.training import train_and_deploy
 

@@ -23,15 +23,15 @@ def vit(
     """Train, evaluate and serve a Vision Transformer.
 
     Args:
-        dataset: Name, path or URI of a dataset of square images of shape (channels, size, size) with labels.
-        limit: Number of images to keep of each split of the dataset; 0 for all.
+        dataset: Name, path or URI of a dataset with labels and square images, (channels, size, size).
+        limit: How many images to keep in each split; 0 for all.
         epochs: Passes over the training split.
         learning_rate: Largest learning rate.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        seed: Seed of the initial parameters and the order of the samples; not of the split.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        seed: Seed for the initial parameters and the sample order; not for the split.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
     from kfp_mindspore.pipelines.shared.training import train_and_deploy
 

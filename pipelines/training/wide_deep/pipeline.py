@@ -19,20 +19,20 @@ def wide_deep(
     namespace: str = "",
     service_account: str = "",
 ):
-    """Train a recommender on ids of users and movies and genres, and serve it.
+    """Train a recommender on user ids, movie ids and genres, and serve it.
 
-    The test split is the latest fifth of the ratings, most of them by users without a rating in the training split.
+    The test split is the latest fifth of the ratings; most are by users without a rating in the training split.
 
     Args:
         dataset: `movielens`, or a dataset directory with its columns and preprocessing.
-        split: Split of the ratings; empty for a dataset directory, which is split.
-        epochs: Largest number of passes over the training data; the epoch with the best validation is exported.
-        learning_rate: Step size of the optimizer.
+        split: How the ratings are split; empty for a dataset directory, which is split.
+        epochs: Most passes over the training data; the epoch with the best validation is exported.
+        learning_rate: Learning rate.
         threshold: Minimum area under the ROC curve on the test split for deployment, 0 to 1.
-        seed: Seed of the initial parameters and the order of the samples.
-        service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; default the steps'.
-        service_account: Service account of the service's pods, with the credentials of the model's store.
+        seed: Seed for the initial parameters and the sample order.
+        service_name: Name for the service and for the model in its URLs.
+        namespace: Namespace for the job and the service; default the steps'.
+        service_account: Service account for the service's pods, with the model store's credentials.
     """
     from kfp_mindspore.pipelines.shared.training import train_and_deploy
 
