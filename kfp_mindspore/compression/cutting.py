@@ -1,4 +1,4 @@
-"""Cuts of a network, checked: the cut network must compute what the network does with the cut channels at zero."""
+"""Network cuts, checked: the cut network must compute what the network does with the cut channels at zero."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cutter:
         values: Its parameters by name.
         inputs: Samples by input name, in the network's order, each with shape (N, …).
         groups: The groups that can be cut.
-        edits: Attributes of layers that have to change with a group, such as a number of heads.
+        edits: Layer attributes that have to change with a group, such as the head count.
         former: How the network was cut before.
     """
 
@@ -130,7 +130,7 @@ class Cutter:
 def find_groups(
     build: Callable[[], Any], values: Arrays, inputs: Arrays, former: Mapping[str, Any] | None = None
 ) -> Cutter:
-    """Find the groups of a network that can be cut, each checked by cutting one unit.
+    """Find a network's groups that can be cut, each checked by cutting one unit.
 
     Args:
         build: Builds the network with `values`' shapes.
@@ -175,7 +175,7 @@ def find_groups(
 
 
 def drop_one(groups: ChannelGroups, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Return a selection without the last unit of some groups."""
+    """Return a selection without some groups' last units."""
     kept = {name: mask.copy() for name, mask in groups.whole.items()}
     for name in names:
         kept[name][-1] = False
@@ -192,7 +192,7 @@ def set_parameters(network: Any, values: Arrays) -> None:
 
 
 def _list_edits(network: Any, groups: ChannelGroups, group: Group) -> list[tuple[str, str, int]]:
-    """Return the whole numbers in the layers around a group that are lengths of its reshaped axes."""
+    """Return the whole numbers in the layers around a group that equal its reshaped axes' lengths."""
     sizes = {size for size in list_reshaped_sizes(groups.structure, group) if size % len(group) == 0}
     top = get_common_path([name for name, _ in group.slots])
     found = []

@@ -1,4 +1,4 @@
-"""Fine-tuning of a cut network on its data and the whole one's outputs (Hinton et al., 2015, arXiv:1503.02531)."""
+"""Fine-tuning for a cut network on its data and the whole one's outputs (Hinton et al., 2015, arXiv:1503.02531)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DistillationLoss(nn.Cell):  # type: ignore[misc]
         with_loss: The network with its loss, `fit`'s.
         teacher: The whole network.
         weight: The distance's weight, 0 to 1.
-        temperature: Divisor of the logits.
+        temperature: Divides the logits.
         is_logits: Whether the outputs are logits along the last axis, which are compared by the Kullback-Leibler
             divergence; others by the mean squared error.
     """

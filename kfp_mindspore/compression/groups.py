@@ -33,7 +33,7 @@ class Group:
     Args:
         name: The layer that computes them.
         units: Their label sets.
-        slots: For each parameter axis, the unit by index; -1 for an index of another group.
+        slots: For each parameter axis, the unit by index; -1 where another group has the index.
         produced: The axes among them that compute the units; the others are multiplied by them or normalize them.
         consumed: The axes that the units are multiplied by.
         is_exact: Whether the network without a unit computes what it does with the unit's values at zero. A LayerNorm
@@ -77,7 +77,7 @@ class ChannelGroups:
         structure: The traced graph.
         groups: The groups by name.
         left: Layers that are not cut.
-        shapes: Shapes of all the network's parameters, by name.
+        shapes: The shapes of the network's parameters, by name.
         trainable: Those that count as parameters: without moving averages.
     """
 
@@ -89,7 +89,7 @@ class ChannelGroups:
 
     @cached_property
     def whole(self) -> Kept:
-        """All units of all groups."""
+        """All groups' units."""
         return {name: np.ones(len(group), bool) for name, group in self.groups.items()}
 
     def without(self, names: Iterable[str], reason: str) -> ChannelGroups:
@@ -119,7 +119,7 @@ class ChannelGroups:
         return {**self.shapes, **cut}
 
     def count_parameters(self, kept: Kept) -> int:
-        """Return the number of trainable values."""
+        """Return how many values are trainable."""
         return sum(math.prod(shape) for name, shape in self.get_shapes(kept).items() if name in self.trainable)
 
     def count_flops(self, kept: Kept) -> int:
@@ -127,7 +127,7 @@ class ChannelGroups:
         return sum(self.count_layer_flops(kept).values())
 
     def count_layer_flops(self, kept: Kept) -> dict[str, int]:
-        """Return `count_flops` by weight; products of activations are under an empty name."""
+        """Return `count_flops` by weight; activation products are under an empty name."""
         shapes, gone = self.get_shapes(kept), self._list_gone(kept)
         found: dict[str, int] = defaultdict(int)
         for work in self.structure.work:
@@ -155,7 +155,7 @@ def build_groups(
     Args:
         structure: The traced graph.
         shapes: The network's parameter shapes by name.
-        trainable: Names of trainable parameters.
+        trainable: Trainable parameters' names.
     """
     channels = structure.channels
     roots = {slot: channels.find_all(labels) for slot, labels in channels.slots.items() if slot[0] in shapes}
@@ -200,7 +200,7 @@ def build_groups(
 
 
 def list_reshaped_sizes(structure: Structure, group: Group) -> set[int]:
-    """Return the lengths of axes along which reshaped values hold different units of a group."""
+    """Return the lengths of axes along which reshaped values hold a group's different units."""
     units, sizes = np.array(group.units), set()
     for labels in structure.reshaped:
         found = structure.channels.find_all(compact(labels))
@@ -212,12 +212,12 @@ def list_reshaped_sizes(structure: Structure, group: Group) -> set[int]:
 def select_units(
     groups: ChannelGroups, scores: Mapping[str, NDArray[Any]], part: float
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return the units that stay when a part of each group's units with the least scores goes.
+    """Return the units that stay when each group loses a fraction of its units, the least scored.
 
     Args:
         groups: The groups.
         scores: Scores by group, one a unit.
-        part: Part of the units that goes, 0 to 1; each group keeps a least number.
+        part: The fraction, 0 to 1; each group keeps a least number.
     """
     kept = {}
     for name, group in groups.groups.items():

@@ -1,4 +1,4 @@
-"""Channel labels: disjoint sets over the indices of parameter axes, and arrays of labels for a graph's values."""
+"""Channel labels: disjoint sets over parameter axes' indices, and label arrays for a graph's values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Channels:
-    """Disjoint sets of labels. A label stands for one index of a parameter's axis; a set is removed as a whole.
+    """Disjoint label sets. A label stands for one index of a parameter's axis; a set is removed as a whole.
 
     A frozen set cannot be removed; it has the first reason that was given.
     """
@@ -25,7 +25,7 @@ class Channels:
         self.slots: dict[tuple[str, int], Labels] = {}
 
     def create(self, count: int) -> Labels:
-        """Return new labels, each a set of its own."""
+        """Return new labels, each in its own set."""
         first = len(self._parents)
         self._parents += range(first, first + count)
         return np.arange(first, first + count)
@@ -37,7 +37,7 @@ class Channels:
         return self.slots[parameter, axis]
 
     def find(self, label: int) -> int:
-        """Return the representative of a label's set."""
+        """Return the label that represents a label's set."""
         root = label
         while self._parents[root] != root:
             root = self._parents[root]

@@ -26,12 +26,12 @@ _SHARPNESS = 2.0
 
 
 class SearchedLayer(nn.Cell):  # type: ignore[misc]
-    """A dense layer or convolution whose weight is a mixture of a codebook's values.
+    """A dense layer or convolution whose weight mixes a codebook's values.
 
     Args:
         layer: An nn.Dense or nn.Conv2d.
-        bits: Bits of a weight.
-        temperature: Divisor of the logits, a parameter that is not trained.
+        bits: Bits per weight.
+        temperature: Divides the logits; a parameter that is not trained.
     """
 
     def __init__(self, layer: Any, bits: int, temperature: Any) -> None:

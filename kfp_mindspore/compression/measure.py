@@ -1,4 +1,4 @@
-"""Measurements of a network: its metric on a split, and its exported graph's latency."""
+"""A network's measurements: its metric on a split, and its exported graph's latency."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def evaluate_network(
 
 
 def measure_latency(networks: Sequence[Any], inputs: Mapping[str, NDArray[Any]]) -> list[dict[int, list[float]]]:
-    """Return each exported graph's seconds by batch size, of executions in turns.
+    """Return each exported graph's seconds by batch size; the graphs are executed in turns.
 
     Args:
         networks: The networks, with the same inputs.

@@ -1,4 +1,4 @@
-"""Options of compression."""
+"""Compression options."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ WEIGHTS = ("float32", "float16", "int8", *SEARCHED_BITS)
 
 @dataclass(frozen=True)
 class CompressionOptions:
-    """Options of compression, checked when they are built.
+    """Compression options, checked when they are built.
 
     Args:
-        method: Scores by which channels are kept. `l1`: mean absolute weight; `bn`: scale of the BatchNorm behind a
-            layer; `taylor`: weight · gradient; `scop`: real features against knock-off ones, for inputs of real
-            numbers; `random`: a control.
+        method: Scores by which channels are kept. `l1`: mean absolute weight; `bn`: scale in the BatchNorm behind a
+            layer; `taylor`: weight · gradient; `scop`: real features against knock-off ones, for real-valued
+            inputs; `random`: a control.
         pruned: Part that is cut in the first round, 0 to below 1. 0 cuts nothing, to pack weights only.
         min_pruned: Least part that later rounds may go back to when the first one loses too much.
         target: What the parts are of. `parameters`; `flops`, multiplications and additions for a sample; or `latency`,
             measured at batch 32.
         max_accuracy_lost: Most that the metric may worsen, in its units.
-        metric: Metric of the gate; default the task's.
-        rounds: Most rounds of cut and fine-tuning.
-        epochs: Epochs of fine-tuning in each round.
-        batch_size: Samples per step of fine-tuning.
-        learning_rate: Peak learning rate of fine-tuning (AdamW, cosine schedule).
+        metric: The gate's metric; default the task's.
+        rounds: Most rounds, each a cut and fine-tuning.
+        epochs: Fine-tuning epochs in each round.
+        batch_size: Samples per fine-tuning step.
+        learning_rate: Fine-tuning's peak learning rate (AdamW, cosine schedule).
         distillation: Weight of the loss between the cut network's outputs and the whole one's, 0 to 1.
-        temperature: Divisor of both networks' logits in it.
-        weights: Form of stored weights. `float32`, `float16`, `int8` with a scale a channel, or searched low-bit
-            weights of 4, 2 or 1 bits (`slb4`, `slb2`, `slb1`).
+        temperature: Divides both networks' logits in it.
+        weights: How weights are stored. `float32`, `float16`, `int8` with a scale per channel, or searched low-bit
+            weights with 4, 2 or 1 bits (`slb4`, `slb2`, `slb1`).
         seed: Seed for fine-tuning and random scores.
 
     Raises:

@@ -16,7 +16,7 @@ from kfp_mindspore.compression.options import CompressionOptions
 
 @dataclass(frozen=True)
 class Round:
-    """One round of cut and fine-tuning.
+    """One round: a cut and fine-tuning.
 
     Args:
         wanted: Part of the target that was to be cut.
@@ -79,7 +79,7 @@ class Speedup:
 
 
 def compare_latency(before: Sequence[float], after: Sequence[float]) -> Speedup:
-    """Compare the seconds of two graphs that were executed in turns, each at least `BLOCKS` times.
+    """Compare the seconds that two graphs took in turns, each at least `BLOCKS` times.
 
     A repeat is every fifth turn: in each the fastest execution counts.
     """
@@ -166,7 +166,7 @@ class CompressionResult:
 
     @property
     def pruned(self) -> float:
-        """Part of the parameters that was cut."""
+        """Fraction of parameters that was cut."""
         return 1 - self.after.parameters / self.before.parameters
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compression of a checkpoint: rounds of cut and fine-tuning until the metric holds."""
+"""A checkpoint's compression: rounds with a cut and fine-tuning until the metric holds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compress(
 
     Args:
         checkpoint: A checkpoint directory by `fit`, which records how its network is built.
-        dataset: The directory of the dataset that it was trained on.
+        dataset: The dataset directory that it was trained on.
         output_dir: Directory to write: `checkpoint/`, `compression.html` (the report) and `compression.json`; replaced
             when it exists.
         options: The options; default all defaults.
@@ -203,7 +203,7 @@ class _Work:
         return _Attempt(Round(wanted, pruned, value, lost <= self.options.max_accuracy_lost + 1e-9), kept, packed)
 
     def describe(self, best: _Attempt, rounds: Sequence[Round], output: Path) -> CompressionResult:
-        """Return the result of the best round."""
+        """Return the best round's result."""
         chosen, kept = best.round, best.kept
         network = self.cutter.cut(kept)
         groups = self.cutter.groups
@@ -321,7 +321,7 @@ class _Work:
         return kept, pruned
 
     def _search_weights(self, kept: Kept, values: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        """Return the parameters after a search of low-bit weights, and the searched codes with their scales."""
+        """Return the parameters after a search for low-bit weights, and the searched codes with their scales."""
         from kfp_mindspore.compression.cutting import set_parameters
         from kfp_mindspore.compression.lowbit import Cooling, search_weights
 
@@ -412,7 +412,7 @@ def _read_values(network: Any) -> Arrays:
 
 
 def _order_inputs(network: Any, samples: Samples) -> list[str]:
-    """Return the samples' input names in the order of `construct`'s parameters."""
+    """Return the samples' input names in `construct`'s parameter order."""
     names = list(inspect.signature(network.construct).parameters)
     if len(samples.inputs) > 1 and set(samples.inputs) <= set(names):
         return [name for name in names if name in samples.inputs]

@@ -59,13 +59,13 @@ class MixedLayer(nn.Cell):  # type: ignore[misc]
 def score_scop(
     cutter: Cutter, loss: Any, batches: Sequence[tuple[NDArray[Any], ...]], inputs: int, seed: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Return each unit's trained part of real features, 0 to 1.
+    """Return the trained fraction of real features for each unit, 0 to 1.
 
     Args:
         cutter: The network with its groups.
         loss: Loss function with arguments (outputs, *targets).
         batches: Training batches: the network's inputs and the targets.
-        inputs: How many of a batch's arrays are inputs.
+        inputs: How many arrays in a batch are inputs.
         seed: Seed for the knock-offs.
 
     Raises:

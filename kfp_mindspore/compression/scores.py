@@ -1,8 +1,8 @@
-"""Scores of channels and heads: the least are cut first.
+"""Channel and head scores: the least are cut first.
 
 `l1` (Li et al., Pruning Filters for Efficient ConvNets, ICLR 2017) and `bn` (Liu et al., Learning Efficient
 Convolutional Networks through Network Slimming, ICCV 2017) read the weights. `taylor` (Molchanov et al., Importance
-Estimation for Neural Network Pruning, CVPR 2019) needs gradients, `scop` samples and some steps of training.
+Estimation for Neural Network Pruning, CVPR 2019) needs gradients, `scop` samples and some training steps.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _GAMMA = ".gamma"
 def compute_scores(
     method: str, cutter: Cutter, loss: Any, batches: Sequence[tuple[NDArray[Any], ...]], inputs: int, seed: int
 ) -> Scores:
-    """Return a score for each unit of each group.
+    """Return a score for each unit in each group.
 
     Args:
         method: `l1`, `bn`, `taylor`, `scop` or `random`.
         cutter: The network with its groups.
         loss: Loss function with arguments (outputs, *targets).
         batches: Training batches: the network's inputs and the targets.
-        inputs: How many of a batch's arrays are inputs.
+        inputs: How many arrays in a batch are inputs.
         seed: Seed for random numbers.
 
     Raises:

@@ -1,9 +1,9 @@
 """Which parameters share channels, traced through an exported graph.
 
-Each value of the graph gets an array with its shape: for each element the label of the channel that it belongs to. An
-operator derives its output's labels from its inputs', and joins labels that can only be removed together, so reshaped,
-transposed, concatenated and flattened channels are followed element by element. Channels that reach the network's
-output, or an operator that is not known, are frozen.
+Each value of the graph gets an array with its shape: for each element its channel's label. An operator derives its
+output's labels from its inputs', and joins labels that can only be removed together, so reshaped, transposed,
+concatenated and flattened channels are followed element by element. Channels that reach the network's output, or an
+operator that is not known, are frozen.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Weight:
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications of one operator.
+    """One operator's multiplications.
 
     Args:
         layer: The layer's path.
-        parameter: Its weight; empty for a product of two activations.
+        parameter: Its weight; empty for a product without one.
         positions: How often the whole weight is used for one sample.
-        labels: Without a weight, labels of the output's elements.
+        labels: Without a weight, the output elements' labels.
         size: Without a weight, how many elements the output has.
     """
 
@@ -97,7 +97,7 @@ class Structure:
         consumed: Parameter axes that channels are multiplied by.
         normalized: Labels that a LayerNorm normalizes over: without one the others' statistics change.
         work: Multiplications by operator.
-        reshaped: Labels of the reshaped values.
+        reshaped: The reshaped values' labels.
         unknown: Unknown operators' names with their layers.
     """
 
@@ -112,10 +112,10 @@ class Structure:
 
 
 def trace(model: Any) -> Structure:
-    """Trace the channels of an exported graph.
+    """Trace an exported graph's channels.
 
     Args:
-        model: The message of a MindIR with fixed shapes, by `read_proto`.
+        model: A fixed-shape MindIR's message, by `read_proto`.
     """
     return _Tracer(model).run()
 

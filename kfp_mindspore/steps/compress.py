@@ -19,7 +19,7 @@ class CompressionOutputs(NamedTuple):
 
     Args:
         passed: Whether the metric lost no more than allowed.
-        pruned: Part of the parameters that was cut.
+        pruned: Fraction of parameters that was cut.
         metric: Metric name.
         value: The compressed network's metric.
         lost: How much worse it is.

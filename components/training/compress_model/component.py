@@ -51,20 +51,20 @@ def compress_model(
         method: Scores by which channels are kept. l1, bn, taylor, scop or random.
         pruned: Part that is cut in the first round, 0 to below 1; 0 cuts nothing, to pack weights only.
         target: What the parts are of. parameters, flops or latency.
-        metric: Metric of the gate; default the task's.
-        rounds: Most rounds of cut and fine-tuning.
-        epochs: Epochs of fine-tuning in each round.
-        batch_size: Samples per step of fine-tuning.
-        learning_rate: Peak learning rate of fine-tuning (AdamW, cosine schedule).
+        metric: The gate's metric; default the task's.
+        rounds: Most rounds, each a cut and fine-tuning.
+        epochs: Fine-tuning epochs in each round.
+        batch_size: Samples per fine-tuning step.
+        learning_rate: Fine-tuning's peak learning rate (AdamW, cosine schedule).
         distillation: Weight of the loss between the cut network's outputs and the whole one's, 0 to 1.
-        temperature: Divisor of both networks' logits in it.
-        weights: Form of stored weights. float32, float16, int8, slb4, slb2 or slb1.
+        temperature: Divides both networks' logits in it.
+        weights: How weights are stored. float32, float16, int8, slb4, slb2 or slb1.
         seed: Seed for fine-tuning and random scores.
         augment: The training's augmentation for fine-tuning, as `module:function`; default none.
 
     Returns:
         passed: Whether the metric lost no more than allowed.
-        pruned: Part of the parameters that was cut.
+        pruned: Fraction of parameters that was cut.
         metric: Metric name.
         value: The compressed network's metric.
         lost: How much worse it is; below 0 for better.
