@@ -1,4 +1,4 @@
-"""Trained networks' compression: structured pruning with fine-tuning, and packed weights."""
+"""Compression of trained networks: structured pruning with fine-tuning, and packed weights."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A checkpoint's compression: rounds with a cut and fine-tuning until the metric holds."""
+"""Compression of a checkpoint: rounds of cut and fine-tuning until the metric holds."""
 
 from __future__ import annotations
 

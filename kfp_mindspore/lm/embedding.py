@@ -1,6 +1,6 @@
-"""Bundles of the kind `embedding`, and their encoder as the server runs it.
+"""`embedding` bundles, and their encoder as the server runs it.
 
-network.json          the encoder's configuration with the pooling; the graphs are built from it at load
+network.json          the encoder's configuration and pooling, from which graphs are built at load
 weights.safetensors   the weights, float32
 tokenizer.json
 prompts.npz           verified texts: `ids.<n>` and the network's `embedding.<n>`
@@ -32,7 +32,7 @@ _TEXTS = ("The capital of France is Paris.", "How do I bake bread without yeast 
 
 
 class EncoderRunner:
-    """Computes embeddings of token IDs.
+    """Computes embeddings for token IDs.
 
     Graphs are compiled when they are first needed, per batch size (1, 8, 32) and length (32, 128, the most).
 
@@ -51,11 +51,11 @@ class EncoderRunner:
         self._encoder = Encoder(config)
 
     def fit_length(self, length: int) -> int:
-        """Return the graph length for a sequence of `length` tokens."""
+        """Return the graph length for a sequence with `length` tokens."""
         return next(size for size in self.lengths if size >= length)
 
     def fit_batch(self, count: int) -> int:
-        """Return how many of `count` sequences the next graph computes: padding at most doubles the rows."""
+        """Return how many of `count` sequences the next graph computes: padding at most doubles its rows."""
         size = next((size for size in BATCHES if count <= size < 2 * count), 0)
         return count if size else max(size for size in BATCHES if size <= count)
 
@@ -63,7 +63,7 @@ class EncoderRunner:
         """Compute sequences in one graph.
 
         Args:
-            sequences: At most 32 arrays of token IDs, each with 1 to `max_length`.
+            sequences: At most 32 token ID arrays, each with 1 to `max_length`.
 
         Returns:
             Embeddings, float32 with shape (n, width).
@@ -72,10 +72,10 @@ class EncoderRunner:
         return self.compute_padded(sequences, batch, self.fit_length(max(map(len, sequences))))
 
     def compute_padded(self, sequences: Sequence[NDArray[np.int32]], batch: int, length: int) -> NDArray[np.float32]:
-        """Compute sequences by the graph of a batch size and length.
+        """Compute sequences by the graph for a batch size and length.
 
         Args:
-            sequences: At most `batch` arrays of token IDs, each with 1 to `length`.
+            sequences: At most `batch` token ID arrays, each with 1 to `length`.
             batch: Rows.
             length: Columns.
 
@@ -106,10 +106,10 @@ class TextEmbedder:
 
     @classmethod
     def open(cls, bundle: Path) -> TextEmbedder:
-        """Open a bundle of the kind `embedding`.
+        """Open an `embedding` bundle.
 
         Args:
-            bundle: The directory.
+            bundle: The bundle's directory.
 
         Raises:
             UserError: It is a bundle of another kind.
@@ -146,10 +146,10 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
     Args:
         model: The model.
         bundle: The bundle's directory; replaced when it exists.
-        subject: The origin, for messages.
+        subject: The model's origin, for messages.
 
     Returns:
-        The padded graph's largest difference from graphs without padding, as a part of the largest feature.
+        The padded graph's largest difference from graphs without padding, relative to the largest feature.
 
     Raises:
         KfpMindSporeError: It is more than 1e-5.
@@ -171,7 +171,7 @@ def write_embedding_model(model: SourceEncoder, bundle: Path, *, subject: str) -
 
 
 def load(directory: Path) -> EncoderRunner:
-    """Load a bundle's network and compile the smallest graph.
+    """Load a bundle's network and compile its smallest graph.
 
     Args:
         directory: The bundle.

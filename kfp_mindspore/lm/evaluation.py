@@ -1,4 +1,4 @@
-"""Evaluation of a bundle on held-out examples, beside the base model."""
+"""A bundle's evaluation on held-out examples, beside its base model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sample:
     Args:
         prompt: The prompt, as the model reads it.
         reference: The expected answer.
-        answers: The answers of the model and, if there is one, of the base; a search's first ones.
+        answers: The model's answer and, if there is one, its base's; a search's first ones.
     """
 
     prompt: str
@@ -56,8 +56,8 @@ class LanguageEvaluation:
         scores: Metrics by name, for `model` and, if there is one, `base`.
         samples: The answered examples.
         examples: How many examples were evaluated.
-        tokens: Count of their tokens that the perplexity counts.
-        improvement: Of the gate's metric over the base; 0 without a base.
+        tokens: How many tokens the perplexity counts.
+        improvement: The gate metric's improvement over the base; 0 without a base.
         passed: Whether the improvement is sufficient; True without a base.
         seconds: Wall-clock time.
     """
@@ -114,14 +114,14 @@ def evaluate(
         bundle: The model's bundle.
         data: Examples, see `open_examples`.
         options: See `EvaluationOptions`.
-        base: The bundle that it was tuned from, of which the gate's metric has to be improved; without it an embedding
-            model is compared with TF-IDF.
+        base: The bundle that it was tuned from, which has to be improved upon by the gate's metric; without it an
+            embedding model is compared with TF-IDF.
         verbose: Whether to print how many texts an embedding model has read.
 
     Raises:
-        UserError: A bundle is no language model or of another kind than the base, or the metric does not fit the kind
+        UserError: A bundle is no language model or its base has another kind, or the metric does not fit the kind
             or the examples.
-        ValidationError: An example is invalid; the message has the number.
+        ValidationError: An example is invalid; the message has its number.
     """
     begun = time.perf_counter()
     options = options or EvaluationOptions()
@@ -266,7 +266,7 @@ def _compare(metric: str, scores: Mapping[str, Mapping[str, float]]) -> float:
 
 
 def _split(ids: NDArray[np.int32], counts: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-    """Return the prompt and the last answer of an example; None without a prompt."""
+    """Return an example's prompt and last answer; None without a prompt."""
     begins = np.flatnonzero(counts[1:] & ~counts[:-1])
     return (ids[: begins[-1] + 1], ids[begins[-1] + 1 :]) if len(begins) else None
 

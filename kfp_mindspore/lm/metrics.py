@@ -1,4 +1,4 @@
-"""Metrics of generated texts."""
+"""Metrics for generated texts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WORD = re.compile(r"\w+")
 
 
 def compute_perplexity(losses: NDArray[Any], weights: NDArray[Any]) -> float:
-    """Return the exponential of the mean loss per counted token; infinite beyond the range of a float.
+    """Return the exponential of the mean loss per counted token; infinite beyond a float's range.
 
     Args:
-        losses: Cross entropies in nats, of any shape.
+        losses: Cross entropies in nats, in any shape.
         weights: 1 where a token counts, else 0, in the same shape.
 
     Raises:
@@ -44,7 +44,7 @@ def score_answers(answers: Sequence[str], references: Sequence[str]) -> dict[str
 
     Returns:
         Means from 0 to 1: `exact_match`, without blanks at both ends; `rouge_l`, the F measure of the longest common
-        subsequence of words in lower case; `valid_json`, the share of answers that are JSON.
+        word subsequence in lower case; `valid_json`, the fraction of answers that are JSON.
 
     Raises:
         ValidationError: There are no answers, or not as many references.

@@ -19,15 +19,15 @@ METRICS = (*TEXT_METRICS, RECALL, MRR)
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of an untrained decoder and its tokenizer, checked when they are built.
+    """Options for an untrained decoder and its tokenizer, checked when they are built.
 
     Args:
-        vocabulary: Most tokens of the tokenizer, the 256 bytes and two special ones included.
+        vocabulary: Most tokens in the tokenizer, the 256 bytes and two special ones included.
         width: Hidden size; an even multiple of `heads`.
         layers: Blocks.
         heads: Attention heads.
         max_length: Most positions, prompt and answer together.
-        held_out: Part of the examples that the tokenizer is not trained on; the same as of the fine-tuning.
+        held_out: Fraction of examples that the tokenizer is not trained on; the same as the fine-tuning's.
         seed: Seed for the weights.
 
     Raises:
@@ -50,7 +50,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """Options of fine-tuning, checked when they are built.
+    """Fine-tuning options, checked when they are built.
 
     Args:
         epochs: Passes over the training examples.
@@ -58,14 +58,14 @@ class FinetuneOptions:
         batch_size: Windows per step.
         accumulate: Parts that each batch is computed in: less memory, the same result.
         length: Tokens per window, which holds one or several examples.
-        lora_rank: Rank of the adapter's updates; 0 trains all weights, as an encoder-decoder needs.
+        lora_rank: The adapter updates' rank; 0 trains all weights, as an encoder-decoder needs.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
-        lora_dropout: Part of an update's inputs that is set to 0 in training.
+        lora_dropout: Fraction of an update's inputs that is set to 0 in training.
         lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
-        keep: Weights of the `best` epoch, by the loss on held-out examples, or of the `last`.
-        held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
+        keep: The weights to keep: the `best` epoch's, by the loss on held-out examples, or the `last` one's.
+        held_out: Fraction of examples that is not trained on, chosen by the prompt's hash.
         max_examples: Training examples to use; 0 for all.
-        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+        chat: Whether a prompt and its completion are chat messages, if the model has a chat template.
         seed: Seed for the adapter's initial values and the order.
 
     Raises:
@@ -93,18 +93,18 @@ class FinetuneOptions:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of a language model's evaluation, checked when they are built.
+    """A language model's evaluation options, checked when they are built.
 
-    The default metric of causal-lm is perplexity, of seq2seq exact_match, of embedding recall_at_5.
+    The default metric is perplexity for causal-lm, exact_match for seq2seq, recall_at_5 for embedding.
 
     Args:
         metric: `perplexity`, `exact_match`, `rouge_l`, `valid_json`, `recall_at_5` or `mrr`; default by kind.
-        min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
-        length: Most tokens of an example whose loss is computed.
+        min_improvement: Least improvement over the base: a part of its perplexity, or another metric's difference.
+        length: Most tokens in an example whose loss is computed.
         max_examples: Examples to evaluate; 0 for all.
         generated: How many of them are answered by greedy decoding, for the metrics other than perplexity.
-        max_tokens: Most tokens of an answer.
-        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+        max_tokens: Most tokens in an answer.
+        chat: Whether a prompt and its completion are chat messages, if the model has a chat template.
 
     Raises:
         ValidationError: A value is invalid; the message names each field.

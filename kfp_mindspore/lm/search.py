@@ -25,16 +25,16 @@ def search_answers(
 
     Args:
         records: With `prompt`, the question, and `completion`, the answer.
-        bundle: Of the kind `embedding`; None for TF-IDF.
+        bundle: An `embedding` bundle; None for TF-IDF.
         subject: The records' origin, for messages.
         verbose: Whether to print a line per 256 texts that the model has read.
 
     Returns:
-        `recall_at_5`, the share of questions with a right answer among the first five, and `mrr`, the mean of the right
-        answer's 1 / rank; of each question the text, a right answer and the answer found first.
+        `recall_at_5`, the fraction of questions with a right answer among the first five, and `mrr`, the mean of
+        the right answer's 1 / rank; for each question its text, a right answer and the answer found first.
 
     Raises:
-        ValidationError: A record lacks a text; the message has the number.
+        ValidationError: A record lacks a text; the message has its number.
     """
     right: dict[str, list[int]] = {}
     places: dict[str, int] = {}
@@ -71,7 +71,7 @@ def search_answers(
 
 
 def _embed_by_words(questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Any]:
-    """Return normalised sparse rows of words weighted by their rarity among the answers."""
+    """Return normalised sparse rows: words weighted by their rarity among the answers."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:

@@ -1,6 +1,6 @@
-"""Bundles of the kind `seq2seq`.
+"""`seq2seq` bundles.
 
-network.json          the encoder-decoder's configuration; the graphs are built from it at load
+network.json          the encoder-decoder's configuration, from which graphs are built at load
 weights.safetensors   the weights, float32
 tokenizer.json, generation.json
 prompts.npz           verified prompts: `ids.<n>`, the first token's logits `logits.<n>`, the greedy answer `greedy.<n>`
@@ -33,7 +33,7 @@ _SLOTS = 8
 
 
 class Rewriter:
-    """Rewrites texts by an encoder-decoder and the tokenizer.
+    """Rewrites texts by an encoder-decoder and its tokenizer.
 
     Args:
         model: The encoder-decoder.
@@ -49,7 +49,7 @@ class Rewriter:
 
         Args:
             texts: Sources.
-            max_tokens: Most tokens of an answer.
+            max_tokens: Most tokens in an answer.
 
         Raises:
             ValidationError: A text has no token or too many, or `max_tokens` is out of range.
@@ -70,10 +70,10 @@ def write_seq2seq_model(model: SourceSeq2Seq, bundle: Path, *, subject: str) -> 
     Args:
         model: The model.
         bundle: The bundle's directory; replaced when it exists.
-        subject: The origin, for messages.
+        subject: The model's origin, for messages.
 
     Returns:
-        The cached graphs' largest difference from the full forward pass, as a part of the largest logit.
+        The cached graphs' largest difference from the full forward pass, relative to the largest logit.
 
     Raises:
         KfpMindSporeError: It is more than 1e-5.
@@ -99,7 +99,7 @@ def read_seq2seq_model(bundle: Path) -> SourceSeq2Seq:
         bundle: The bundle's directory.
 
     Raises:
-        UserError: It is no bundle of this kind, or damaged; the message names the file.
+        UserError: It is no `seq2seq` bundle, or damaged; the message names the file.
     """
     opened = open_kind(bundle, SEQ2SEQ_KIND)
     config, weights = read_network_files(bundle, Seq2SeqConfig, list_seq2seq_weights)
@@ -119,12 +119,12 @@ def build_runner(model: SourceSeq2Seq, slots: int) -> Seq2SeqRunner:
 
 
 def load(directory: Path | str, *, slots: int, max_length: int) -> Seq2SeqRunner:
-    """Load a bundle's network; the graphs are not compiled yet.
+    """Load a bundle's network; its graphs are not compiled yet.
 
     Args:
         directory: The bundle.
         slots: Sequences at once.
-        max_length: Most tokens of a source and the answer.
+        max_length: Most tokens in a source and its answer.
 
     Raises:
         CorruptBundleError: The configuration or weights are not readable; the message names the file.

@@ -42,19 +42,19 @@ def evaluate_language_model(
         data: Path or URI of JSON lines; empty for `dataset`.
         dataset: finetune_language_model's `held_out_examples`, or another artifact with JSON lines; optional.
         metric: `perplexity`, `exact_match`, `rouge_l`, `valid_json`, `recall_at_5` or `mrr`; default by kind.
-        min_improvement: Least improvement over the base: part of its perplexity, or a difference of another metric.
-        length: Most tokens of an example whose loss is computed.
+        min_improvement: Least improvement over the base: a part of its perplexity, or another metric's difference.
+        length: Most tokens in an example whose loss is computed.
         max_examples: Examples to evaluate; 0 for all.
         generated: How many of them are answered by greedy decoding, for the metrics other than perplexity.
-        max_tokens: Most tokens of an answer.
-        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+        max_tokens: Most tokens in an answer.
+        chat: Whether a prompt and its completion are chat messages, if the model has a chat template.
 
     Returns:
         passed: Whether the metric is improved sufficiently; True without a base.
         metric: Metric name.
         value: The model's metric.
         base_value: The base's or TF-IDF's metric; 0 without a base.
-        improvement: Part of the base's perplexity, or the difference of another metric.
+        improvement: A part of the base's perplexity, or another metric's difference.
     """
     from kfp_mindspore.lm.options import EvaluationOptions
     from kfp_mindspore.steps.language_model import evaluate_examples

@@ -28,12 +28,12 @@ def create_language_model(
         model: The bundle, of the kind causal-lm.
         data: Path or URI to JSON lines or to a text per line (*.txt), or `new_testament`; empty for `dataset`.
         dataset: An artifact with the examples, a file or a directory with one *.jsonl; optional.
-        vocabulary: Most tokens of the tokenizer, the 256 bytes and two special ones included.
+        vocabulary: Most tokens in the tokenizer, the 256 bytes and two special ones included.
         width: Hidden size; an even multiple of `heads`.
         layers: Blocks.
         heads: Attention heads.
         max_length: Most positions, prompt and answer together.
-        held_out: Part of the examples that the tokenizer is not trained on; the same as of the fine-tuning.
+        held_out: Fraction of examples that the tokenizer is not trained on; the same as the fine-tuning's.
         seed: Seed for the weights.
     """
     from kfp_mindspore.lm.options import NetworkOptions

@@ -52,14 +52,14 @@ def finetune_language_model(
         batch_size: Windows per step.
         accumulate: Parts that each batch is computed in: less memory, the same result.
         length: Tokens per window, which holds one or several examples.
-        lora_rank: Rank of the adapter's updates; 0 trains all weights, as an encoder-decoder needs.
+        lora_rank: The adapter updates' rank; 0 trains all weights, as an encoder-decoder needs.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
-        lora_dropout: Part of an update's inputs that is set to 0 in training.
+        lora_dropout: Fraction of an update's inputs that is set to 0 in training.
         lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
-        keep: Weights of the `best` epoch, by the loss on held-out examples, or of the `last`.
-        held_out: Part of the examples that is not trained on, chosen by a hash of the prompt.
+        keep: The weights to keep: the `best` epoch's, by the loss on held-out examples, or the `last` one's.
+        held_out: Fraction of examples that is not trained on, chosen by the prompt's hash.
         max_examples: Training examples to use; 0 for all.
-        chat: Whether a prompt and its completion are messages of a chat, if the model has a chat template.
+        chat: Whether a prompt and its completion are chat messages, if the model has a chat template.
         seed: Seed for the adapter's initial values and the order.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Bundles of the kind `causal-lm`: import, creation without training, export and division into stages."""
+"""`causal-lm` bundles: import, creation without training, export and division into stages."""
 
 from __future__ import annotations
 

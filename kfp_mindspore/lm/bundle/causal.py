@@ -1,6 +1,6 @@
-"""Bundles of the kind `causal-lm`.
+"""`causal-lm` bundles.
 
-network.json          the decoder's configuration; the graphs are built from it at load
+network.json          the decoder's configuration, from which graphs are built at load
 weights.safetensors   the weights, float32
 tokenizer.json, chat_template.jinja, generation.json
 prompts.npz           verified prompts: `ids.<n>`, the network's last logits `logits.<n>`, the continuation `greedy.<n>`
@@ -68,7 +68,7 @@ def import_model(source: Path, bundle: Path) -> float:
         bundle: The bundle's directory; replaced when it exists.
 
     Returns:
-        The graphs' largest difference from the full forward pass, as a part of the largest logit or feature.
+        The graphs' largest difference from the full forward pass, relative to the largest logit or feature.
 
     Raises:
         UserError: The source is not supported or damaged; the message names the field.
@@ -123,7 +123,7 @@ def write_model(model: SourceModel, bundle: Path, *, subject: str) -> float:
     Args:
         model: The model.
         bundle: The bundle's directory; replaced when it exists.
-        subject: The origin, for messages.
+        subject: The model's origin, for messages.
 
     Returns:
         As `import_model`.
@@ -149,7 +149,7 @@ def read_model(bundle: Path) -> SourceModel:
         bundle: The bundle's directory.
 
     Raises:
-        UserError: It is no bundle of this kind, or damaged; the message names the file.
+        UserError: It is no `causal-lm` bundle, or damaged; the message names the file.
     """
     opened = open_kind(bundle, CAUSAL_KIND)
     config, weights = read_network(bundle)

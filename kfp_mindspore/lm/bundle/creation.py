@@ -1,4 +1,4 @@
-"""An untrained decoder with a tokenizer of the training examples, as a bundle."""
+"""An untrained decoder with a tokenizer trained on the examples, as a bundle."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def create_bundle(data: str, bundle: Path, options: NetworkOptions) -> dict[str,
 
     Raises:
         UserError: The examples are missing or too few.
-        ValidationError: An example is invalid; the message has the number.
+        ValidationError: An example is invalid; the message has its number.
     """
     check_replaceable(bundle, OUTPUT, [data])
     with open_examples(data) as file:
@@ -46,7 +46,7 @@ def create_bundle(data: str, bundle: Path, options: NetworkOptions) -> dict[str,
 
 
 def build_decoder(records: Sequence[Mapping[str, Any]], options: NetworkOptions) -> SourceModel:
-    """Return an untrained Llama with a byte-level BPE of the training examples.
+    """Return an untrained Llama with a byte-level BPE trained on the examples.
 
     The tokenizer is trained on the examples that a fine-tuning with the same `held_out` trains on.
 
@@ -56,7 +56,7 @@ def build_decoder(records: Sequence[Mapping[str, Any]], options: NetworkOptions)
 
     Raises:
         UserError: The examples are too few to hold out a part.
-        ValidationError: An example has none of the known fields; the message has the number.
+        ValidationError: An example has no known field; the message has its number.
     """
     from tokenizers import pre_tokenizers, processors
 

@@ -30,7 +30,7 @@ _DIVIDED = ("llama3", "factors")
 
 
 def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subject: str) -> None:
-    """Write a model with the tokenizer and chat template.
+    """Write a model with its tokenizer and chat template.
 
     Args:
         model: The model.
@@ -101,7 +101,7 @@ def build_metadata(model: SourceModel, subject: str) -> dict[str, Any]:
 
     Args:
         model: The model.
-        subject: The origin, for messages.
+        subject: The model's origin, for messages.
 
     Raises:
         UserError: The tokenizer is no byte-level BPE that llama.cpp splits equally; the message names the field.
@@ -185,11 +185,11 @@ def find_split(value: dict[str, Any] | None, subject: str) -> str:
 
 
 def split_weights(model: SourceModel, *, interleaved: bool) -> dict[str, NDArray[np.float32]]:
-    """Return the weights under llama.cpp's names and in the layout.
+    """Return the weights under llama.cpp's names and in its layout.
 
     Args:
         model: The model.
-        interleaved: Whether neighbouring rows of queries and keys are a rotary pair.
+        interleaved: Whether neighbouring query and key rows are a rotary pair.
     """
     config, tensors = model.config, {}
     parts = list_parts(config)

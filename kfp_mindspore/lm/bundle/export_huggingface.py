@@ -1,4 +1,4 @@
-"""Bundles of the kind `causal-lm` written as Hugging Face directories."""
+"""`causal-lm` bundles written as Hugging Face directories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
 
     Raises:
         UserError: The bundle is no language model, the dtype is another one, the directory has content, or transformers
-            has no form for a field of the network; the message names it.
+            has no form for a network field; the message names it.
         CorruptBundleError: A file has another digest than signed.
     """
     from safetensors.numpy import save_file
@@ -71,7 +71,7 @@ def export_huggingface(bundle: Path, directory: Path, *, dtype: str = "float32")
 def split_weights(
     config: DecoderConfig, weights: dict[str, NDArray[np.float32]], kind: str
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the weights under transformers' names and in the layout.
+    """Return the weights under transformers' names and in its layout.
 
     Args:
         config: The decoder's.

@@ -44,10 +44,10 @@ def split_model(bundle: Path, layer: int, output: Path) -> float:
         output: Directory for the bundles `first` and `second`; both are replaced when they exist.
 
     Returns:
-        The largest difference from the bundle's verified logits, as a part of the largest logit.
+        The largest difference from the bundle's verified logits, relative to the largest logit.
 
     Raises:
-        UserError: It is no bundle of this kind, or a stage would have no layer.
+        UserError: It is no `causal-lm` bundle, or a stage would have no layer.
         KfpMindSporeError: The stages' logits differ from the verified ones by more than 1e-5 of the largest.
     """
     check_directory(output, [bundle])

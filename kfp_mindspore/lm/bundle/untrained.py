@@ -1,4 +1,4 @@
-"""A small untrained T5, which a pipeline trains from scratch, and the training of tokenizers."""
+"""A small untrained T5, which a pipeline trains from scratch, and tokenizer training."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _VOCABULARY = 400
 
 
 def build_rewriter(seed: int = 0) -> SourceSeq2Seq:
-    """Return a T5 of 0.2 million untrained weights for `build_rewrites`.
+    """Return a T5 with 0.2 million untrained weights for `build_rewrites`.
 
-    The byte-level BPE knows each digit apart. It is trained on the examples that a fine-tuning with the default
+    Its byte-level BPE knows each digit apart. It is trained on the examples that a fine-tuning with the default
     `held_out` trains on.
 
     Args:
-        seed: Of the weights.
+        seed: Seed for the weights.
     """
     from tokenizers import pre_tokenizers, processors
 

@@ -1,7 +1,7 @@
 """One configurable decoder: GPT-2, Llama, Mistral, Qwen2 and Qwen3.
 
-Weights are inputs of the graph, so that the graphs of all batch sizes and cache lengths share one copy, and so that a
-training passes the parameters. `list_weights` names them in the graph's order.
+Weights are graph inputs, so that the graphs for all batch sizes and cache lengths share one copy, and so that a
+training passes its parameters. `list_weights` names them in the graph's order.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class DecoderConfig:
         heads: Query heads.
         kv_heads: Key and value heads; divides `heads`.
         head_size: Features per head.
-        hidden: Inner size of the feed-forward network.
+        hidden: The feed-forward network's inner size.
         max_length: Most positions.
-        rope_theta: Base of the rotary positions; 0 for learned positions.
+        rope_theta: Rotary base; 0 for learned positions.
         epsilon: Added to the variance by norms.
         norm: `rms` or `layer`.
         activation: `silu`, `gelu` or `gelu_tanh`.
@@ -51,7 +51,7 @@ class DecoderConfig:
         mlp_bias: Whether the feed-forward network has biases.
         embeds: Whether the inputs are token IDs; else the previous stage's hidden states.
         predicts: Whether the outputs are logits; else hidden states for the next stage. `Decoder` has whole models.
-        rope_scaling: The rotary positions' scaling, also as a mapping of the fields.
+        rope_scaling: The rotary positions' scaling, also as a mapping with its fields.
 
     Raises:
         ValidationError: A size is not positive, sizes do not fit or a number is out of range; the message names them.
@@ -119,7 +119,7 @@ class DecoderConfig:
 def list_weights(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Return each weight's shape by name, in the graph's order; matrices are (outputs, inputs).
 
-    `qkv` stacks queries, keys and values; `up` stacks gate and up of a gated network.
+    `qkv` stacks queries, keys and values; `up` stacks a gated network's gate and up.
 
     Args:
         config: The decoder's.
@@ -160,7 +160,7 @@ def list_weights(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return cosines and sines of the rotary positions, each float32 with shape (max_length, head_size / 2).
+    """Return the rotary positions' cosines and sines, each float32 with shape (max_length, head_size / 2).
 
     Args:
         config: The decoder's; with learned positions the tables are not used.
@@ -211,7 +211,7 @@ class _Block(nn.Cell):  # type: ignore[misc]
         return hidden + weights[index + 1] if bias else hidden
 
     def adapt(self, hidden: Any, mask: Any, down: Any, up: Any) -> Any:
-        """Return the adapters' updates; `where`, as an overflow of one adapter times 0 is NaN for all rows."""
+        """Return the adapters' updates; `where`, as one adapter's overflow times 0 is NaN for all rows."""
         if self.drops:
             hidden = self.dropout(hidden)
         return self.dense(ops.where(mask, self.dense(hidden, down), 0.0), up)
@@ -233,15 +233,15 @@ class _Block(nn.Cell):  # type: ignore[misc]
         return value * ops.sigmoid(_TWO_Z * (value + _CUBIC * value * value * value))
 
     def construct(self, hidden: Any, rotations: Any, masks: Any, cache: Any, weights: Any, adapters: Any) -> Any:
-        """Return the layer's output (B * S, width) and a pair of new keys and values, each (B, kv_heads, S, head_size).
+        """Return the layer's output (B * S, width) and its new keys and values, each (B, kv_heads, S, head_size).
 
         Args:
             hidden: (B * S, width).
             rotations: Cosines and sines, each (B, 1, S, head_size / 2); not used with learned positions.
-            masks: Added to the scores: of new tokens (B, 1, S, S), and of cached ones (B, 1, 1, L).
+            masks: Added to the scores: for new tokens (B, 1, S, S), and for cached ones (B, 1, 1, L).
             cache: Keys and values, each (B, kv_heads, L, head_size), or an empty tuple.
-            weights: The layer's, in the order of `list_weights`.
-            adapters: With adapters, the masks of `qkv` and `out`, then the layer's factors; see `AdapterFactors`.
+            weights: The layer's, in `list_weights`' order.
+            adapters: With adapters, the masks for `qkv` and `out`, then the layer's factors; see `AdapterFactors`.
         """
         config = self.config
         batch, length = masks[0].shape[0], masks[0].shape[2]
@@ -288,13 +288,13 @@ class _Block(nn.Cell):  # type: ignore[misc]
 
 
 class CachedLayers(nn.Cell):  # type: ignore[misc]
-    """Some of a decoder's layers with caches. All else is an input, so that one graph computes any of them.
+    """Some decoder layers with caches. All else is an input, so that one graph computes any of them.
 
     Args:
         config: The decoder's dimensions and variants.
         layers: How many.
         adapted: Whether the graph has adapters as inputs.
-        dropout: Part of the adapters' inputs that is set to 0 in training.
+        dropout: Fraction of the adapters' inputs that is set to 0 in training.
         cached: Whether the graph has caches as inputs.
     """
 
@@ -318,7 +318,7 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
             rotations: As a block has them.
             masks: As a block has them.
             caches: Keys and values by layer, or an empty tuple.
-            weights: The layers', in the order of `list_weights`.
+            weights: The layers', in `list_weights`' order.
             adapters: `AdapterFactors`' two masks, then the layers' arrays; or an empty tuple.
         """
         pairs = ()
@@ -337,8 +337,8 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
             hidden: (B, S, width).
             cosine: (B, 1, S, head_size / 2), as `sine`.
             sine: See `compute_rotations`.
-            new: Mask of new tokens, added to the scores, (B, 1, S, S).
-            old: Mask of cached tokens, (B, 1, 1, L).
+            new: New tokens' mask, added to the scores, (B, 1, S, S).
+            old: Cached tokens' mask, (B, 1, 1, L).
             tensors: Keys and values by layer, each (B, kv_heads, L, head_size); then `compute`'s weights and adapters.
 
         Returns:
@@ -351,12 +351,12 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
 
 
 class Decoder(nn.Cell):  # type: ignore[misc]
-    """A whole decoder without weights of its own, and without caches.
+    """A whole decoder without its own weights, and without caches.
 
     Args:
         config: Dimensions and variants.
         adapted: Whether the graph has adapters as inputs.
-        dropout: Part of the adapters' inputs that is set to 0 in training.
+        dropout: Fraction of the adapters' inputs that is set to 0 in training.
     """
 
     def __init__(self, config: DecoderConfig, *, adapted: bool = False, dropout: float = 0.0) -> None:
@@ -374,10 +374,10 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         Args:
             ids: int32 (N, L).
             positions: int32 (N, L).
-            masks: The mask of each sequence's tokens, (N, 1, L, L), in a tuple.
+            masks: Each sequence's mask, (N, 1, L, L), in a tuple.
             tables: `compute_rotations`' cosines and sines.
-            weights: In the order of `list_weights`.
-            adapters: `AdapterFactors`' two masks, then the arrays; or an empty tuple.
+            weights: In `list_weights`' order.
+            adapters: `AdapterFactors`' two masks, then its arrays; or an empty tuple.
         """
         batch, length = ids.shape
         rows = positions.reshape(-1)
@@ -390,13 +390,13 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         return apply_norm(self.config, hidden, weights, self.norm)
 
     def construct(self, ids: Any, cosine: Any, sine: Any, *weights: Any) -> Any:
-        """Return the normalised hidden states (N, L, width) of whole sequences.
+        """Return whole sequences' normalised hidden states (N, L, width).
 
         Args:
             ids: int32 (N, L), padded on the right.
             cosine: See `compute_rotations`.
             sine: See `compute_rotations`.
-            weights: In the order of `list_weights`.
+            weights: In `list_weights`' order.
         """
         batch, length = ids.shape
         steps = ms.numpy.arange(length)
@@ -408,7 +408,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
 
 
 class Head(nn.Cell):  # type: ignore[misc]
-    """A decoder's last norm, and the logits.
+    """A decoder's last norm, and its logits.
 
     Args:
         config: The decoder's.

@@ -1,6 +1,6 @@
 """A BERT encoder that turns token IDs into one embedding per sequence.
 
-Weights are inputs of the graph, as in the decoder; `list_encoder_weights` names them in the order.
+Weights are graph inputs, as in the decoder; `list_encoder_weights` names them in the graph's order.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _CHOICES = (("activation", ("gelu", "relu")), ("pooling", ("mean", "cls")))
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """An encoder's dimensions, and how the embedding is computed.
+    """An encoder's dimensions, and how it computes an embedding.
 
     Args:
         vocabulary_size: Token IDs.
         width: Hidden size, which is the embedding's.
         layers: Blocks.
         heads: Attention heads; divides `width`.
-        hidden: Inner size of the feed-forward network.
-        positions: Rows of the learned positions.
+        hidden: The feed-forward network's inner size.
+        positions: Learned positions.
         types: Token types.
-        max_length: Most tokens of a text, special tokens included; at most `positions`.
+        max_length: Most tokens in a text, special tokens included; at most `positions`.
         epsilon: Added to the variance by norms.
         activation: `gelu` (exact, by erf) or `relu`.
-        pooling: `mean` of the tokens' states, or `cls`, the first token's.
+        pooling: `mean` for the tokens' mean state, or `cls` for the first token's.
         normalised: Whether an embedding has length 1.
         lower_case: Whether texts are lower-cased before the tokenizer.
 
@@ -133,7 +133,7 @@ class _Block(nn.Cell):  # type: ignore[misc]
         Args:
             hidden: (B * S, width).
             mask: Added to the scores, (B, 1, 1, S).
-            weights: The layer's, in the order of `list_encoder_weights`.
+            weights: The layer's, in `list_encoder_weights`' order.
         """
         config = self.config
         batch, length = mask.shape[0], mask.shape[3]
@@ -149,7 +149,7 @@ class _Block(nn.Cell):  # type: ignore[misc]
 
 
 class Encoder(nn.Cell):  # type: ignore[misc]
-    """An encoder without weights of its own.
+    """An encoder without its own weights.
 
     Args:
         config: Dimensions and variants.
@@ -171,7 +171,7 @@ class Encoder(nn.Cell):  # type: ignore[misc]
             ids: int32 (B, S), padded on the right.
             types: Token types, int32 (B, S).
             mask: 1 for tokens and 0 for padding, float32 (B, S).
-            weights: In the order of `list_encoder_weights`.
+            weights: In `list_encoder_weights`' order.
         """
         config = self.config
         batch, length = ids.shape

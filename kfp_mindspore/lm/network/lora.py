@@ -20,10 +20,10 @@ class LoraConfig:
     """A low-rank adapter, by torchtune's names.
 
     Args:
-        lora_rank: Rank of each update.
+        lora_rank: Each update's rank.
         lora_alpha: An update is multiplied by `lora_alpha / lora_rank`.
         lora_attn_modules: Projections with an update: q_proj, k_proj, v_proj, output_proj.
-        lora_dropout: Part of an update's inputs that is set to 0 in training.
+        lora_dropout: Fraction of an update's inputs that is set to 0 in training.
 
     Raises:
         ValidationError: A value is out of range; the message names the field.

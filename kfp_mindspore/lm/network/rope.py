@@ -1,4 +1,4 @@
-"""Frequencies of rotary positions, and their scaling for texts longer than those of the training."""
+"""Rotary frequencies, and their scaling for texts longer than the training's."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ KINDS = ("linear", "llama3", "yarn", "factors")
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """A change of the rotary positions' frequencies.
+    """A change to the rotary frequencies.
 
     Args:
         kind: `linear` divides all frequencies by `factor`; `llama3` those whose wavelength is long, with a smooth
             change between; `yarn` those with few rotations in `original_length`, with a linear change between, and
             multiplies cosines and sines by `attention_factor`; `factors` divides each by its own number.
-        factor: Divisor of the frequencies, at least 1.
-        original_length: Positions of the first training; llama3 and yarn.
+        factor: Divides the frequencies, at least 1.
+        original_length: Positions in the first training; llama3 and yarn.
         low_freq_factor: Rotations in `original_length` up to which a frequency is divided; llama3.
         high_freq_factor: Rotations from which on it is unchanged; llama3.
         beta_fast: Rotations in `original_length` from which on a frequency is unchanged; yarn.
         beta_slow: Rotations up to which it is divided; yarn.
         truncate: Whether the range between is widened to whole dimensions; yarn.
-        attention_factor: Factor of cosines and sines; yarn.
+        attention_factor: Multiplies cosines and sines; yarn.
         factors: The divisors by frequency; `factors`.
 
     Raises:
@@ -69,7 +69,7 @@ class RopeScaling:
 
     @classmethod
     def build(cls, value: Any) -> RopeScaling | None:
-        """Return a scaling of the fields as JSON, or unchanged.
+        """Return a scaling from its JSON fields, or unchanged.
 
         Args:
             value: A mapping, a scaling or None.
@@ -90,16 +90,16 @@ def get_yarn_magnitude(factor: float, scale: float = 1.0) -> float:
 
     Args:
         factor: The scaling's.
-        scale: `mscale` of DeepSeek's configurations.
+        scale: `mscale` in DeepSeek's configurations.
     """
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
 def compute_frequencies(theta: float, head_size: int, scaling: RopeScaling | None) -> NDArray[np.float64]:
-    """Return the angle per position of each pair of features, (head_size / 2,).
+    """Return each feature pair's angle per position, (head_size / 2,).
 
     Args:
-        theta: Base of the frequencies.
+        theta: The frequencies' base.
         head_size: Features per head.
         scaling: Their scaling.
     """

@@ -1,6 +1,6 @@
 """Encoder-decoders: T5 and T5 v1.1.
 
-Weights are inputs of the graphs, as in the decoder.
+Weights are graph inputs, as in the decoder.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Seq2SeqConfig:
         decoder_layers: Decoder layers.
         heads: Attention heads.
         head_size: Features per head.
-        hidden: Inner size of the feed-forward networks.
-        max_length: Most tokens of a source, and of an answer.
-        buckets: Buckets of relative positions, even.
+        hidden: The feed-forward networks' inner size.
+        max_length: Most tokens in a source, and in an answer.
+        buckets: Buckets for relative positions, even.
         max_distance: Distance from which on positions share a bucket.
         epsilon: Added to the mean square by norms.
         activation: `relu` or `gelu_tanh`.
@@ -120,7 +120,7 @@ def initialise_weights(config: Seq2SeqConfig, seed: int = 0) -> dict[str, NDArra
 
     Args:
         config: The encoder-decoder's.
-        seed: Of the normal distributions.
+        seed: Seed for the normal distributions.
     """
     random, inner = np.random.default_rng(seed), config.heads * config.head_size
     weights: dict[str, NDArray[np.float32]] = {}
@@ -142,12 +142,12 @@ def initialise_weights(config: Seq2SeqConfig, seed: int = 0) -> dict[str, NDArra
 
 
 def compute_buckets(config: Seq2SeqConfig, distances: NDArray[Any], *, bidirectional: bool) -> NDArray[np.int32]:
-    """Return the buckets of relative positions, int32 in the shape of `distances`.
+    """Return relative positions' buckets, int32 in `distances`' shape.
 
     Args:
         config: The encoder-decoder's.
         distances: The key's position minus the query's, integers.
-        bidirectional: Whether later positions have buckets of their own, as in the encoder.
+        bidirectional: Whether later positions have their own buckets, as in the encoder.
     """
     count = config.buckets // 2 if bidirectional else config.buckets
     start = np.where(distances > 0, count, 0) if bidirectional else np.zeros_like(distances)
@@ -161,7 +161,7 @@ def compute_buckets(config: Seq2SeqConfig, distances: NDArray[Any], *, bidirecti
 
 
 def compute_square_buckets(config: Seq2SeqConfig, length: int, *, bidirectional: bool) -> NDArray[np.int32]:
-    """Return the buckets of all pairs of `length` positions, int32 (length, length); see `compute_buckets`."""
+    """Return the buckets for all pairs among `length` positions, int32 (length, length); see `compute_buckets`."""
     steps = np.arange(length)
     return compute_buckets(config, steps[None, :] - steps[:, None], bidirectional=bidirectional)
 
@@ -199,7 +199,7 @@ class _Layer(nn.Cell):  # type: ignore[misc]
             cross_bias: Added to the cross-attention's, (B, 1, 1, source).
             cache: Keys and values, each (B, heads, L, head_size), or an empty tuple.
             cross: The source's keys and values, each (B, heads, source, head_size), or an empty tuple.
-            weights: The layer's, in the order of `list_seq2seq_weights`.
+            weights: The layer's, in `list_seq2seq_weights`' order.
         """
         config, batch = self.config, cross_bias.shape[0]
         fused = self.split(self.dense(normalise(config, hidden, weights[0]), weights[1]), batch, 3)
@@ -223,7 +223,7 @@ class _Layer(nn.Cell):  # type: ignore[misc]
 
 
 def normalise(config: Seq2SeqConfig, hidden: Any, weight: Any) -> Any:
-    """Divide the last axis by the root mean square, and multiply by the weight."""
+    """Divide the last axis by its root mean square, and multiply by the weight."""
     return hidden * ops.rsqrt(ops.mean(hidden * hidden, -1, True) + config.epsilon) * weight
 
 
@@ -241,7 +241,7 @@ def _gather_bias(table: Any, buckets: Any) -> Any:
 
 
 class Seq2SeqEncoder(nn.Cell):  # type: ignore[misc]
-    """An encoder without weights of its own, which ends with the decoder's keys and values of the source.
+    """An encoder without its own weights, which ends with the source's keys and values for the decoder.
 
     Args:
         config: Dimensions and variants.
@@ -262,7 +262,7 @@ class Seq2SeqEncoder(nn.Cell):  # type: ignore[misc]
         Args:
             ids: int32 (B, S), padded on the right by the configuration's `pad_id`.
             buckets: int32 (S, S), see `compute_square_buckets`.
-            weights: In the order of `list_seq2seq_weights`.
+            weights: In `list_seq2seq_weights`' order.
         """
         config, (batch, length) = self.config, ids.shape
         mask = build_source_mask(config, ids)
@@ -279,12 +279,12 @@ class Seq2SeqEncoder(nn.Cell):  # type: ignore[misc]
 
 
 def build_source_mask(config: Seq2SeqConfig, ids: Any) -> Any:
-    """Return 0 for a source's tokens and -1e9 for the padding, (B, 1, 1, S)."""
+    """Return 0 for a source's tokens and -1e9 for padding, (B, 1, 1, S)."""
     return ops.where(ids == config.pad_id, MASKED, 0.0).reshape(ids.shape[0], 1, 1, -1)
 
 
 class Seq2SeqDecoder(nn.Cell):  # type: ignore[misc]
-    """A decoder without weights of its own.
+    """A decoder without its own weights.
 
     Args:
         config: Dimensions and variants.
@@ -301,13 +301,13 @@ class Seq2SeqDecoder(nn.Cell):  # type: ignore[misc]
         self.dense = ops.MatMul(transpose_b=True)
 
     def construct(self, ids: Any, source: Any, buckets: Any, mask: Any, cross: Any, *tensors: Any) -> Any:
-        """Compute S tokens of each answer.
+        """Compute each answer's next S tokens.
 
         Args:
             ids: int32 (B, S), the start token first.
             source: int32 (B, source), as the encoder's.
             buckets: int32 (S, L + S) for L cached tokens, or (B, S, L + S).
-            mask: 0 where a token attends to another, else -1e9, float32 in the shape of `buckets`.
+            mask: 0 where a token attends to another, else -1e9, float32 in `buckets`' shape.
             cross: The encoder's output.
             tensors: With caches, keys and values by layer, each (B, heads, L, head_size); then the weights.
 
@@ -334,17 +334,17 @@ class Seq2SeqDecoder(nn.Cell):  # type: ignore[misc]
 
 
 class TrainedSeq2Seq(nn.Cell):  # type: ignore[misc]
-    """An encoder-decoder with parameters that returns the loss, for `fit` without a loss function.
+    """An encoder-decoder with parameters that returns its loss, for `fit` without a loss function.
 
     The loss is the sum over counted target tokens divided by the samples and by `tokens_per_sample`, a constant. So
-    `fit`'s means over samples are exact token-weighted means, whatever the accumulation and the count of workers.
+    `fit`'s means over samples are exact token-weighted means, whatever the accumulation and worker count.
 
     Args:
         config: The encoder-decoder's.
         weights: Arrays by `list_seq2seq_weights`' names, float32.
-        source_length: Tokens of a padded source.
-        target_length: Tokens of a padded target.
-        tokens_per_sample: Mean count of counted tokens in the data's targets.
+        source_length: Tokens in a padded source.
+        target_length: Tokens in a padded target.
+        tokens_per_sample: Mean number of counted tokens in the data's targets.
     """
 
     def __init__(
@@ -367,12 +367,12 @@ class TrainedSeq2Seq(nn.Cell):  # type: ignore[misc]
         self.tokens_per_sample = tokens_per_sample
 
     def construct(self, source: Any, ids: Any, next_ids: Any, counts: Any) -> Any:
-        """Return the loss of samples.
+        """Return the samples' loss.
 
         Args:
             source: int32 (N, source_length).
             ids: The decoder's input, int32 (N, target_length).
-            next_ids: The targets, int32 (N, target_length).
+            next_ids: The decoder's targets, int32 (N, target_length).
             counts: float32 (N, target_length), 1 where the loss counts.
         """
         weights: Any = ()

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) of several requests in one batch, as inputs of the decoder's graph."""
+"""Several requests' low-rank adapters (LoRA) in one batch, as inputs to the decoder's graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WEIGHTS = ("qkv", "out")
 
 
 class AdapterFactors:
-    """Factors of all adapters, padded to one rank with zeros.
+    """All adapters' factors, padded to one rank with zeros.
 
     A layer has four arrays: the factors A (parts * count * rank, inputs) and B (outputs, parts * count * rank) for
     `qkv`, with three parts, and for `out`. A row's product with A is masked outside its own adapter, so
@@ -23,7 +23,7 @@ class AdapterFactors:
     Args:
         config: The decoder's.
         count: Most adapters; 0 for no arrays.
-        rank: Most rank of an adapter.
+        rank: Highest adapter rank.
     """
 
     def __init__(self, config: DecoderConfig, count: int, rank: int) -> None:
@@ -43,7 +43,7 @@ class AdapterFactors:
         Args:
             number: From 1 to `count`.
             adapter: `TrainedDecoder.get_adapter`'s factors.
-            lora: The configuration, of at most `rank`.
+            lora: The adapter's configuration, with at most `rank`.
         """
         scale, rank = lora.lora_alpha / lora.lora_rank, lora.lora_rank
         for index in range(0, len(self.arrays), 2):
@@ -61,11 +61,11 @@ class AdapterFactors:
                     up[start : start + sizes[part], part, :rank] = adapter[f"{prefix}.lora_B"] * scale
 
     def make_masks(self, numbers: Sequence[int], rows: int, length: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the masks of `qkv` (rows * length, 3 * count * rank) and `out` (rows * length, count * rank).
+        """Return the masks for `qkv` (rows * length, 3 * count * rank) and `out` (rows * length, count * rank).
 
         Args:
             numbers: The first rows' adapters, from 1; 0 for none. Further rows have none.
-            rows: Rows of the batch.
+            rows: The batch's rows.
             length: Tokens per row.
         """
         chosen = np.zeros((rows, 1), np.int32)

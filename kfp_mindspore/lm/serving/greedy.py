@@ -1,4 +1,4 @@
-"""Greedy answers of a network with caches per slot."""
+"""Greedy answers by a network with caches per slot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def generate(
     Args:
         runner: The network.
         prompts: Token IDs, each with shape (n,).
-        max_tokens: Most tokens of an answer.
+        max_tokens: Most tokens in an answer.
         eos_ids: The tokens that end an answer.
 
     Returns:

@@ -42,7 +42,7 @@ class NetworkSource(Protocol):
 
     @property
     def tokenizer(self) -> str:
-        """The text of tokenizer.json."""
+        """tokenizer.json's text."""
 
     @property
     def architecture(self) -> str:
@@ -54,7 +54,7 @@ def open_kind(directory: Path, kind: str) -> ModelBundle:
 
     Args:
         directory: The bundle.
-        kind: The kind.
+        kind: The expected kind.
 
     Raises:
         UserError: It is a bundle of another kind.
@@ -73,7 +73,7 @@ def read_network_files(
 
     Args:
         directory: The bundle.
-        build: Builds the configuration from the fields.
+        build: Builds the configuration from its fields.
         list_shapes: Returns the weights' shapes by name.
 
     Raises:
@@ -116,14 +116,14 @@ def write_network(
         bundle: The bundle's directory; replaced when it exists.
         model: The model.
         kind: The bundle's kind.
-        prompts: Arrays of the verified prompts.
+        prompts: The verified prompts' arrays.
         pairs: Each prompt's output from the graphs and from an exact computation.
         texts: Further files' texts by name.
-        metadata: Further metadata of the signature.
+        metadata: Further metadata for the signature.
         subject: The model's origin, for messages.
 
     Returns:
-        The graphs' largest difference, as a part of the exact output's largest value.
+        The graphs' largest difference, relative to the exact output's largest value.
 
     Raises:
         KfpMindSporeError: It is more than 1e-5, or NaN.

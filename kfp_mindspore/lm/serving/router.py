@@ -1,7 +1,7 @@
-"""A router for replicas of one language model, which sends equal prompt beginnings to the same replica.
+"""A router for one language model's replicas, which sends equal prompt beginnings to the same replica.
 
-Each replica has a prefix cache of its own: a chat that stays on one replica is not computed again. Replicas are ranked
-by rendezvous hashing, so that a replica that comes or goes moves only its own share of the prompts.
+Each replica has its own prefix cache: a chat that stays on one replica is not computed again. Replicas are ranked
+by rendezvous hashing, so that a replica that comes or goes moves only its own prompts.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _UNAVAILABLE = 503
 
 @dataclass(frozen=True)
 class RouterOptions:
-    """Settings of a router.
+    """A router's settings.
 
     Args:
-        prefix_chars: Characters of a prompt that choose the replica.
-        health_interval: Seconds between two health checks of a replica.
+        prefix_chars: How many characters at a prompt's start choose its replica.
+        health_interval: Seconds between a replica's health checks.
     """
 
     prefix_chars: int = 512
@@ -67,13 +67,13 @@ def rank_replicas(key: str, urls: Iterable[str]) -> list[str]:
 
 
 def compute_key(body: Any, prefix_chars: int) -> str:
-    """Return a request's model and the beginning of the prompt.
+    """Return a request's model and the beginning of its prompt.
 
-    A chat's key ends with the first user message, so that all turns of a chat have the same one.
+    A chat's key ends with its first user message, so that all its turns have the same key.
 
     Args:
         body: The parsed request.
-        prefix_chars: Most characters of the prompt.
+        prefix_chars: Most characters from the prompt.
     """
     if not isinstance(body, dict):
         return ""
@@ -228,7 +228,7 @@ class Router:
         return _build_error(f"no replica is left: {reasons}", _UNAVAILABLE)
 
     async def _open(self, request: httpx.Request) -> tuple[httpx.Response, bytes, AsyncIterator[bytes]]:
-        """Return a replica's response, the first bytes and the iterator of the further ones."""
+        """Return a replica's response, its first bytes and an iterator over the further ones."""
         response = await self._client.send(request, stream=True)
         try:
             body = response.aiter_raw()

@@ -35,9 +35,9 @@ class CausalRunner:
         config: The decoder's.
         weights: Arrays by `list_weights`' names, float32.
         slots: Sequences at once; at most 16.
-        max_length: Most tokens of a sequence.
+        max_length: Most tokens in a sequence.
         max_loras: Most adapters at once; 0 for a graph without adapters.
-        max_lora_rank: Most rank of an adapter.
+        max_lora_rank: Highest adapter rank.
 
     Raises:
         UserError: `slots` or `max_length` is beyond the limit.
@@ -91,7 +91,7 @@ class CausalRunner:
         Args:
             slot: The sequence's slot.
             ids: Token IDs with shape (n,), or without `embeds` hidden states (n, width); computed in chunks of 64.
-            position: Count of tokens that the slot holds.
+            position: How many tokens the slot holds.
             adapter: The adapter's number, from 1; 0 for the base model.
             all_positions: Whether all positions' logits are returned.
 
@@ -124,7 +124,7 @@ class CausalRunner:
         Args:
             slots: Their slots, the first ones: 0 to B - 1.
             ids: Token IDs with shape (B,), or hidden states (B, width).
-            positions: Count of tokens that each slot holds, with shape (B,).
+            positions: How many tokens each slot holds, with shape (B,).
             adapters: The adapters' numbers, as `prefill` has them; empty for the base model.
 
         Returns:
@@ -156,7 +156,7 @@ class CausalRunner:
             directory: With adapter_config.json and adapter_model.safetensors.
 
         Raises:
-            UserError: It is no adapter for this network, or the rank is above the limit; the message names the field.
+            UserError: It is no adapter for this network, or its rank is above the limit; the message names the field.
         """
         adapter, lora = read_adapter(Path(directory), self.config)
         if lora.lora_rank > self._factors.rank:
@@ -189,7 +189,7 @@ class CausalRunner:
         return [(batch, tokens, length) for length in lengths for batch, tokens in rows]
 
     def _estimate_bytes(self, batch: int, tokens: int, length: int) -> int:
-        """Return about a graph's memory: MindSpore 2.9 keeps all the layers' intermediate values between calls."""
+        """Return about a graph's memory: MindSpore 2.9 keeps all layers' intermediate values between calls."""
         config = self.config
         heads = config.heads + 2 * config.kv_heads
         values = 8 * config.width + 5 * heads * config.head_size + 6 * config.hidden
@@ -272,7 +272,7 @@ class CausalRunner:
         return hidden if self.config.rope_theta else hidden + self._arrays["positions"][steps]
 
     def _predict(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the logits (n, V) of hidden states (n, width), or without `predicts` these."""
+        """Return the logits (n, V) for hidden states (n, width), or without `predicts` these."""
         if not self.config.predicts:
             return states
         logits: NDArray[np.float32] = self._compute_logits.compile_and_run(
@@ -284,14 +284,14 @@ class CausalRunner:
 def load(
     directory: Path | str, *, slots: int, max_length: int, max_loras: int = 0, max_lora_rank: int = 16
 ) -> CausalRunner:
-    """Load a bundle's network; the graphs are not compiled yet.
+    """Load a bundle's network; its graphs are not compiled yet.
 
     Args:
         directory: The bundle.
         slots: Sequences at once.
-        max_length: Most tokens of a sequence.
+        max_length: Most tokens in a sequence.
         max_loras: Most adapters at once; 0 for a graph without adapters.
-        max_lora_rank: Most rank of an adapter.
+        max_lora_rank: Highest adapter rank.
 
     Raises:
         CorruptBundleError: The configuration or weights are not readable; the message names the file.

@@ -27,14 +27,14 @@ _LEAST_LENGTH = 16
 class Seq2SeqRunner:
     """Computes sources and single answer tokens against caches in NumPy.
 
-    A slot holds keys and values of a source for the cross-attention, and of the answer's tokens, the start token first.
+    A slot holds a source's keys and values for the cross-attention, and its answer's, the start token first.
     All slots are computed in one graph, which is compiled per source and answer length (16, 32, …). The caches
     shrink when a source begins in slot 0, which the scheduler does only when all slots are free.
 
     Args:
         model: The encoder-decoder.
         slots: Sequences at once.
-        max_length: Most tokens of a source and the answer.
+        max_length: Most tokens in a source and its answer.
     """
 
     # The encoder attends to the whole source: it cannot be computed in chunks, nor from another source's beginning.
@@ -69,7 +69,7 @@ class Seq2SeqRunner:
             all_positions: False.
 
         Returns:
-            The logits of the answer's first token, float32 with shape (V,).
+            The logits for the answer's first token, float32 with shape (V,).
 
         Raises:
             ValueError: Another value of these.
@@ -103,7 +103,7 @@ class Seq2SeqRunner:
         Args:
             slots: Their slots, the first ones: 0 to B - 1.
             ids: Token IDs with shape (B,).
-            positions: Count of source and answer tokens before, with shape (B,).
+            positions: How many source and answer tokens precede, with shape (B,).
             adapters: Zeros, or empty.
 
         Returns:
@@ -116,7 +116,7 @@ class Seq2SeqRunner:
         return self._step(slots, tokens, steps)[:count]
 
     def score(self, source: NDArray[np.int32], answer: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the logits of a full forward pass without caches, float32 (n, V).
+        """Return a full forward pass's logits, without caches, float32 (n, V).
 
         Args:
             source: Token IDs, int32 (n,).
@@ -142,7 +142,7 @@ class Seq2SeqRunner:
 
         Args:
             sources: Token IDs, int32 (n,) each.
-            max_tokens: Most tokens of an answer.
+            max_tokens: Most tokens in an answer.
 
         Raises:
             ValidationError: A source is empty or too long, or `max_tokens` is out of range.
@@ -186,7 +186,7 @@ class Seq2SeqRunner:
         self._cross, self._cache = (self._allocate(_LEAST_LENGTH) for _ in range(2))
 
     def _encode(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], Tensor]:
-        """Return a source with padding, (1, S), and the decoder layers' keys and values of it."""
+        """Return a source with padding, (1, S), and its keys and values for the decoder layers."""
         padded = np.full((1, _fit_length(len(ids))), self.config.pad_id, np.int32)
         padded[0, : len(ids)] = ids
         buckets = compute_square_buckets(self.config, padded.shape[1], bidirectional=True)
@@ -202,7 +202,7 @@ class Seq2SeqRunner:
         return cache
 
     def _step(self, slots: Sequence[int], ids: NDArray[np.int32], steps: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Compute a token of all slots, write the rows of some, and return all logits, (slots, V)."""
+        """Compute a token for all slots, write some slots' rows, and return all logits, (slots, V)."""
         config, longest = self.config, int(steps.max()) + 1
         if longest > self._cache.shape[3]:
             self._cache = self._allocate(_fit_length(longest), self._cache)

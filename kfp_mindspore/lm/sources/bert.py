@@ -103,12 +103,12 @@ def read_bert(directory: Path) -> SourceEncoder:
 
 
 def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: str) -> EncoderConfig:
-    """Return the encoder's configuration of a config.json.
+    """Return the encoder's configuration from a config.json.
 
     Args:
-        values: The content.
+        values: The file's content.
         pooling: As `read_pooling` returns it.
-        subject: The path, for messages.
+        subject: The file's path, for messages.
 
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
@@ -126,9 +126,9 @@ def parse_bert(values: Mapping[str, Any], pooling: Mapping[str, Any], subject: s
 
 
 def read_pooling(directory: Path) -> dict[str, Any]:
-    """Return the pooling fields of `EncoderConfig` from modules.json and the files that it names.
+    """Return `EncoderConfig`'s pooling fields from modules.json and the files that it names.
 
-    Without modules.json, the mean of the tokens' states is not normalised, as sentence-transformers does.
+    Without modules.json, the tokens' mean state is not normalised, as sentence-transformers does.
 
     Args:
         directory: The model's.
@@ -188,7 +188,7 @@ def _list_parts(config: EncoderConfig) -> dict[str, tuple[str, ...]]:
 
 
 class _BertReader(SafetensorsReader):
-    """BERT's tensors without the prefix `bert.` and without the heads of a pretraining."""
+    """BERT's tensors without the prefix `bert.` and without pretraining heads."""
 
     def __init__(self, reader: SafetensorsReader) -> None:
         self.entries = {

@@ -1,4 +1,4 @@
-"""Decoders of Hugging Face directories: each family's keys with transformers' defaults (4.57), and the network."""
+"""Decoders in Hugging Face directories: each family's keys with transformers' defaults (4.57), and its network."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def build_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
     """Return the decoder's configuration.
 
     Args:
-        values: config.json of one of `FAMILIES`.
-        subject: The path, for messages.
+        values: config.json for one of `FAMILIES`.
+        subject: The file's path, for messages.
 
     Raises:
         ValidationError: A key is not known, not supported or has a wrong value; the message names all such keys.
@@ -208,7 +208,7 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
 
 
 def _check_window(found: Mapping[str, Any], kind: str) -> list[str]:
-    """Return the error of a sliding window that a text can exceed."""
+    """Return the error for a sliding window that a text can exceed."""
     layers, length = found["num_hidden_layers"], found["max_position_embeddings"]
     window, types = found.get("sliding_window"), found.get("layer_types")
     is_windowed = kind == "mistral"
@@ -230,7 +230,7 @@ def _check_window(found: Mapping[str, Any], kind: str) -> list[str]:
 
 
 def _parse_rope(found: Mapping[str, Any], values: Mapping[str, Any], subject: str) -> tuple[float, RopeScaling | None]:
-    """Return the base of the rotary positions and their scaling."""
+    """Return the rotary positions' base and scaling."""
     name = "rope_parameters" if found["rope_parameters"] else "rope_scaling"
     parameters = found[name] or {}
     if not isinstance(parameters, dict):
@@ -280,7 +280,7 @@ def _build_scaling(kind: str, read: Mapping[str, Any], length: int) -> RopeScali
 
 
 def describe_rope(scaling: RopeScaling | None) -> dict[str, Any] | None:
-    """Return `rope_scaling` of config.json; None without a scaling, or for one that it has no form for.
+    """Return config.json's `rope_scaling`; None without a scaling, or for one that it has no form for.
 
     Args:
         scaling: The network's.

@@ -1,4 +1,4 @@
-"""Keys of published configurations: a table per family says which are used, do not matter or are refused."""
+"""Keys in published configurations: a table per family says which are used, do not matter or are refused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration.
+    """One configuration key.
 
     Args:
         reason: The error's text where a value is not accepted.
         accepts: Returns whether a value is accepted.
         default: The family's value where the key is missing; `REQUIRED` refuses a configuration without it.
-        same_as: The key of which it is another name.
+        same_as: The key that it is another name for.
     """
 
     reason: str = ""
@@ -75,7 +75,7 @@ def flag(default: bool | None) -> Key:
 
 
 def choice(default: Any, names: Collection[str]) -> Key:
-    """Return a key for one of several names, with the family's default."""
+    """Return a key with several names, with the family's default."""
     return Key(f"must be one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, default)
 
 
@@ -165,7 +165,7 @@ COMMON: Mapping[str, Key] = {
 def read_keys(
     values: Mapping[str, Any], table: Mapping[str, Key], subject: str, *, prefix: str = "", hint: str = ""
 ) -> dict[str, Any]:
-    """Return a configuration's values with the defaults of missing keys, after each was checked.
+    """Return a configuration's values with defaults for missing keys, after each was checked.
 
     Keys that the table has not are refused, unless they are null, false, 0 or empty or begin with an underscore.
 

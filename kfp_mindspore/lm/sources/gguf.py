@@ -116,15 +116,15 @@ def read_gguf(file: Path) -> SourceModel:
 
 
 def build_tokenizer(values: Mapping[str, Any], size: int, subject: str) -> str:
-    """Return tokenizer.json of the metadata.
+    """Return tokenizer.json from the metadata.
 
     Args:
         values: The metadata by key.
-        size: Rows of the embedding.
+        size: The embedding's rows.
         subject: The file, for messages.
 
     Raises:
-        UserError: The tokenizer's kind is not supported, or the tables do not fit; the message names the key.
+        UserError: The tokenizer's kind is not supported, or its tables do not fit; the message names the key.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -250,7 +250,7 @@ def _parse_scaling(
 
 
 def _recognise_factors(factors: list[float], features: int, theta: float) -> RopeScaling:
-    """Return Llama 3's scaling where the file's divisors are those of the published parameters, else the divisors."""
+    """Return Llama 3's scaling if its published parameters give the file's divisors, else the divisors."""
     published = RopeScaling("llama3", max(factors), 8192, low_freq_factor=1.0, high_freq_factor=4.0)
     if np.allclose(list_divisors(published, features, theta), factors, rtol=1e-5):
         return published
@@ -261,16 +261,16 @@ def list_divisors(scaling: RopeScaling, features: int, theta: float) -> list[flo
     """Return `rope_freqs.weight`, what a scaling divides each frequency by.
 
     Args:
-        scaling: Of the kind llama3 or factors.
+        scaling: A `llama3` or `factors` scaling.
         features: Per head.
-        theta: Base of the frequencies.
+        theta: The frequencies' base.
     """
     frequencies = compute_frequencies(theta, features, None)
     return list(frequencies / compute_frequencies(theta, features, scaling))
 
 
 def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
-    """Return the tensors that each weight stacks, by the name.
+    """Return the tensors that each weight stacks, by the weight's name.
 
     Args:
         config: The decoder's.

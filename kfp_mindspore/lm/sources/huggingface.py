@@ -76,11 +76,11 @@ def read_tokenizer(directory: Path) -> str:
 
 
 def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
-    """Return the decoder's configuration of a config.json.
+    """Return the decoder's configuration from a config.json.
 
     Args:
-        values: The content.
-        subject: The path, for messages.
+        values: The file's content.
+        subject: The file's path, for messages.
 
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
@@ -92,7 +92,7 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
 
 
 def read_generation(directory: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json's values with those of generation_config.json, after sampling defaults and IDs were checked.
+    """Return config.json's values with generation_config.json's, after sampling defaults and IDs were checked.
 
     Args:
         directory: The model's.
@@ -108,7 +108,7 @@ def read_generation(directory: Path, values: Mapping[str, Any]) -> dict[str, Any
 
 
 def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:
-    """Return the tensors that each weight stacks, by the name.
+    """Return the tensors that each weight stacks, by the weight's name.
 
     Args:
         config: The decoder's.

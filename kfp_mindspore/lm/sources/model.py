@@ -1,4 +1,4 @@
-"""A source's model, and the tensors under the network's names."""
+"""A source's model, and its tensors under the network's names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SourceModel:
 
 
 class TensorReader(Protocol):
-    """Tensors of one source."""
+    """One source's tensors."""
 
     def get_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return all shapes by name; matrices are (outputs, inputs)."""
@@ -60,9 +60,9 @@ def read_weights(
     Args:
         config: The decoder's.
         reader: The source's tensors.
-        parts: The source's names that are stacked to one weight, by the name.
+        parts: The source's names that are stacked to one weight, by the weight's name.
         subject: The source, for messages.
-        ignored: Endings of tensors that hold no weights.
+        ignored: Name endings for tensors that hold no weights.
 
     Raises:
         ValidationError: Tensors are missing, have other shapes or are not known; the message lists them.
@@ -97,10 +97,10 @@ def read_tensors(
 
     Args:
         shapes: The network's weights.
-        parts: The source's names that are stacked to one weight, by the name.
+        parts: The source's names that are stacked to one weight, by the weight's name.
         reader: The source's tensors.
         subject: The source, for messages.
-        ignored: Endings of tensors that hold no weights.
+        ignored: Name endings for tensors that hold no weights.
         split: Returns each part's rows from a weight's name and rows; default equal parts.
 
     Raises:
@@ -130,7 +130,7 @@ def refuse_fields(subject: str, refused: Mapping[str, Any]) -> None:
     """Raise for the fields whose value is not None; the value is the reason.
 
     Raises:
-        ValidationError: The message names all of them.
+        ValidationError: The message names all.
     """
     errors = [f"{name}: {reason}" for name, reason in refused.items() if reason]
     if errors:
@@ -153,7 +153,7 @@ def split_rows(config: DecoderConfig, name: str, rows: int) -> list[int]:
     Args:
         config: The decoder's.
         name: The weight.
-        rows: All the rows.
+        rows: The weight's rows.
     """
     if ".qkv." in name:
         key = config.kv_heads * config.head_size

@@ -37,8 +37,8 @@ def write_adapter(directory: Path, adapter: Mapping[str, NDArray[np.float32]], l
 
     Args:
         directory: Replaced when it exists.
-        adapter: `TrainedDecoder.get_adapter`'s factors, of an architecture with separate projections (not GPT-2).
-        lora: The configuration.
+        adapter: `TrainedDecoder.get_adapter`'s factors, for an architecture with separate projections (not GPT-2).
+        lora: The adapter's configuration.
     """
     from safetensors.numpy import save_file
 
@@ -68,7 +68,7 @@ def read_adapter(directory: Path, config: DecoderConfig) -> tuple[dict[str, NDAr
 
     Raises:
         CorruptBundleError: A file is not readable, or a tensor is missing, unknown, not finite or has another shape.
-        UserError: The tensors' header claims what the file does not hold.
+        UserError: The tensors' header claims what its file does not hold.
         ValidationError: The adapter uses what is not supported; the message names the field.
     """
     file, tensors_file = (directory / name for name in (ADAPTER_FILE, _TENSORS_FILE))

@@ -1,4 +1,4 @@
-"""Safetensors files, also sharded and in 16 bits, with each claim of the header checked against the file."""
+"""Safetensors files, also sharded and in 16 bits, with each header claim checked against the file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_HEADER = 100 << 20
 
 
 class SafetensorsReader:
-    """Tensors of one file or several shards.
+    """Tensors in one file or several shards.
 
     Args:
         files: The files.
 
     Raises:
-        UserError: A header claims what the file does not hold; the message names file, tensor and field.
+        UserError: A header claims what its file does not hold; the message names file, tensor and field.
     """
 
     def __init__(self, files: list[Path]) -> None:
@@ -44,7 +44,7 @@ class SafetensorsReader:
         """Read one tensor as float32.
 
         Args:
-            name: The name.
+            name: The tensor's name.
         """
         file, start, entry = self.entries[name]
         shape = tuple(entry["shape"])

@@ -132,11 +132,11 @@ def read_t5(directory: Path) -> SourceSeq2Seq:
 
 
 def parse_t5(values: Mapping[str, Any], subject: str) -> Seq2SeqConfig:
-    """Return the encoder-decoder's configuration of a config.json.
+    """Return the encoder-decoder's configuration from a config.json.
 
     Args:
-        values: The content.
-        subject: The path, for messages.
+        values: The file's content.
+        subject: The file's path, for messages.
 
     Raises:
         UserError: The architecture or a variant is not supported, or a field is missing.
@@ -202,7 +202,7 @@ def _list_parts(config: Seq2SeqConfig) -> dict[str, tuple[str, ...]]:
 
 
 class _T5Reader(SafetensorsReader):
-    """T5's tensors without the copies of the embedding.
+    """T5's tensors without the embedding's copies.
 
     Args:
         reader: The directory's.

@@ -1,4 +1,4 @@
-"""Texts, prompt-completion pairs and chats as packed windows of tokens, with the loss on the answers only."""
+"""Texts, prompt-completion pairs and chats as packed token windows, with the loss on the answers only."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _FORMS = "text, prompt with completion, or messages"
 
 @dataclass(frozen=True)
 class LanguageModelData:
-    """Windows of L tokens, each holding one or several examples.
+    """Windows with L tokens, each holding one or several examples.
 
     Attention stays within a segment, and positions restart with it, so that an example's loss does not depend on the
-    others in the window. Only targets of weight 1 count: answers, or each token of a plain text.
+    others in its window. Only targets with weight 1 count: answers, or each token in a plain text.
 
     Args:
         ids: Input tokens, int32 with shape (N, L).
         targets: The next tokens, int32 with shape (N, L).
         weights: 1 where the loss counts, else 0, float32 with shape (N, L).
         positions: Positions within the segment, int32 with shape (N, L).
-        segments: Number of the example within the window from 1, 0 for padding, int32 with shape (N, L).
-        truncated: Count of examples whose end lies beyond a window.
-        dropped: Count of examples without an answer within their window.
+        segments: The example's number within its window from 1, 0 for padding, int32 with shape (N, L).
+        truncated: How many examples end beyond a window.
+        dropped: How many examples have no answer within their window.
     """
 
     ids: NDArray[np.int32]
@@ -58,19 +58,19 @@ class LanguageModelData:
     def read(
         cls, path: Path | str, tokenizer: Tokenizer, *, length: int, eos_id: int, render: Render | None = None
     ) -> LanguageModelData:
-        """Read a file of JSON lines.
+        """Read a JSON lines file.
 
         Args:
             path: Each line has `text`, `prompt` and `completion`, or `messages` with `role` and `content`.
             tokenizer: The model's.
             length: L, tokens per window.
-            eos_id: Token that ends a text and a completion; a chat's end is in the template.
+            eos_id: Token that ends a text and a completion; a chat's end is in its template.
             render: The model's chat template; needed for `messages`.
 
         Raises:
             NotFoundError: There is no such file.
             UserError: It has no example whose loss counts.
-            ValidationError: A line is invalid; the message has the number and field.
+            ValidationError: A line is invalid; the message has its number and field.
         """
         path = Path(path)
         if not path.is_file():
@@ -93,7 +93,7 @@ class LanguageModelData:
     def pack(cls, examples: Iterable[Example], *, length: int) -> LanguageModelData:
         """Pack examples by best fit, the longest first.
 
-        A plain text longer than a window is divided; of a longer answer the end is cut.
+        A plain text longer than a window is divided; a longer answer's end is cut.
 
         Args:
             examples: Token IDs and whether the loss counts each of them.
@@ -127,13 +127,13 @@ class LanguageModelData:
         return cls(ids, targets, weights, positions, segments, truncated, dropped)
 
     def build_mask(self, rows: NDArray[Any] | slice) -> NDArray[np.float32]:
-        """Return what is added to the attention's scores of some windows.
+        """Return what is added to some windows' attention scores.
 
         Args:
             rows: The windows' indexes.
 
         Returns:
-            0 where a token attends to an earlier one of the segment or itself, else -1e9, float32 (n, 1, L, L).
+            0 where a token attends to itself or an earlier one in its segment, else -1e9, float32 (n, 1, L, L).
         """
         segments = self.segments[rows]
         same = segments[:, :, None] == segments[:, None, :]
@@ -144,7 +144,7 @@ class LanguageModelData:
 def encode_example(
     record: Mapping[str, Any], tokenizer: Tokenizer, *, eos_id: int, render: Render | None = None
 ) -> Example:
-    """Return a record's token IDs, int32 (n,), and whether the loss counts each of them.
+    """Return a record's token IDs, int32 (n,), and whether the loss counts each.
 
     A prompt is encoded by itself, as the server encodes it.
 
@@ -179,7 +179,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each JSON line's number and object; blank lines are left out.
 
     Raises:
-        ValidationError: A line is no JSON object; the message has the number.
+        ValidationError: A line is no JSON object; the message has its number.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -227,14 +227,14 @@ def _split_chat(messages: Any, render: Render | None) -> Iterator[tuple[str, boo
 
 
 def _divide(ids: NDArray[np.int32], counts: NDArray[np.bool_], length: int) -> Iterator[Example]:
-    """Yield a plain text's windows, which share one token, or the first window of another example."""
+    """Yield a plain text's windows, which share one token, or another example's first window."""
     stop = max(len(ids) - 1, 0) if counts.all() else min(len(ids) - 1, 1)
     for start in range(0, stop, length):
         yield ids[start : start + length + 1], counts[start : start + length + 1]
 
 
 def _fit(sizes: Sequence[int], length: int) -> list[list[int]]:
-    """Return windows as the indexes of their pieces, each in the window with the least sufficient space."""
+    """Return windows as their pieces' indexes, each in the window with the least sufficient space."""
     windows: list[list[int]] = []
     spaces: list[tuple[int, int]] = []
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):

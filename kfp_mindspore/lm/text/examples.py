@@ -1,4 +1,4 @@
-"""Examples of a JSON-lines file: fetched, held out by hash, and encoded as the server encodes them."""
+"""Examples in a JSON-lines file: fetched, held out by hash, and encoded as the server encodes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExampleEncoder:
 
     Args:
         bundle: The bundle.
-        chat: Whether a prompt and the completion are messages of a chat, if the model has a chat template.
+        chat: Whether a prompt and its completion are chat messages, if the model has a chat template.
 
     Raises:
         UserError: The chat template is not valid.
@@ -54,7 +54,7 @@ class ExampleEncoder:
         self._chat = chat and self._template is not None
 
     def encode(self, record: Record) -> Example:
-        """Return a record's token IDs, int32 (n,), and whether the loss counts each of them.
+        """Return a record's token IDs, int32 (n,), and whether the loss counts each.
 
         Raises:
             ValidationError: A field is missing or has another type, or the template refuses the messages.
@@ -66,7 +66,7 @@ class ExampleEncoder:
         return encode_example(record, self.tokenizer, eos_id=self.eos_ids[0], render=render)
 
     def encode_all(self, records: Sequence[Record], subject: str) -> list[Example]:
-        """Encode records; an error names the number of the record, from 1."""
+        """Encode records; an error names the record by its number, from 1."""
         examples = []
         for number, record in enumerate(records, 1):
             try:
@@ -107,7 +107,7 @@ def open_examples(data: str) -> Iterator[Path]:
 
 
 def check_examples(data: str, held_out: float | None = None) -> None:
-    """Read the examples of a local file, before what is costly: see `open_examples` and `read_examples`.
+    """Read a local file's examples, before what is costly: see `open_examples` and `read_examples`.
 
     Args:
         data: A path; names and URIs are not checked.
@@ -115,7 +115,7 @@ def check_examples(data: str, held_out: float | None = None) -> None:
 
     Raises:
         UserError: There is no such file, or it has too few examples.
-        ValidationError: A line is no example; the message has the number.
+        ValidationError: A line is no example; the message has its number.
     """
     if "://" in data or (data in (*DEMO_PAIRS, *_BUILDERS) and not Path(data).exists()):
         return
@@ -144,11 +144,11 @@ _BUILDERS: Mapping[str, Callable[[], Sequence[Record]]] = {
 
 
 def read_examples(path: Path) -> list[dict[str, Any]]:
-    """Read all records of a JSON-lines file.
+    """Read a JSON-lines file's records.
 
     Raises:
         UserError: It is no file, or has no record.
-        ValidationError: A line is no JSON object; the message has the number.
+        ValidationError: A line is no JSON object; the message has its number.
     """
     if not path.is_file():
         raise UserError(f"{path}: must be a file of JSON lines")
@@ -163,14 +163,14 @@ def hold_out(records: Sequence[Record], part: float) -> tuple[list[Record], list
 
     Args:
         records: The records.
-        part: Expected part of the second list, between 0 and 1.
+        part: The second list's expected part, between 0 and 1.
 
     Returns:
         Records to train on, and held-out records.
 
     Raises:
-        ValidationError: A record has none of the known fields; the message has the number.
-        UserError: One of both would be empty.
+        ValidationError: A record has no known field; the message has its number.
+        UserError: A list would be empty.
     """
     for number, record in enumerate(records, 1):
         if not _FIELDS & record.keys():

@@ -30,18 +30,18 @@ def spell_number(number: int) -> str:
 
 
 def spell_ordinal(number: int) -> str:
-    """Return the ordinal of a number from 1 to 28 in words."""
+    """Return the ordinal for a number from 1 to 28 in words."""
     head, dash, last = spell_number(number).rpartition("-")
     return head + dash + _ORDINALS.get(last, f"{last}th")
 
 
 def build_rewrites(seed: int = 0) -> list[dict[str, str]]:
-    """Return 4,000 examples with `prompt` and `completion`; no completion equals the prompt, no prompt occurs twice.
+    """Return 4,000 examples with `prompt` and `completion`; no completion equals its prompt, no prompt occurs twice.
 
     They are the numbers from 0 to 999 in words, and dates from 1900 to 2099, up to the 28th, in five forms.
 
     Args:
-        seed: Of the dates.
+        seed: Seed for the dates.
     """
     random = np.random.default_rng(seed)
     pairs = {spell_number(number): str(number) for number in range(_NUMBERS)}

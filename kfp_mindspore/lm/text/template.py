@@ -113,11 +113,11 @@ class ChatTemplate:
         Args:
             messages: With `role` and `content`.
             tools: In the OpenAI protocol's form.
-            generation_prompt: Whether the text ends with the beginning of the next assistant message.
+            generation_prompt: Whether the text ends with the next assistant message's beginning.
             variables: The template's further variables, such as Qwen3's `enable_thinking`.
 
         Raises:
-            ValidationError: The template refuses the messages, or exceeds the limits.
+            ValidationError: The template refuses the messages, or exceeds its limits.
         """
         values = {"messages": list(messages), "tools": list(tools) or None, "add_generation_prompt": generation_prompt}
         try:
@@ -147,8 +147,8 @@ def read_template(bundle: Path, tokenizer: Tokenizer, generation: Mapping[str, A
 
     Args:
         bundle: The bundle.
-        tokenizer: The tokenizer.
-        generation: The generation.json, with the special tokens or their IDs.
+        tokenizer: The bundle's tokenizer.
+        generation: The bundle's generation.json, with the special tokens or their IDs.
 
     Returns:
         The template; None without one.
@@ -167,7 +167,7 @@ def get_special_tokens(tokenizer: Tokenizer, generation: Mapping[str, Any]) -> d
 
     Args:
         tokenizer: The model's tokenizer.
-        generation: generation.json; without `special_tokens` the first ID of each kind counts.
+        generation: generation.json; without `special_tokens` each kind's first ID counts.
     """
     if SPECIAL_TOKENS in generation:
         return dict(generation[SPECIAL_TOKENS])

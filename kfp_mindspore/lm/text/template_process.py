@@ -1,7 +1,7 @@
 """A process that renders one chat template in jinja2's sandbox.
 
-It allows what transformers allows, and has no list of costly filters and operators: the kernel limits the processor
-time and memory, which also holds inside one call of C code, such as a format with a width of 10 ** 9.
+It allows what transformers allows, and lists no costly filters and operators: the kernel limits its processor time and
+memory, which also holds inside one call to C code, such as a format with the width 10 ** 9.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUT_OF_MEMORY = 3
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks an assistant's message for training; the body is rendered as it is."""
+    """`{% generation %}`: marks an assistant's message for training; its body is rendered as it is."""
 
     tags = {"generation"}  # noqa: RUF012  jinja2 declares a set
 
@@ -42,9 +42,9 @@ def main(requests: int, responses: int, seconds: float, most_bytes: int) -> None
     """Compile a template, then render it for each message until the pipe closes.
 
     Args:
-        requests: File descriptor of the pipe with requests, JSON in UTF-8: the template's text, then objects of values.
-        responses: File descriptor of the pipe with responses: objects with `text` or `error`.
-        seconds: Most processor time of each.
+        requests: File descriptor for the requests' pipe, JSON in UTF-8: the template's text, then objects with values.
+        responses: File descriptor for the responses' pipe: objects with `text` or `error`.
+        seconds: Most processor time for each.
         most_bytes: Most memory beside the interpreter's own.
     """
     received, sent = Connection(requests, writable=False), Connection(responses, readable=False)

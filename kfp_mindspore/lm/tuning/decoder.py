@@ -16,17 +16,17 @@ from kfp_mindspore.lm.text.data import LanguageModelData
 
 
 class TrainedDecoder(nn.Cell):  # type: ignore[misc]
-    """A decoder that returns the loss, for `fit` without a loss function.
+    """A decoder that returns its loss, for `fit` without a loss function.
 
     The loss is the sum over counted tokens divided by the windows and by `tokens_per_window`, a constant. So `fit`'s
-    means over samples are exact token-weighted means, whatever the accumulation and the count of workers.
+    means over samples are exact token-weighted means, whatever the accumulation and worker count.
 
     Args:
         config: The decoder's.
         weights: Arrays by `list_weights`' names, float32; with an adapter they are frozen.
-        tokens_per_window: Mean count of counted tokens in the data's windows.
+        tokens_per_window: Mean number of counted tokens in the data's windows.
         lora: The adapter's configuration; None trains all weights.
-        seed: Of the adapter's initial values; the update is 0 at first.
+        seed: Seed for the adapter's initial values; its update is 0 at first.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TrainedDecoder(nn.Cell):  # type: ignore[misc]
         return ops.concat(down, 0), ops.concat(up, 0)
 
     def construct(self, ids: Any, next_ids: Any, counts: Any, positions: Any, segments: Any) -> Any:
-        """Return the loss of windows.
+        """Return the windows' loss.
 
         Args:
             ids: int32 (N, L).

@@ -1,4 +1,4 @@
-"""Examples of an encoder-decoder's training, and the measures on held-out ones."""
+"""An encoder-decoder's training examples, and its measures on held-out ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_pairs(records: Sequence[Mapping[str, Any]], subject: str) -> list[Pair]
         subject: Their file, for messages.
 
     Raises:
-        ValidationError: A record lacks one of both; the message has the number, from 1.
+        ValidationError: A record lacks the prompt or the completion; the message has its number, from 1.
     """
     pairs = []
     for number, record in enumerate(records, 1):
@@ -45,14 +45,14 @@ def read_pairs(records: Sequence[Mapping[str, Any]], subject: str) -> list[Pair]
 def encode_parts(
     parts: Sequence[Sequence[Pair]], tokenizer: Tokenizer, *, start_id: int, pad_id: int, length: int
 ) -> tuple[list[dict[str, NDArray[Any]]], list[int]]:
-    """Return each part's arrays in the same shape, and how many of the pairs are left out as too long.
+    """Return each part's arrays in the same shape, and how many pairs are left out as too long.
 
     Args:
         parts: Pairs to train on, and held-out ones.
         tokenizer: The model's.
         start_id: The decoder's first token.
         pad_id: Token that pads.
-        length: Most tokens of a prompt, and of a completion.
+        length: Most tokens in a prompt, and in a completion.
 
     Raises:
         UserError: A part has no pair within the length.
@@ -112,24 +112,24 @@ def build_pairs(
 
 
 class PairEvaluator:
-    """Perplexity and greedy answers of one bundle.
+    """One bundle's perplexity and greedy answers.
 
     Args:
         bundle: The bundle's directory.
 
     Raises:
-        UserError: It is no bundle of the kind `seq2seq`, or damaged.
+        UserError: It is no `seq2seq` bundle, or damaged.
     """
 
     def __init__(self, bundle: Path) -> None:
         self._rewriter = open_rewriter(bundle)
 
     def compute_perplexity(self, pairs: Sequence[Pair], length: int) -> tuple[float, int]:
-        """Return the completions' perplexity, and the count of their tokens.
+        """Return the completions' perplexity, and how many tokens they have.
 
         Args:
             pairs: Prompts and completions.
-            length: Most tokens of both; the rest is cut.
+            length: Most tokens in either; the rest is cut.
         """
         runner, tokenizer, losses = self._rewriter.runner, self._rewriter.tokenizer, []
         for pair in pairs:

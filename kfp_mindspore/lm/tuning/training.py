@@ -38,12 +38,12 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class _Task:
-    """A network with the data.
+    """A network with its data.
 
     Args:
         network: Returns the loss.
         arrays: Training rows, with `counts`.
-        validation: Held-out rows of the same shape.
+        validation: Held-out rows in the same shape.
         write: Writes the trained weights: the adapter, and the tuned bundle.
         truncated: Training examples whose end is cut.
         dropped: Training examples that are left out.
@@ -64,12 +64,12 @@ class FinetuneResult:
     Args:
         examples: Training examples.
         held_out: Held-out examples.
-        tokens: Tokens of the training examples that the loss counts.
+        tokens: Tokens in the training examples that the loss counts.
         truncated: Training examples whose end is beyond a window.
         dropped: Training examples without an answer within a window, or pairs beyond the length.
         loss: Mean loss per counted held-out token in nats, with the final weights.
-        perplexity: The exponential.
-        best_epoch: Epoch of the final weights.
+        perplexity: exp(loss).
+        best_epoch: The final weights' epoch.
         history: One record per epoch, as in metrics.jsonl.
         seconds: Wall-clock time, the bundle's verification included.
     """
@@ -115,7 +115,7 @@ def finetune(
     Raises:
         UserError: The bundle is no language model, the examples are missing, too few or too long, or an output's
             directory has other content.
-        ValidationError: An example or an option is invalid; the message has the number or field.
+        ValidationError: An example or an option is invalid; the message has its number or field.
         KfpMindSporeError: The loss is no longer finite.
     """
     begun = time.perf_counter()
@@ -237,9 +237,9 @@ def _prepare_pairs(bundle: Path, data: str, training: Records, held: Records, op
 
 
 def _build_validation(rows: Mapping[str, NDArray[Any]], batch_size: int, tokens_per_row: float) -> Any:
-    """Return batches of one shape, whose mean loss is the mean per counted token.
+    """Return equally shaped batches, whose mean loss is the mean per counted token.
 
-    The network divides by the training data's constant, so that the counts are scaled by the ratio to this data's.
+    The network divides by the training data's constant, so that the counts are scaled by its ratio to this data's.
     """
     padding = -len(rows["counts"]) % batch_size
     arrays = {name: np.pad(array, [(0, padding), *[(0, 0)] * (array.ndim - 1)]) for name, array in rows.items()}
