@@ -28,13 +28,13 @@ _IGNORED = {".git"}
 
 @dataclass(frozen=True)
 class TemplateParameter:
-    """A further parameter of a template's pipeline.
+    """A further parameter for a template's pipeline.
 
     Args:
-        name: Its name; an option of train.py has the same one.
+        name: Its name; a train.py option has the same one.
         default: A number or a text.
         description: For the pipeline's docstring, one line.
-        is_option: Whether it is an option of train.py; otherwise `data_options` has it.
+        is_option: Whether it is a train.py option; otherwise `data_options` has it.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Template:
         workload: Package in `kfp_mindspore.workloads`: its network.py and train.py become the project's. train.py's
             options are --epochs, --learning-rate and --seed.
         dataset: A data set's name.
-        data_options: Further arguments of load_dataset, Python text without a comma at its end.
-        parameters: Further parameters of the pipeline.
+        data_options: Further load_dataset arguments, Python text without a comma at its end.
+        parameters: Further pipeline parameters.
         extra: An extra that the network needs.
         preprocessing: The steps for load_dataset, JSON; empty for its default.
         epochs: Default for the pipeline's parameter.

@@ -85,8 +85,8 @@ def cli(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its exit code.
 
-    An error is printed on standard error, as `Error: …` or, for a command line with `--json`, as one line of JSON,
-    `{"error": …}`. Errors of this package have a stack trace only with `--debug`.
+    An error is printed on standard error, as `Error: …` or, for a command line with `--json`, as a JSON line,
+    `{"error": …}`. This package's errors have a stack trace only with `--debug`.
     Exit codes: 2 for a user error, 1 for a failure, 3 for an unmet gate, 130 for Ctrl-C.
 
     Args:

@@ -1,4 +1,4 @@
-"""`kfp-mindspore runs`: list, open, compare, resume and remove local runs of pipelines."""
+"""`kfp-mindspore runs`: list, open, compare, resume and remove local pipeline runs."""
 
 from __future__ import annotations
 

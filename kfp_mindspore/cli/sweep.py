@@ -41,7 +41,7 @@ def sweep() -> None:
 
 
 def add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the trials' training."""
+    """Add the trials' training options."""
     for option in reversed(
         (
             click.option("--network", help="module:factory of the network that kfp_mindspore.training trains."),
@@ -266,7 +266,7 @@ def build_template(
     fixed: tuple[tuple[str, str], ...],
     workers: int,
 ) -> dict[str, Any]:
-    """Return `MSJobClient.train` arguments from the options of the trials' training."""
+    """Return `MSJobClient.train` arguments from the trials' training options."""
     template = {
         "network": network,
         "script": script,

@@ -48,7 +48,7 @@ class RegistryOptions:
     docker_config: Path | None = None
 
     def make_config(self, push_secret: str = "", pull_secrets: Sequence[str] = ()) -> RegistryConfig:
-        """Return the configuration, with the Secrets of a build on a cluster."""
+        """Return the configuration, with the Secrets for a build on a cluster."""
         from kfp_mindspore.images import RegistryConfig
 
         return RegistryConfig(**vars(self), push_secret=push_secret, pull_secrets=tuple(pull_secrets))

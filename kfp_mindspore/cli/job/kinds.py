@@ -1,4 +1,4 @@
-"""Other job kinds: `kfp-mindspore job convert`, and `--kind` of `job submit`."""
+"""Other job kinds: `kfp-mindspore job convert`, and `job submit --kind`."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def setup(
 
 
 def _copy_secrets(cluster: Cluster, namespace: str, places: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the copies of the store's Secrets for jobs in other namespaces; foreign ones of the same name stay."""
+    """Return the store Secrets' copies for jobs in other namespaces; foreign ones with the same name stay."""
     from kfp_mindspore.runs.cluster.store_secrets import list_copies
 
     documents = []

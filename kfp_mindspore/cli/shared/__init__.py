@@ -1,1 +1,1 @@
-"""Parts of several commands: their classes, options, name completion and output."""
+"""Parts that several commands share: classes, options, name completion and output."""

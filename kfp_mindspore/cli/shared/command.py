@@ -29,7 +29,7 @@ class StrictCommand(click.Command):
 
 
 class StrictGroup(click.Group):
-    """A group of such commands."""
+    """A group with such commands."""
 
     command_class = StrictCommand
 

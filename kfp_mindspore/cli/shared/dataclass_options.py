@@ -1,4 +1,4 @@
-"""Command-line options derived from a dataclass of options."""
+"""Command-line options derived from an options dataclass."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def dataclass_options(
         names: Option by field, where it is not the field's name with dashes: {"env_vars": "--env"}; with a short form
             "-n --namespace".
         types: Parameter types by field, such as `click.Path()`.
-        settings: Further keywords of `click.option` by field: {"token": {"envvar": "KFP_TOKEN"}}.
+        settings: Further `click.option` keywords by field: {"token": {"envvar": "KFP_TOKEN"}}.
         once: Lists given by one option, whose type in `types` returns a list.
-        into: Name of the command's argument.
+        into: The command's argument name.
         is_complete: Whether the fields are all that the dataclass requires; else the command gets them as a dict.
     """
     declared = [entry for entry in list_options(declaration) if only is None or entry.name in only]
