@@ -1,4 +1,4 @@
-"""Sweeps: trials of one training with other parameters, each an MSJob, chosen and stopped early by Optuna."""
+"""Sweeps: trials that run one training with other parameters, each an MSJob, chosen and stopped early by Optuna."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The engine of a sweep: asks Optuna for parameters, runs trials as jobs, reports their epochs and stops losers."""
+"""The sweep engine: gets parameters from Optuna, runs trials as jobs, reports their epochs and stops losers."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def sweep(
     engine: str = MSJOB,
     **options: Unpack[SweepChanges],
 ) -> SweepResult:
-    """Run trials of a training with other parameters, and return them all.
+    """Run a training's trials, each with other parameters, and return them all.
 
-    Each trial is an MSJob. The metrics are read after each epoch, and the pruner stops a trial that falls behind with
+    Each trial is an MSJob. Its metrics are read after each epoch, and the pruner stops a trial that falls behind with
     SIGTERM. A sweep that was interrupted or killed goes on when it is started in the same directory: trials that have
     ended are not run again, jobs that still run are followed, and others continue from their checkpoints. Parameters
     follow from the seed, the trial's number and the results before it, so that a resume chooses none twice. SIGTERM,
@@ -117,7 +117,7 @@ def run_sweep(
     on_trial: Callable[[TrialResult], None] | None = None,
     engine: str = MSJOB,
 ) -> SweepResult:
-    """Run a sweep by the options; the other arguments are `sweep`'s."""
+    """Run a sweep by its options; the other arguments are `sweep`'s."""
     known = list(NETWORK_PARAMETERS) if template.get("network") else None
     parsed = space if isinstance(space, Space) else Space(space, known)
     if list_generations(options) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:
@@ -137,7 +137,7 @@ def run_sweep(
 def resume_sweep(
     directory: Path | str, *, client: MSJobClient | None = None, on_trial: Callable[[TrialResult], None] | None = None
 ) -> SweepResult:
-    """Go on with a sweep by the directory alone; see `sweep`."""
+    """Go on with a sweep by its directory alone; see `sweep`."""
     folder = Path(directory).absolute()
     description = studies.read_description(folder)
     options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
@@ -275,7 +275,7 @@ class _Engine:
             raise
 
     def _count(self) -> int:
-        """Return the number of trials that have begun."""
+        """Return how many trials have begun."""
         from optuna.trial import TrialState
 
         return sum(trial.state != TrialState.WAITING for trial in self._study.get_trials(deepcopy=False))
@@ -357,7 +357,7 @@ class _Engine:
         return f"{self._description['name']}-{number}" + (f"-seed{seed}" if seed else "")
 
     def _follow(self, running: _Running) -> None:
-        """Report a trial's new epochs, and end the trial when the job has ended or the pruner stops it."""
+        """Report a trial's new epochs, and end the trial when its job has ended or the pruner stops it."""
         try:
             state = self._jobs.read(running.job)
         except NotFoundError:
@@ -392,7 +392,7 @@ class _Engine:
             self._finish(running, "", is_pruned=True)
 
     def _complete(self, running: _Running, state: TrialJobState) -> None:
-        """End a trial, or start the next seed."""
+        """End a trial, or start its next seed."""
         if not running.values:
             self._finish(running, self._explain_missing(state))
             return
@@ -412,7 +412,7 @@ class _Engine:
         self._finish(running, "", values=[statistics.fmean(column) for column in zip(*seeds, strict=True)])
 
     def _measure(self, name: str, epoch: int, running: _Running) -> float | None:
-        """Return an objective of the best epoch, or of the last one that has reported it."""
+        """Return the best epoch's objective, or that from the last epoch that has reported it."""
         if name == self._options.objective:
             return running.values[epoch]
         found = [file for file in Path(running.job.output, "checkpoint").rglob("*") if file.is_file()]

@@ -1,4 +1,4 @@
-"""Trial jobs: what the engine needs of a place that runs trials, and the implementation by MSJobClient."""
+"""Trial jobs: the engine's interface to whatever runs trials, and its implementation by MSJobClient."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class TrialJob:
         number: The trial's number.
         name: Job name.
         parameters: The trial's parameters.
-        output: Output directory or URI; checkpoints to resume from are in the `checkpoints`.
-        source: Output of another trial, from whose checkpoints a new job starts; empty for its own.
-        slot: The place among the trials that run at the same time, from 0.
-        slots: How many these are; on one machine each has the share of the cores.
+        output: Output directory or URI; checkpoints to resume from are in its `checkpoints`.
+        source: Another trial's output, from whose checkpoints a new job starts; empty for its own.
+        slot: Its place among the trials that run at the same time, from 0.
+        slots: How many these are; on one machine each has its share of the cores.
         timeout: Seconds after which the job is terminated and fails; None for no limit.
     """
 
@@ -51,7 +51,7 @@ class TrialJobState:
     """A job's state.
 
     Args:
-        phase: `running` also before the start, `succeeded` or `failed`.
+        phase: `running` also before its start, `succeeded` or `failed`.
         records: Epochs as in metrics.jsonl: all, or the newest one where only that is known.
         reason: Why it failed.
     """
@@ -62,15 +62,15 @@ class TrialJobState:
 
 
 class TrialJobs(Protocol):
-    """A place that runs trials; `poll_seconds` is the time between two readings of a job."""
+    """A place that runs trials; `poll_seconds` is the time between two reads for a job."""
 
     poll_seconds: float
 
     def list_names(self) -> Collection[str]:
-        """Return the names of jobs, including other jobs than trials."""
+        """Return all job names, including other jobs than trials."""
 
     def start(self, job: TrialJob) -> None:
-        """Start a job, which resumes from the checkpoints in the output; one that exists is kept."""
+        """Start a job, which resumes from the checkpoints in its output; one that exists is kept."""
 
     def read(self, job: TrialJob) -> TrialJobState:
         """Return a job's state.
@@ -130,7 +130,7 @@ class ClientJobs:
             self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
 
     def read(self, job: TrialJob) -> TrialJobState:
-        """Return a job's state; a cluster's job has the newest epoch only, from the progress in the status.
+        """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status.
 
         The operator writes the last epoch together with the job's end.
         """
@@ -164,10 +164,10 @@ class ClientJobs:
 
 
 def share_cores(job: TrialJob, workers: int) -> dict[str, str]:
-    """Return the variables by which a trial's processes use the share of this machine's cores.
+    """Return the variables by which a trial's processes use its share of this machine's cores.
 
-    OpenMP has no more threads than that, and `fit` binds a trial with one worker to the cores; {} if the user has set
-    the number of threads.
+    OpenMP has no more threads than that, and `fit` binds a trial with one worker to its cores; {} if the user has
+    set the number of threads.
     """
     if THREADS_VARIABLE in os.environ:
         return {}
@@ -181,7 +181,7 @@ def share_cores(job: TrialJob, workers: int) -> dict[str, str]:
 
 
 def to_records(progress: TrainingProgress | None) -> list[dict[str, Any]]:
-    """Return the last complete epoch in a progress report as a record of metrics.jsonl; none before the end."""
+    """Return a progress report's last complete epoch as a metrics.jsonl record; none before the first one's end."""
     if progress is None or not progress.steps or not progress.epochs or progress.step is None:
         return []
     epoch, rest = divmod(progress.step * progress.epochs, progress.steps)

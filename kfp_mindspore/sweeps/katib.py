@@ -1,4 +1,4 @@
-"""A sweep as an Experiment of Katib 0.19, whose trials are MSJobs."""
+"""A sweep as a Katib 0.19 Experiment, whose trials are MSJobs."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def build_katib_experiment(
     claims: Sequence[tuple[str, str]] = (),
     **options: Unpack[SweepChanges],
 ) -> dict[str, Any]:
-    """Return the manifest of a Katib Experiment that searches as `sweep` does.
+    """Return a Katib Experiment's manifest that searches as `sweep` does.
 
-    Katib reads the objective from each trial's metrics.jsonl; the controller needs MSJob among the `trialResources`,
+    Katib reads the objective from each trial's metrics.jsonl; its controller needs MSJob among its `trialResources`,
     and the right to create MSJobs (docs/sweeps.md).
 
     Args:
-        name: Name of the Experiment.
+        name: Experiment name.
         template: As for `sweep`; dataset, script and output are the pods' own.
         space: The parameters, see `Space`.
         objective: The metric to improve, see `SweepOptions`.
-        namespace: The namespace.
+        namespace: Experiment namespace.
         output: URI or mounted directory for checkpoints, in which each trial has its own; without one they are lost
             with the pods.
         image: The trials' image.
@@ -162,7 +162,7 @@ def _build_trial(
     claims: Sequence[tuple[str, str]],
     timeout: int | None,
 ) -> dict[str, Any]:
-    """Return the MSJob of a trial, without a name; Katib names it."""
+    """Return a trial's MSJob, without a name; Katib names it."""
     fields = dict(template)
     shared = fields.pop("trainer_parameters", None) or {}
     chosen = {key: f"${{trialParameters.{key}}}" for key in space.parameters}

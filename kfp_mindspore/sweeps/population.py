@@ -1,4 +1,4 @@
-"""Generations of trials that go on from checkpoints: population-based training, and successive halving."""
+"""Trial generations that go on from checkpoints: population-based training, and successive halving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Generation:
     """A generation.
 
     Args:
-        start: The first trial.
+        start: Its first trial.
         size: How many trials it has.
         epochs: Epochs that they have in all at their end.
     """
@@ -34,7 +34,7 @@ class Generation:
 
 
 def list_generations(options: SweepOptions) -> list[Generation]:
-    """Return the generations of a sweep; [] for one without."""
+    """Return a sweep's generations; [] for one without."""
     sizes: list[int] = []
     if options.pruner == PBT:
         sizes = [options.population] * (options.trials // options.population)
@@ -58,10 +58,10 @@ def _divide(size: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class PopulationMember:
-    """A member of a generation that has ended and not failed.
+    """A generation's member that has ended and not failed.
 
     Args:
-        number: The trial.
+        number: The trial's number.
         parameters: The trial's parameters.
     """
 
@@ -79,9 +79,9 @@ def plan_generation(
     same plan.
 
     Args:
-        ranked: Members of the former generation that have not failed, at least one, the best first.
+        ranked: The former generation's members that have not failed, at least one, the best first.
         former: The former generation.
-        size: Size of the next one.
+        size: The next one's size.
         space: The sweep's parameters.
         options: The sweep's options.
     """

@@ -24,7 +24,7 @@ def render_report(result: SweepResult, histories: Mapping[int, Records] | None =
     """Return a sweep's report as HTML.
 
     It has the trials' table, parallel coordinates, each parameter's values beside the objective, the parameters'
-    importance (Optuna's PED-ANOVA) and the learning curves of the best trials.
+    importance (Optuna's PED-ANOVA) and the best trials' learning curves.
 
     Args:
         result: The sweep, in any state.

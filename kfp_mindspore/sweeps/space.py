@@ -1,4 +1,4 @@
-"""The parameters of a sweep: what values they take."""
+"""A sweep's parameters and their values."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _KEYS = ("low", "high", "step", "log", "choices", "when", "default")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a space: choices, or a range.
+    """One parameter in a space: choices, or a range.
 
     Args:
         low: Least value of a range. Two integers are a range of integers.
-        high: The greatest value, included.
-        step: Distance between the values; 1 for integers without one.
+        high: A range's greatest value, included.
+        step: Distance between a range's values; 1 for integers without one.
         log: Whether the range is logarithmic.
         choices: The values, JSON types.
         when: Values of other parameters with which it is used, such as {"optimizer": "Momentum"} or
             {"optimizer": ["Momentum", "SGD"]}.
-        default: The value in the first trial; by default the sampler chooses that too.
+        default: Its value in the first trial; by default the sampler chooses that too.
     """
 
     low: float | None = None
@@ -98,7 +98,7 @@ class Parameter:
 
 
 class Space:
-    """The parameters of a sweep by name.
+    """A sweep's parameters by name.
 
     Args:
         parameters: Each parameter as a list of choices, or as a dict with `Parameter` fields, such as
@@ -151,7 +151,7 @@ class Space:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The first trial's values, of the parameters that have a default."""
+        """The first trial's values, for the parameters that have a default."""
         found = {name: parameter.default for name, parameter in self.parameters.items()}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -192,7 +192,7 @@ class Space:
 def read_declaration(declaration: Any) -> dict[str, Any]:
     """Return the parameters that a dataclass declares, such as a script's options or a subclass of TrainingConfig.
 
-    A field `Annotated[float, Parameter(1e-4, 0.1, log=True)]` has a range, a field with a `Literal` or an enum has the
+    A field `Annotated[float, Parameter(1e-4, 0.1, log=True)]` has a range, a field with a `Literal` or an enum has its
     values as choices, and other fields are no parameters. The fields' defaults are the first trial's values.
 
     Args:

@@ -3,7 +3,7 @@
 sweep.json           what was started: training, space, options and engine; a resume needs no other argument
 journal.log          Optuna's JournalStorage, which optuna-dashboard opens too
 trials/<n>/          a trial's metrics.jsonl, `checkpoint` and `checkpoints`
-tune/                Ray Tune's experiment, of a sweep on Ray
+tune/                Ray Tune's experiment, for a sweep on Ray
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class TrialResult:
     Args:
         number: From 0.
         state: `running`, `complete`, `pruned` or `failed`.
-        parameters: The parameters.
-        value: The objective's best value in the epochs; None without one.
+        parameters: The trial's parameters.
+        value: The objective's best value in any epoch; None without one.
         epochs: Epochs that it has reported.
-        seconds: The job's duration; None while it runs.
+        seconds: Its job's duration; None while it runs.
         reason: Why it failed.
-        output: The output directory or URI; with several seeds, the first one's.
-        values: All objectives of a complete trial, by name; means over the seeds.
-        spread: Standard deviation of the objective over the seeds; None for one seed.
-        job: The job's name; with several seeds, the first one's.
+        output: Its output directory or URI; with several seeds, the first one's.
+        values: A complete trial's objectives, by name; means over the seeds.
+        spread: The objective's standard deviation over the seeds; None for one seed.
+        job: Its job's name; with several seeds, the first one's.
     """
 
     number: int
@@ -86,7 +86,7 @@ class SweepResult:
 
     Args:
         directory: The sweep's directory.
-        objective: Name of the objective.
+        objective: The objective's name.
         is_maximized: Whether a greater value is better.
         trials: By number.
         directions: Whether a greater value is better, by objective.
@@ -101,7 +101,7 @@ class SweepResult:
     def get_checkpoint(self, trial: TrialResult) -> str | None:
         """Return a trial's final checkpoint; None if it has written none.
 
-        On a cluster it is in the pods' storage, where the existence is not checked.
+        On a cluster it is in the pods' storage, where its existence is not checked.
         """
         checkpoint = f"{trial.output}/checkpoint"
         is_here = Path(trial.output).is_relative_to(self.directory.absolute())
@@ -170,7 +170,7 @@ def open_study(directory: Path, options: SweepOptions) -> Study:
     """Create the study in a directory, or open it, without lines that a full disk or a crash has damaged.
 
     Raises:
-        UserError: The journal is none of a sweep, or the sampler needs a library that is not installed.
+        UserError: It is no sweep's journal, or the sampler needs a library that is not installed.
     """
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -216,7 +216,7 @@ def read_sweep(directory: Path | str) -> SweepResult:
 
     Raises:
         NotFoundError: It is no sweep.
-        UserError: The journal is damaged; the message names the line.
+        UserError: Its journal is damaged; the message names the line.
     """
     directory = Path(directory)
     description = read_description(directory)
@@ -277,13 +277,13 @@ def compute_importances(directory: Path) -> dict[str, float]:
 
 
 def name_output(description: Mapping[str, Any], directory: Path, number: int, seed: int = 0) -> str:
-    """Return a trial's output directory, or the URI for jobs on a cluster; each further seed has its own."""
+    """Return a trial's output directory, or URI for jobs on a cluster; each further seed has its own."""
     root = description.get("output") or str(directory.absolute() / TRIALS_FOLDER)
     return f"{root}/{number}-seed{seed}" if seed else f"{root}/{number}"
 
 
 def choose_best(values: Any, is_maximized: bool) -> float | None:
-    """Return the best of finite values, or None."""
+    """Return the best finite value, or None."""
     finite = [value for value in values if math.isfinite(value)]
     return (max if is_maximized else min)(finite) if finite else None
 
@@ -318,7 +318,7 @@ def _name_damaged_line(directory: Path) -> Iterator[None]:
 
 
 def _get_damaged_line(journal: Path) -> int:
-    """Return the number of the first line that is no entry, from 1; 0 without one."""
+    """Return the first line that is no entry, from 1; 0 without one."""
     if not journal.is_file():
         return 0
     lines = journal.read_bytes().splitlines()
@@ -334,9 +334,9 @@ def _is_entry(line: bytes) -> bool:
 
 
 def _keep_readable_lines(journal: Path, damaged: int) -> None:
-    """Replace a journal by the readable lines, or, if these are no whole record, by those in front of the damage.
+    """Replace a journal by its readable lines, or, if these are no whole record, by those in front of the damage.
 
-    Without the line that creates a trial, Optuna ignores the entries of later trials.
+    Without the line that creates a trial, Optuna ignores later trials' entries.
     """
     files.write_bytes(journal.with_name(DAMAGED_FILE), journal.read_bytes())
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -366,7 +366,7 @@ def _is_whole_record(lines: Sequence[bytes]) -> bool:
 
 
 def _cut_unfinished_line(journal: Path) -> None:
-    """Remove a last line without the end: Optuna ignores it, but would write the next entry behind it."""
+    """Remove an incomplete last line: Optuna ignores it, but would write the next entry behind it."""
     if not journal.is_file():
         return
     with journal.open("r+b") as file:

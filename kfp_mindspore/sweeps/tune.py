@@ -43,7 +43,7 @@ def run_on_ray(folder: Path, template: Mapping[str, Any], space: Space, options:
     RAY_ADDRESS is set.
 
     Args:
-        folder: The sweep's directory, which all of Ray's nodes reach.
+        folder: The sweep's directory, which all Ray nodes reach.
         template: `MSJobClient.train` arguments; `network`, `script`, `dataset` and `trainer_parameters` are used.
         space: The parameters.
         options: The options.
@@ -167,7 +167,7 @@ def _order(result: Any) -> tuple[float, str]:
 
 
 def _record(folder: Path, study: Study, number: int, result: Any, space: Space, options: SweepOptions) -> None:
-    """Write a trial's metrics and checkpoint to the directory, then the trial to the study."""
+    """Write a trial's metrics and checkpoint to its directory, then the trial to the study."""
     from optuna.trial import TrialState
 
     frame = result.metrics_dataframe
@@ -198,7 +198,7 @@ def _record(folder: Path, study: Study, number: int, result: Any, space: Space, 
 
 
 def _list_records(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return Tune's reports as records of metrics.jsonl, the last one of each epoch."""
+    """Return Tune's reports as metrics.jsonl records, each epoch's last one."""
     records: dict[int, dict[str, Any]] = {}
     for row in rows:
         counts = {name: int(row[name]) for name in _COUNTS if name in row}
