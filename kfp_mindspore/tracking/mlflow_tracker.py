@@ -1,4 +1,4 @@
-"""MLflow runs, logged by a thread of their own."""
+"""MLflow runs, logged by their own thread."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _Point = tuple[int, dict[str, float], int]
 
 
 class MlflowTracker:
-    """Logs to the run in MLFLOW_RUN_ID, or to one of its own, with MLflow's client and the variables.
+    """Logs to the run in MLFLOW_RUN_ID, or to a new one, with MLflow's client and environment variables.
 
-    A run of its own is nested in the run in KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID, if that is set.
+    A new run is nested in the run in KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID, if that is set.
 
     The server may be down: the points wait, and those that are never sent are counted in a warning.
 
     Args:
-        location: The checkpoint directory or URI, a tag of the run.
+        location: The checkpoint directory or URI, which the run has as a tag.
     """
 
     def __init__(self, location: str | None) -> None:
@@ -65,7 +65,7 @@ class MlflowTracker:
         self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
 
     def begin(self, parameters: Mapping[str, Any], state: TrackerState | None, step: int) -> None:
-        """Start the thread; a resumed training continues the run."""
+        """Start the thread; a resumed training continues its run."""
         _set_client_defaults()
         self._parameters = {name: str(value)[:_VALUE_LENGTH] for name, value in parameters.items()}
         if state is not None:
@@ -148,7 +148,7 @@ class MlflowTracker:
         return retrying(call)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait for the next attempt; the end of the training is one."""
+        """Wait for the next attempt, at the latest the training's end."""
         with self._changed:
             if self._ending is None:
                 self._changed.wait_for(lambda: self._ending is not None, seconds)
@@ -184,7 +184,7 @@ class _Session:
             self._client.update_run(self.run_id, status="RUNNING")
 
     def _find(self, location: str | None) -> str:
-        """Return the run of a training that was killed before the first checkpoint, or ''."""
+        """Return the run of a training that was killed before its first checkpoint, or ''."""
         experiment = self._find_experiment()
         if location is None or not experiment:
             return ""
@@ -239,7 +239,7 @@ def _get_experiment_name() -> str:
 
 
 def tag_run(run_id: str, tags: Mapping[str, str]) -> None:
-    """Set tags of a run; a server that cannot be reached is a warning."""
+    """Set a run's tags; a server that cannot be reached is a warning."""
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 

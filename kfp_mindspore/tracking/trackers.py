@@ -1,4 +1,4 @@
-"""The trackers of a training."""
+"""A training's trackers."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Trackers:
             tracker.begin(parameters, None if states is None else states.get(name), step)
 
     def log_steps(self, losses: Sequence[float], last: int, steps: int) -> None:
-        """Log the losses of consecutive steps.
+        """Log consecutive steps' losses.
 
         Args:
             losses: One a step.
-            last: Number of the last one.
-            steps: Steps in an epoch; of more than STEP_POINTS each n-th is logged.
+            last: The last step's number.
+            steps: Steps in an epoch; if more than STEP_POINTS, every n-th is logged.
         """
         interval = -(-steps // STEP_POINTS)
         for step, loss in enumerate(losses, last - len(losses) + 1):
@@ -65,7 +65,7 @@ class Trackers:
                 self.log(step, {STEP_LOSS: loss})
 
     def log_epoch(self, record: Mapping[str, Any]) -> None:
-        """Log an epoch's record from metrics.jsonl; a parameter group's learning rate is the first."""
+        """Log an epoch's record from metrics.jsonl, with the first parameter group's learning rate."""
         rate = record["learning_rate"]
         values = {
             "epoch": record["epoch"],
@@ -96,7 +96,7 @@ def open_trackers(names: Sequence[str] | None, directory: Path | None, location:
     Args:
         names: Of TRACKERS; None for MLflow when MLFLOW_TRACKING_URI is set.
         directory: For event files.
-        location: The checkpoint directory or URI, by which an interrupted training finds the MLflow run.
+        location: The checkpoint directory or URI, by which an interrupted training finds its MLflow run.
 
     Raises:
         UserError: A tracker's package is not installed, or it has no place to write to.
@@ -119,7 +119,7 @@ def tag_runs(states: Mapping[str, TrackerState], tags: Mapping[str, str]) -> Non
     """Add tags to the run that trained a checkpoint, where MLflow is installed and MLFLOW_TRACKING_URI is set.
 
     Args:
-        states: `training["trackers"]` of the checkpoint.
+        states: The checkpoint's `training["trackers"]`.
         tags: Such as an exported bundle's URI.
     """
     run_id = states.get("mlflow", {}).get("run_id")
