@@ -1,4 +1,4 @@
-"""Batches of a Ray dataset as MindSpore tensors, in the grammar of `iter_torch_batches`."""
+"""Batches of a Ray dataset as MindSpore tensors, with `iter_torch_batches`' signature."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def iter_mindspore_batches(
     local_shuffle_buffer_size: int | None = None,
     local_shuffle_seed: int | None = None,
 ) -> Iterable[Any]:
-    """Return an iterable over a dataset's batches as dicts of MindSpore tensors.
+    """Return an iterable over a dataset's batches as dicts with MindSpore tensors.
 
     It takes the arguments that Ray's `iter_torch_batches` takes, without `device` and `pin_memory`.
 

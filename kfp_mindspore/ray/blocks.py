@@ -1,4 +1,4 @@
-"""Blocks of samples as Ray Data's workers read them: fields, roles, hashes and splits."""
+"""Sample blocks as Ray Data's workers read them: fields, roles, hashes and splits."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Bounds:
     """What decides on a sample besides its own values; keys below a bound are inside.
 
     Args:
-        limits: Bound of the kept samples by split; -1 for a source without splits of its own.
-        times: First time of the validation and of the test split.
-        moments: The format of times as texts; None for numbers.
+        limits: Bound for the kept samples by split; -1 for a source without its own splits.
+        times: The validation split's first time, and the test split's.
+        moments: The time format in texts; None for numbers.
         classes: Bounds of the test split, and of test and validation, by class.
     """
 

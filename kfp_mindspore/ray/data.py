@@ -1,6 +1,6 @@
 """Data larger than memory to a dataset directory with Parquet shards, by Ray Data in two passes.
 
-The first pass assigns each sample to a split by a hash and collects statistics of the training split; the second one
+The first pass assigns each sample to a split by a hash and collects the training split's statistics; the second one
 converts the samples, and this process writes them as they arrive. A limit, and a stratified or time split, have a pass
 of their own before them, which finds the bounds that later passes compare each sample with.
 """
@@ -211,7 +211,7 @@ def _run(read: Callable[[], Any], function: Callable[[Any], Any]) -> Iterator[An
 
 @dataclass(frozen=True)
 class _Guard:
-    """A function of a block that is not empty, whose errors are returned: Ray's own would have them as text only."""
+    """A function on a block that is not empty, whose errors are returned: Ray's own would have them as text only."""
 
     function: Callable[[Any], Any]
 
@@ -407,7 +407,7 @@ class _Convert:
 
 
 def _arrange(source: Source, roles: Roles, features: Features) -> tuple[Arrays, list[Column]]:
-    """Return all columns of a block, features first."""
+    """Return a block's columns, features first."""
     arrays, columns = dict(features.arrays), list(features.columns)
     several = roles.target if len(roles.target) > 1 else ()
     if several:

@@ -36,7 +36,7 @@ _CREDENTIALS = {
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of a source.
+    """A source's files.
 
     Args:
         name: The source's name, for messages.
@@ -56,9 +56,9 @@ class SourceFiles:
         """Return a function that returns a Ray dataset with the source's rows from its start.
 
         Args:
-            seed: Seed of the order of images.
-            delimiter: Between two cells of CSV files; empty for the comma.
-            texts: Fields of CSV files that are read as texts.
+            seed: Seed for the image order.
+            delimiter: Between two cells in CSV files; empty for the comma.
+            texts: CSV fields that are read as texts.
         """
         data: Any = ray.data
         if self.kind == "images":

@@ -1,4 +1,4 @@
-"""Artifacts of a step that Ray's pods download and upload themselves, where they share no volume."""
+"""A step's artifacts that Ray's pods download and upload themselves, where they share no volume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Handover:
         download: URIs and the paths that they get on each node.
         upload: Rank 0's paths, and their URIs.
         mkdir: Directories that the command expects.
-        checkpoints: URI of Ray's checkpoints; empty for none.
+        checkpoints: The URI for Ray's checkpoints; empty for none.
         keep_checkpoints: Whether they outlast a successful training.
     """
 

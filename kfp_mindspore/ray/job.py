@@ -101,7 +101,7 @@ def connect(*, log_to_driver: bool = True, variables: Mapping[str, str] | None =
 
     Args:
         log_to_driver: Whether the workers' output is printed here.
-        variables: Environment variables of the workers.
+        variables: The workers' environment variables.
 
     Returns:
         Whether this call has connected.
@@ -150,7 +150,7 @@ def run_words(words: Sequence[str], directory: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the command line's options: arguments of `run_script`."""
+    """Return the command line's options: `run_script`'s arguments."""
     parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.ray.job", description="Train by a script on Ray.")
     parser.add_argument("--name", default="training", help="of the run below the storage path")
     parser.add_argument("--workers", type=int, default=1)

@@ -101,7 +101,7 @@ def select_lowest(size: int, keys: NDArray[np.uint64], values: NDArray[Any], cho
 
 
 def describe_spans(values: NDArray[Any], order: NDArray[Any], splits: NDArray[np.int8], unit: str) -> dict[str, Span]:
-    """Return the first and the last moment of each split in a block, see `data.moments.describe_moments`."""
+    """Return each split's first and last moment in a block, see `data.moments.describe_moments`."""
     found: dict[str, Span] = {}
     for index, split in enumerate(SPLITS):
         (chosen,) = np.nonzero(splits == index)

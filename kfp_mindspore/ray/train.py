@@ -79,7 +79,7 @@ class MindSporeConfig(BackendConfig):
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[None]]:
-        """Context of each worker's train loop: `fit` reports to Ray."""
+        """Context for each worker's train loop: `fit` reports to Ray."""
         return functools.partial(use_train_session, self.preemption_steps, self.report_timeout)
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class MindSporeConfig(BackendConfig):
 
 
 class MindSporeTrainer(DataParallelTrainer):
-    """Train with MindSpore on several of Ray's workers.
+    """Train with MindSpore on several Ray workers.
 
     `kfp_mindspore.training.fit` runs unchanged in the train loop: each step's batch is divided among the workers, each
     checkpoint is reported to Ray with its metrics, and after a failure training resumes from the last report. Another

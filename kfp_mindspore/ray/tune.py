@@ -1,4 +1,4 @@
-"""Trainables of Ray Tune from functions and commands that call `fit`."""
+"""Ray Tune trainables from functions and commands that call `fit`."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def to_command_trainable(
 
     Args:
         build: Returns the words for a trial's parameters: the script or `-m module`, and its arguments.
-        variables: Environment variables of the trials.
+        variables: The trials' environment variables.
         timeout: Seconds after which a trial's process exits; None for no limit.
-        expired: Directory, which all of Ray's nodes reach, for an empty file by the ID of each trial that did.
+        expired: Directory, which all Ray nodes reach, for an empty file by the ID of each timed-out trial.
     """
     directory = str(Path.cwd())
 
