@@ -1,4 +1,4 @@
-"""An image's options, and the plan: everything that determines the image, and the tag derived from it."""
+"""An image's options, and its plan: everything that determines the image, and the tag derived from it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_platform(platform: str, *, field: str = "platform") -> None:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """An image's properties besides the sources.
+    """An image's properties besides its sources.
 
     Args:
         base: The base image's name.
@@ -84,7 +84,7 @@ class ImageOptions:
         created: Creation time in seconds since 1970; default: `$SOURCE_DATE_EPOCH`, else 0.
 
     Raises:
-        ValidationError: Values are invalid; each error starts with the field.
+        ValidationError: Values are invalid; each error starts with its field.
     """
 
     base: str

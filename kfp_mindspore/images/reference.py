@@ -22,7 +22,7 @@ class Reference:
     """An image's or repository's name.
 
     Args:
-        host: Registry, with the port if any; default `docker.io`.
+        host: Registry, with its port if any; default `docker.io`.
         repository: Path within the registry, `library/` added for Docker Hub's own.
         tag: Tag, or empty.
         digest: `sha256:…`, or empty.

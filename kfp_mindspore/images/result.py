@@ -12,7 +12,7 @@ class BuildResult:
 
     Args:
         reference: The image by digest, `registry/name@sha256:…`, for pipelines and jobs.
-        tag: The tag, the plan digest's first digits.
+        tag: The image's tag, the plan digest's first digits.
         built: False when the registry had the image and nothing was built or sent.
         size_bytes: Total size of the layers and the configuration in the registry.
         layers_sent: Uploaded layer count.

@@ -51,7 +51,7 @@ class InferenceClient:
     def deploy(
         self, service: Service, wait_seconds: float = 120, lease: Lease | None = None, *, canary: int = 0
     ) -> ServiceStatus:
-        """Start a service, the new version or the canary, and return when it is ready.
+        """Start a service, a new version or a canary, and return when it is ready.
 
         A new version replaces the old one once it is ready; when it fails, the old one keeps running. A canary runs
         beside it: requests to `status.canary.traffic_url` are split, and `promote` or `rollback` ends it.
@@ -62,15 +62,15 @@ class InferenceClient:
             lease: The service is terminated when this lease is released; default the enclosing run's lease, if any;
                 without effect on a cluster.
             canary: Percentage of requests for a canary, 1 to 99; 0 for a new version. A service that does not exist yet
-                or is stopped gets the first version, and no canary.
+                or is stopped gets its first version, and no canary.
 
         Returns:
-            The status, with the addresses.
+            The service's status, with its addresses.
 
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0;
                 nothing has changed.
-            ProcessFailedError: The server terminated; the message has the log's last lines.
+            ProcessFailedError: Its server terminated; the message has the log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
         service = replace(service, namespace=service.namespace or self.namespace)
@@ -85,12 +85,12 @@ class InferenceClient:
         Args:
             name: Service name.
             wait_seconds: Seconds to wait until it serves.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
             UserError: It has no canary.
-            ProcessFailedError: The version does not start; the service and the canary are as before.
+            ProcessFailedError: The version does not start; the service and its canary are as before.
             WaitTimeoutError: It was not ready before the timeout; the same.
         """
         return self.backend.promote(*self._check(name, namespace), wait_seconds=wait_seconds)
@@ -104,14 +104,14 @@ class InferenceClient:
         wait_seconds: float = 120,
         namespace: str | None = None,
     ) -> tuple[ServiceStatus, CanaryReport]:
-        """Test a canary against the bundle and against the service, then promote it, or roll it back and raise.
+        """Test a canary against its bundle and against the service, then promote it, or roll it back and raise.
 
         Args:
             name: Service name.
-            bundle_dir: The canary's bundle, a directory on this machine; the held-out samples are sent to both.
+            bundle_dir: The canary's bundle, a directory on this machine; its held-out samples are sent to both.
             max_worsening: Largest worsening allowed in the task's default metric on the bundle's samples, in its units.
             wait_seconds: Seconds to wait until the promoted version serves.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Returns:
             The promoted version's status, and the test result.
@@ -153,7 +153,7 @@ class InferenceClient:
         Args:
             name: Service name.
             wait_seconds: Seconds to wait until the version before serves.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -180,7 +180,7 @@ class InferenceClient:
                 to the model's data types. Inputs with dtype bytes are texts or bytes. For a table's model also a
                 DataFrame, or a list of dicts, with the table's columns; other columns are ignored.
             url: Address to send the samples to, such as `status.canary.url` or `traffic_url`; default the service's.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
             timeout: Timeout for each request with 64 samples, in seconds.
 
         Returns:
@@ -200,7 +200,7 @@ class InferenceClient:
 
         Args:
             name: Service name.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -222,7 +222,7 @@ class InferenceClient:
         Args:
             name: Service name.
             timeout: Seconds.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -251,7 +251,7 @@ class InferenceClient:
             name: Service name.
             follow: Whether to continue until the service is finished.
             lines: Maximum number of existing lines; default all.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -259,11 +259,11 @@ class InferenceClient:
         return self.backend.read_logs(*self._check(name, namespace), follow=follow, lines=lines)
 
     def stop(self, name: str, namespace: str | None = None) -> ServiceStatus:
-        """Stop a service and wait until the processes are gone; the status and log are kept. Idempotent.
+        """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
 
         Args:
             name: Service name.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -271,11 +271,11 @@ class InferenceClient:
         return self.backend.stop(*self._check(name, namespace))
 
     def delete(self, name: str, namespace: str | None = None) -> None:
-        """Stop a service and delete the state.
+        """Stop a service and delete its state.
 
         Args:
             name: Service name.
-            namespace: The namespace; default the client's.
+            namespace: Service namespace; default the client's.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -293,7 +293,7 @@ def create_serving_backend(name: str | None = None) -> ServingBackend:
     """Return the named backend.
 
     Args:
-        name: `local`, `kubernetes` or the synonym `kserve`; default `KFP_MINDSPORE_BACKEND`, else the cluster in a pod
+        name: `local`, `kubernetes` or its synonym `kserve`; default `KFP_MINDSPORE_BACKEND`, else the cluster in a pod
             and this machine anywhere else.
 
     Raises:

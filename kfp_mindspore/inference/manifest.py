@@ -1,4 +1,4 @@
-"""A service's InferenceService, and the canary's InferenceGraph."""
+"""A service's InferenceService, and its canary's InferenceGraph."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     The cluster selects the runtime with autoSelect for the model format.
 
     Args:
-        service: The `model_dir` must be a URI that the cluster can read. `minio://bucket/path` becomes
+        service: Its `model_dir` must be a URI that the cluster can read. `minio://bucket/path` becomes
             `s3://bucket/path` when `service_account` or `storage_secret` names the store.
 
     Raises:
@@ -133,12 +133,12 @@ def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]
 
 
 def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) -> dict[str, Any]:
-    """Return the InferenceGraph (serving.kserve.io/v1alpha1) that splits requests between a service and the canary.
+    """Return the InferenceGraph (serving.kserve.io/v1alpha1) that splits requests between a service and its canary.
 
     Args:
         service: The canary's service.
         percent: Percentage of requests for the canary.
-        urls: The service's and the canary's addresses.
+        urls: The service's and its canary's addresses.
     """
     targets = [(name, url, service.name) for name, url in zip(("stable", "canary"), urls, strict=True)]
     return {
@@ -167,11 +167,11 @@ def build_graph_nodes(
 ) -> dict[str, Any]:
     """Return InferenceGraph nodes over services.
 
-    The root routes by the body's fields: KServe's router ignores a request's path.
+    Its root routes by the body's fields: KServe's router ignores a request's path.
 
     Args:
         router: `Ensemble` or `Splitter`.
-        targets: For each service the step's name, the address and the model's name.
+        targets: For each service its step's name, its address and its model's name.
         weights: With `Splitter`: percentage of requests for each service.
         routes: The body's field and the model's path by node name.
     """
@@ -210,7 +210,7 @@ def is_same_version(text: str, service: Service) -> bool:
 
 
 def keep_location(text: str, service: Service) -> Service:
-    """Return the service with the bundle's recorded location, if nothing else in the record but the run differs.
+    """Return the service with its bundle's recorded location, if nothing else in the record but the run differs.
 
     Bundles with equal digests are the same model wherever they are.
     """

@@ -53,7 +53,7 @@ def predict(
 
     Args:
         url: The service's HTTP address, which describes the model.
-        name: Model name in the URLs.
+        name: Model name in the service's URLs.
         inputs: Samples by input name, or the samples for a model with one input: arrays with shape (N, …), converted to
             the model's data types. For a table's model also a DataFrame, a list of dicts, or arrays by column name.
         target: Address to send the requests to, such as a canary's; default `url`.
@@ -118,7 +118,7 @@ def predict_v2(
     have one length.
 
     Raises:
-        RequestError: The request failed, or the response has not these outputs.
+        RequestError: The request failed, or its response has not these outputs.
     """
     if layout is not None and any(map(is_ragged, inputs.values())):
         inputs = {key: _encode_lists(array) for key, array in unpack_inputs(inputs, layout).items()}
@@ -234,7 +234,7 @@ def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def read_layout(url: str, name: str, *, timeout: float) -> RowLayout | None:
-    """Return the columns by which a service accepts rows; None when it accepts the model's inputs only.
+    """Return the columns by which a service accepts rows; None when it accepts its model's inputs only.
 
     Raises:
         RequestError: The request failed.

@@ -78,13 +78,13 @@ def run_smoke_test(
     """Send requests by V1 and V2 (JSON over HTTP) and compare the predictions with the bundle's verified outputs.
 
     A model with a declared preprocessing gets raw samples; one with a transform in code, the example that it was
-    exported with. A table's model gets rows by column names by V1 and the inputs by V2. A language model gets the
+    exported with. A table's model gets rows by column names by V1 and its inputs by V2. A language model gets its
     verified prompts by the OpenAI protocol, as many as it has.
 
     Args:
         url: The service's HTTP address.
-        model_name: Model name in the URLs.
-        bundle_dir: The bundle that is served; the verified.npz has samples and the network's own outputs.
+        model_name: Model name in the service's URLs.
+        bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
         samples: Samples to send by each protocol, in one request; images for a declared preprocessing in as many as the
             server's pixel limit needs.
         tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.

@@ -28,7 +28,7 @@ def build_secret(name: str, namespace: str, credentials: tuple[str, str], *, end
 
     Args:
         name: The Secret's name.
-        namespace: The namespace.
+        namespace: The Secret's namespace.
         credentials: Access key and secret key.
         endpoint: Store URL; empty for AWS.
         region: Region; empty for the default.
@@ -47,7 +47,7 @@ def get_secret_name(cluster: Cluster, account: str, namespace: str) -> str:
 
     Raises:
         NotFoundError: The account does not exist.
-        ForbiddenError: The caller may not read the account or the Secrets.
+        ForbiddenError: The caller may not read the account or its Secrets.
     """
     for reference in cluster.get(ACCOUNTS, account, namespace).get("secrets") or []:
         try:

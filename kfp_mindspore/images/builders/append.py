@@ -110,7 +110,7 @@ class _Append:
         return make_manifest({"schemaVersion": 2, "mediaType": index.media_type, "manifests": entries})
 
     def append_image(self, base: Manifest) -> Manifest:
-        """Push the layers and the image configuration over one base, and return the manifest."""
+        """Push the layers and the image configuration over one base, and return its manifest."""
         configuration = json.loads(
             pull_bytes(self._source, base.fields["config"]["digest"], "read the configuration of")
         )

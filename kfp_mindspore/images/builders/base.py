@@ -29,7 +29,7 @@ class Builder(ABC):
         self.secrets: Mapping[str, Any] = {}
 
     def resolve_base(self, base: str, platform: str) -> str:
-        """Return the digest of the base image's manifest (of the index when the platform is `all`).
+        """Return the digest of the base image's manifest (its index when the platform is `all`).
 
         Args:
             base: The base image's name.

@@ -1,4 +1,4 @@
-"""BuildKit: the plain progress output, and Docker's command line with the plugin buildx.
+"""BuildKit: its plain progress output, and Docker's command line with the plugin buildx.
 
 docker's SDK has no BuildKit client.
 """
@@ -51,17 +51,17 @@ def run_buildx(
     host: str = "",
     docker_config: Path | None = None,
 ) -> None:
-    """Run a build to the end; an interrupt cancels it.
+    """Run a build to its end; an interrupt cancels it.
 
     Args:
-        command: The command and the arguments, without the context's arguments.
-        context: A real file with the context's tar, at the start.
+        command: The command and its arguments, without the context's arguments.
+        context: A real file with the context's tar, positioned at its start.
         on_progress: Called with every step and output line.
         host: The daemon's address; empty for the command line's default.
         docker_config: A config.json with logins.
 
     Raises:
-        ProcessFailedError: A step failed; the message names it, `log` has the last lines.
+        ProcessFailedError: A step failed; the message names it, `log` has its last lines.
     """
     # Another buildx builder than the default one keeps the image out of the daemon.
     environment = {**os.environ, "BUILDX_BUILDER": "default", **({"DOCKER_HOST": host} if host else {})}
@@ -92,11 +92,11 @@ def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> Proces
     """Read BuildKit's plain progress.
 
     Args:
-        lines: The lines.
+        lines: The output's lines.
         on_progress: Called with every Containerfile step and output line.
 
     Returns:
-        The error of the first failed step with the last lines, else with the output outside steps; None without.
+        The first failed step's error with its last lines, else with the output outside steps; None without.
     """
     names: dict[str, str] = {}
     outputs: dict[str, deque[str]] = {}

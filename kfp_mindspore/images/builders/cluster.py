@@ -41,7 +41,7 @@ class ClusterBuilder(Builder):
     This process also reads the registry, before and after the build.
 
     Args:
-        registry: How registries are reached; the `push_secret` and `pull_secrets` are Secrets in the build's namespace.
+        registry: How registries are reached; its `push_secret` and `pull_secrets` are Secrets in the build's namespace.
         context_store: Where the build context is stored for the pod: `PvcContextStore` or `S3ContextStore`.
         namespace: The Job's namespace; default: the kubeconfig context's, or the pod's.
         kubeconfig: The cluster; default: KUBECONFIG, then ~/.kube/config, then the pod's service account.
@@ -99,11 +99,11 @@ class ClusterBuilder(Builder):
             )
 
     def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:
-        """Run the Job to the end, delete it and return the pushed image.
+        """Run the Job to its end, delete it and return the pushed image.
 
         Raises:
             UserError: The pod cannot start: an image or a Secret is missing.
-            ProcessFailedError: The build failed; the message names the step, `log` has the last lines.
+            ProcessFailedError: The build failed; the message names the step, `log` has its last lines.
         """
         assert self.context_store is not None
         name = f"image-build-{plan.tag[:12]}-{randomness.token_hex(3)}"
@@ -153,7 +153,7 @@ class ClusterBuilder(Builder):
                 self._cluster.delete(JOBS, name, namespace)
 
     def _follow(self, job: str, namespace: str, on_progress: OnProgress) -> str:
-        """Follow the Job's pod to the end and return the digest from the termination message."""
+        """Follow the Job's pod to its end and return the digest from its termination message."""
         labels = f"job-name={job}"
         pod: PodState | None = None
         for update in wait_for_start(self._cluster, namespace, labels, self.start_seconds):

@@ -1,4 +1,4 @@
-"""A build's Job on a cluster: the pod, the volumes and the script that runs rootless BuildKit."""
+"""A build's Job on a cluster: its pod, its volumes and the script that runs rootless BuildKit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JobSettings:
     """The build pod's scheduling and resources.
 
     Args:
-        service_account: The pod's service account; empty for the namespace's default. The token is not mounted.
+        service_account: The pod's service account; empty for the namespace's default. Its token is not mounted.
         resources: The build container's Kubernetes resource requirements.
         node_selector: Labels that eligible nodes have.
         tolerations: The pod's tolerations.
@@ -43,7 +43,7 @@ class JobSettings:
         user: The build process's uid.
         seccomp: Seccomp profile: user namespaces need `Unconfined`, or a profile on the nodes as `Localhost/path`.
         deadline_seconds: Seconds after which the cluster terminates the build.
-        owner: The Job's owner reference, to an object in the namespace; the deletion deletes the Job.
+        owner: The Job's owner reference, to an object in its namespace; deleting the object deletes the Job.
     """
 
     service_account: str = ""
@@ -217,7 +217,7 @@ def check_secrets(secrets: Mapping[str, str]) -> None:
     """Validate secret references.
 
     Raises:
-        UserError: An id holds a slash, or the value is not SECRET/KEY.
+        UserError: An id holds a slash, or a value is not SECRET/KEY.
     """
     for secret_id, source in secrets.items():
         if "/" in secret_id or not secret_id or source.count("/") != 1 or not all(source.split("/")):

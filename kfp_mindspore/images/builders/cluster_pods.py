@@ -1,4 +1,4 @@
-"""A build's pod: the start, the errors that keep it from starting, and the end."""
+"""A build's pod: its start, the errors that keep it from starting, and its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STUCK_REASONS = {
 
 
 def get_termination(pod: PodState) -> ContainerTermination | None:
-    """Return how a pod's container ended, or None before the end."""
+    """Return how a pod's container ended, or None while it runs."""
     for item in pod.containers:
         if item.termination is not None:
             return item.termination
@@ -59,7 +59,7 @@ def get_mount_error(events: Sequence[Document]) -> str:
 
 
 def watch_pod(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[PodState | None]:
-    """Yield a pod by the labels after each change and every few seconds until timeout; None while it does not exist."""
+    """Yield a pod by its labels after each change and every few seconds until timeout; None while it does not exist."""
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         for pods in cluster.watch(PODS, namespace, labels=labels, timeout=min(left, _WATCH_SECONDS)):
@@ -67,7 +67,7 @@ def watch_pod(cluster: Cluster, namespace: str, labels: str, timeout: float) -> 
 
 
 def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[str | PodState]:
-    """Yield each new waiting reason from a pod, and at last the pod, when the container is running or has ended.
+    """Yield each new waiting reason from a pod, and at last the pod, when its container is running or has ended.
 
     Raises:
         UserError: It cannot start: an image cannot be pulled, or a Secret does not exist.

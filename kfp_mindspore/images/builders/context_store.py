@@ -120,7 +120,7 @@ class S3ContextStore(ContextStore):
             raise ValidationError([f"store: must be s3://BUCKET or s3://BUCKET/PREFIX, got {self.url!r}"])
 
     def upload(self, file: BinaryIO, name: str, lifetime_seconds: int) -> StoredContext:
-        """Upload the tar, in parts when it is large, and presign the URL.
+        """Upload the tar, in parts when it is large, and presign its URL.
 
         Raises:
             UserError: The service refuses the credentials, or there are none.

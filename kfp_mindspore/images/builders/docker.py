@@ -90,7 +90,7 @@ class DockerBuilder(Builder):
         """Build in the daemon and push.
 
         Raises:
-            ProcessFailedError: A step failed; `log` has the last lines.
+            ProcessFailedError: A step failed; `log` has its last lines.
             UserError: The daemon or the registry refuses the request.
             KfpMindSporeError: The daemon or the registry failed; no tag was set.
         """

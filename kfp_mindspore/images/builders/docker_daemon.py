@@ -22,7 +22,7 @@ class DockerDaemon:
     """A Docker daemon, connected on first use.
 
     Args:
-        host: The address, such as `unix:///var/run/docker.sock`; empty for `$DOCKER_HOST`, else the default socket.
+        host: Daemon address, such as `unix:///var/run/docker.sock`; empty for `$DOCKER_HOST`, else the default socket.
         registry: Names the docker config.json with the logins for pulls and pushes.
         timeout_seconds: Seconds without a response before it counts as gone; build steps can be silent for long.
     """
@@ -103,7 +103,7 @@ class DockerDaemon:
         build_args: Mapping[str, str],
         network: str,
     ) -> Generator[dict[str, Any], None, None]:
-        """Build with the legacy builder and yield the messages."""
+        """Build with the legacy builder and yield its messages."""
         with self._convert_errors("build"):
             yield from self.connect().build(
                 fileobj=context,

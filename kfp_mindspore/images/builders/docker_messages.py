@@ -43,7 +43,7 @@ def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -
         The image's ID, `sha256:…`.
 
     Raises:
-        ProcessFailedError: A step failed; the message names it, `log` has the last lines.
+        ProcessFailedError: A step failed; the message names it, `log` has its last lines.
         KfpMindSporeError: The stream ended without an image.
     """
     step, image = "", ""

@@ -61,7 +61,7 @@ class RegistryConfig:
         return host in self.insecure
 
     def locate(self, reference: Reference) -> Reference:
-        """Return where an image is read from: the host's mirror, or itself."""
+        """Return where an image is read from: its host's mirror, or itself."""
         location = self.mirrors.get(reference.host)
         if location is None:
             return reference

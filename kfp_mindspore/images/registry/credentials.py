@@ -1,4 +1,4 @@
-"""Registry logins from docker's config.json, the credential helpers included."""
+"""Registry logins from docker's config.json, credential helpers included."""
 
 from __future__ import annotations
 

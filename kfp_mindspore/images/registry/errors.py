@@ -64,7 +64,7 @@ def explain_status(response: requests.Response, action: str, host: str, user: st
     """Return the exception for a response with status 400 or above.
 
     Args:
-        response: The response. The URL can hold a signature and is not quoted.
+        response: The response. Its URL can hold a signature and is not quoted.
         action: What was requested, such as `push a layer to registry.local/team/train`.
         host: The registry.
         user: The login's user name; empty without one.

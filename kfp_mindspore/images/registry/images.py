@@ -30,7 +30,7 @@ class ImageDescription:
 
     Args:
         reference: The image by digest.
-        platforms: The platforms.
+        platforms: The image's platforms.
         size_bytes: Total size of layers and configurations in the registry.
         layers: Digest and size in bytes for each layer of the described platform, lowest first.
         labels: The described platform's labels.
@@ -58,7 +58,7 @@ class ImageDescription:
 
 
 def resolve_image(reference: Reference, platform: str, config: RegistryConfig) -> str:
-    """Return an image's manifest digest for a platform, or the index digest when the platform is `all`.
+    """Return an image's manifest digest for a platform, or its index digest when the platform is `all`.
 
     Raises:
         NotFoundError: There is no such image, or not for this platform.
@@ -113,7 +113,7 @@ def inspect_image(image: str, config: RegistryConfig, *, platform: str = "") -> 
     """Describe an image.
 
     Args:
-        image: The name.
+        image: Image name.
         config: How registries are reached.
         platform: Platform for the described layers and labels; default: the first.
 

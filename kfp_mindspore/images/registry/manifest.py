@@ -30,7 +30,7 @@ class Manifest:
 
     Args:
         content: The bytes, which the digest is computed from.
-        media_type: The media type.
+        media_type: The manifest's media type.
     """
 
     content: bytes
@@ -72,7 +72,7 @@ def fetch_manifest(session: RegistrySession, selector: str) -> Manifest:
 
     Raises:
         MissingError: There is none.
-        RegistryError: The media type is unknown, it is not JSON, or it has another digest.
+        RegistryError: Its media type is unknown, it is not JSON, or it has another digest.
     """
     action = f"read the manifest {selector} of"
     description = f"{action} {session.reference.name}"
@@ -91,7 +91,7 @@ def fetch_manifest(session: RegistrySession, selector: str) -> Manifest:
 
 
 def push_manifest(session: RegistrySession, manifest: Manifest, selector: str) -> None:
-    """Store a manifest under a tag or the digest.
+    """Store a manifest under a tag or its digest.
 
     Raises:
         RegistryError: The registry refuses it, or computed another digest.
@@ -109,7 +109,7 @@ def push_manifest(session: RegistrySession, manifest: Manifest, selector: str) -
 def pick_platform(index: Manifest, platform: str, name: str) -> dict[str, Any]:
     """Return one platform's descriptor.
 
-    A platform without a variant matches the first with the architecture.
+    A platform without a variant matches the first with its architecture.
 
     Raises:
         NotFoundError: The index has none; the hint names those it has.

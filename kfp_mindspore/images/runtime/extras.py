@@ -1,4 +1,4 @@
-"""This package's extras, from the metadata, and what images have of them."""
+"""This package's extras, from its metadata, and what images have of them."""
 
 from __future__ import annotations
 

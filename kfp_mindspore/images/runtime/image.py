@@ -56,7 +56,7 @@ def make_runtime_options(
     Args:
         context: `make_runtime_context`'s context.
         base_digest: The base image's digest for the platform.
-        base: Image with Python, the module venv and pip.
+        base: Image with Python, the venv module and pip.
         platform: Such as `linux/amd64`.
         extras: Extras in this package.
         device: `cpu` leaves out MindSpore's GPU and Ascend plugins (1.8 GB); `all` keeps them.
@@ -90,7 +90,7 @@ def make_runtime_options(
 def write_runtime_containerfile(
     base: str, wheel: str, *, extras: Sequence[str] = DEFAULT_EXTRAS, device: str = "cpu", pip_secret: bool = False
 ) -> str:
-    """Return the Containerfile: a build stage, and a final stage with the result, without pip.
+    """Return the Containerfile: a build stage, and a final stage with its result, without pip.
 
     Args:
         base: The base image by digest.

@@ -48,7 +48,7 @@ def read_wheel(wheel: Path | None = None) -> tuple[str, bytes]:
     Raises:
         UserError: The file is not this package's wheel, or none is named outside a checkout.
         MissingExtraError: `build` is not installed.
-        ProcessFailedError: The build fails; `log` has the last lines.
+        ProcessFailedError: The build fails; `log` has its last lines.
     """
     if wheel is not None:
         return wheel.name, normalise_wheel(_read(wheel))
@@ -84,11 +84,11 @@ def read_constraints(file: Path | None = None) -> str:
 
 
 def build_wheel(checkout: Path) -> tuple[str, bytes]:
-    """Build a source tree's wheel with `python -m build`, and return the name and normalised bytes.
+    """Build a source tree's wheel with `python -m build`, and return its name and normalised bytes.
 
     Raises:
         MissingExtraError: `build` is not installed.
-        ProcessFailedError: The build fails; `log` has the last lines.
+        ProcessFailedError: The build fails; `log` has its last lines.
     """
     if importlib.util.find_spec("build") is None:
         raise MissingExtraError("build", "images")

@@ -46,7 +46,7 @@ class BuildContext:
         return sum(entry.size for entry in self.entries)
 
     def layer(self, prefix: str = "") -> Layer:
-        """Return the tar of the sources below a folder; the digest is computed once."""
+        """Return the tar of the sources below a folder; its digest is computed once."""
         return self._layers(prefix)
 
     def write_tar(self, file: BinaryIO, *, prefix: str, extra: Iterable[ContextEntry] = ()) -> None:

@@ -54,7 +54,7 @@ class ContextEntry:
         """Yield the content in chunks up to 1 MiB.
 
         Raises:
-            UserError: The file was deleted, cannot be read, or the size changed since the entry was made.
+            UserError: The file was deleted, cannot be read, or its size changed since the entry was made.
         """
         if self.source is None:
             yield self.content

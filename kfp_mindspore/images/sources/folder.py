@@ -25,7 +25,7 @@ _UNSUPPORTED_TYPES = (
 def collect_folder(root: Path | str, *, command: Sequence[str] = (), include: Sequence[str] = ()) -> BuildContext:
     """Return a folder's files as a build context.
 
-    Files that the `.dockerignore` names are left out; without one caches, virtual environments and `.git` are.
+    Files that its `.dockerignore` names are left out; without one caches, virtual environments and `.git` are.
     Likely secrets, such as `.env` and private keys, are left out in any case; a note lists them.
 
     Args:

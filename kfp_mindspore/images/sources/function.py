@@ -1,4 +1,4 @@
-"""A function, a class or a script as a build context: the module and the local modules that it imports."""
+"""A function, a class or a script as a build context: its module and the local modules that it imports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def collect_script(script: Path | str, *, command: Sequence[str] = ()) -> BuildC
 
     Args:
         script: The file.
-        command: Command that runs it; default: `python3 <the name>`.
+        command: Command that runs it; default: `python3 <its name>`.
 
     Raises:
         NotFoundError: There is no such file.

@@ -32,14 +32,14 @@ SECRET_PATTERNS = (
 
 
 class IgnoreRules:
-    """Patterns of `.dockerignore`: the last one that matches a path or one of the parent folders decides.
+    """Patterns of `.dockerignore`: the last one that matches a path or one of its parent folders decides.
 
     Args:
         lines: The lines of a `.dockerignore`.
         name: File name, for errors.
 
     Raises:
-        UserError: A line is not a pattern; the message has the number.
+        UserError: A line is not a pattern; the message has its number.
     """
 
     def __init__(self, lines: Iterable[str], *, name: str = IGNORE_FILE) -> None:

@@ -1,7 +1,7 @@
 """A deterministic tar of build context entries: the same bytes on every machine.
 
 The tar is not compressed: gzip's output differs between zlib versions, so a compressed layer would have another digest
-elsewhere. The layer's digest equals the diffID.
+elsewhere. The layer's digest equals its diffID.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Layer:
     """The tar of entries below a folder.
 
     Args:
-        entries: The files and links.
+        entries: The layer's files and links.
         prefix: The entries' absolute folder; empty for the tar's root.
     """
 
@@ -42,7 +42,7 @@ class Layer:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:…` of the tar: the layer's digest and the diffID."""
+        """`sha256:…` of the tar: the layer's digest and its diffID."""
         digest = hashlib.sha256()
         for chunk in self.read():
             digest.update(chunk)
@@ -52,7 +52,7 @@ class Layer:
         """Yield the tar in 1 MiB chunks.
 
         Raises:
-            UserError: A file changed since the entry was made, or cannot be read.
+            UserError: A file changed since its entry was made, or cannot be read.
         """
         buffer: list[bytes] = []
         buffered = 0

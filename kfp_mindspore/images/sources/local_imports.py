@@ -52,7 +52,7 @@ def resolve_source_imports(source: str, root: Path, *, name: str) -> LocalImport
 
 
 def resolve_module_imports(module: str, root: Path) -> LocalImports:
-    """Return a local module's imports, itself and the parent packages included.
+    """Return a local module's imports, itself and its parent packages included.
 
     Raises:
         UserError: There is no such module below the root, or a local module has a syntax error.
@@ -69,7 +69,7 @@ class _Resolver:
         self._is_local: dict[str, bool] = {}
 
     def add_module(self, module: str) -> bool:
-        """Add a local module, the packages and the imports; return False when it is not local."""
+        """Add a local module, its packages and its imports; return False when it is not local."""
         if module in self._is_local:
             return self._is_local[module]
         parent, _, _ = module.rpartition(".")

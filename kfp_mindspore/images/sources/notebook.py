@@ -1,4 +1,4 @@
-"""A notebook as a build context: the tagged code cells as one Python module, without outputs."""
+"""A notebook as a build context: its tagged code cells as one Python module, without outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
     Raises:
         NotFoundError: There is no such file.
         UserError: It is not a Python notebook, no cell has one of the tags, or a cell cannot be converted; the message
-            names the cell by the number in the notebook, counted from 1.
+            names the cell by its number in the notebook, counted from 1.
         MissingExtraError: nbformat is not installed.
     """
     file = Path(notebook)

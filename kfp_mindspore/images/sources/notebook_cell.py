@@ -23,9 +23,9 @@ class ConvertedCell:
 
     Args:
         source: The Python source.
-        requirements: Requirements in the `pip install` lines.
-        requirement_files: Files in the `pip install -r` lines.
-        files: The `%%writefile` cell's content, by path.
+        requirements: Requirements in its `pip install` lines.
+        requirement_files: Files in its `pip install -r` lines.
+        files: A `%%writefile` cell's content, by path.
         notes: The conversions, one sentence each.
     """
 

@@ -10,7 +10,7 @@ from kfp_mindspore.local.lease import Lease
 
 
 class ServingBackend(ABC):
-    """Runs services; InferenceClient is the user interface."""
+    """Runs services; users call them through InferenceClient."""
 
     @property
     def default_namespace(self) -> str:
@@ -19,7 +19,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
-        """Start a service, the new version or the canary, and return when it is ready.
+        """Start a service, a new version or a canary, and return when it is ready.
 
         A new version replaces the old one once it is ready; when it fails, the old one keeps running.
 
@@ -28,11 +28,11 @@ class ServingBackend(ABC):
             wait_seconds: Seconds to wait until it is ready.
             lease: The service ends when this lease is no longer held; None for one named by the environment, if any.
             canary: Percentage of requests for a canary; 0 for a new version. A service that does not exist yet or is
-                stopped gets the first version.
+                stopped gets its first version.
 
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0.
-            ProcessFailedError: The server terminated; the message has the log's last lines.
+            ProcessFailedError: Its server terminated; the message has the log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
 
@@ -43,7 +43,7 @@ class ServingBackend(ABC):
         Raises:
             NotFoundError: The service does not exist.
             UserError: It has no canary.
-            ProcessFailedError: The version does not start; the service and the canary are as before.
+            ProcessFailedError: The version does not start; the service and its canary are as before.
             WaitTimeoutError: It was not ready before the timeout; the same.
         """
 
@@ -76,7 +76,7 @@ class ServingBackend(ABC):
 
         Args:
             name: Service name.
-            namespace: The namespace.
+            namespace: Service namespace.
             follow: Whether to continue until the service is finished.
             lines: Maximum number of existing lines; None for all.
 
@@ -86,7 +86,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Stop a service and wait until the processes are gone; the status and log are kept. Idempotent.
+        """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
 
         Raises:
             NotFoundError: The service does not exist.
@@ -94,7 +94,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def delete(self, name: str, namespace: str) -> None:
-        """Stop a service and delete the state.
+        """Stop a service and delete its state.
 
         Raises:
             NotFoundError: The service does not exist.

@@ -63,11 +63,11 @@ class LocalServingBackend(ServingBackend):
         )
 
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
-        """Start a service, the new version or the canary, and return when it is ready.
+        """Start a service, a new version or a canary, and return when it is ready.
 
-        A bundle with the serving version's digest starts nothing, wherever it is, unless another service field or the
+        A bundle with the serving version's digest starts nothing, wherever it is, unless another service field or its
         lease differs. When the old version listens on the requested port, the new one first becomes ready on another
-        port and then moves to the requested one, with a gap equal to the start-up time.
+        port and then moves to the requested one, with a gap equal to its start-up time.
         """
         bundle = _open_bundle(service)
         _check_flags(service)
@@ -131,7 +131,7 @@ class LocalServingBackend(ServingBackend):
         return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return a service's status, with a readiness probe on the server."""
+        """Return a service's status, with a readiness probe on its server."""
         while True:
             version = self._get_current(name, namespace)
             try:
@@ -159,7 +159,7 @@ class LocalServingBackend(ServingBackend):
         return read_logs(self._get_current(name, namespace), follow, lines)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Terminate a service's processes and the canary; the state and the log are kept."""
+        """Terminate a service's processes and its canary; its state and log are kept."""
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
@@ -175,12 +175,12 @@ class LocalServingBackend(ServingBackend):
             pass
 
     def delete(self, name: str, namespace: str, *, version: int | None = None) -> None:
-        """Terminate a service's processes and remove the directory.
+        """Terminate a service's processes and remove its directory.
 
         Args:
             name: Service name.
-            namespace: The namespace.
-            version: Keep the service if this is not the version.
+            namespace: Service namespace.
+            version: Keep the service if this is not its version.
 
         Raises:
             NotFoundError: There is no such service.
@@ -248,7 +248,7 @@ class LocalServingBackend(ServingBackend):
         return found
 
     def _describe(self, version: VersionDirectory, name: str, namespace: str) -> ServiceStatus:
-        """Return a version's status with the canary's."""
+        """Return a version's status with its canary's."""
         status = get_status(version)
         previous = self._get_directory(name, namespace).previous
         if previous is not None:
@@ -266,7 +266,7 @@ class LocalServingBackend(ServingBackend):
         return dataclasses.replace(status, canary=_build_canary_status(spec, splitter.url, worst))
 
     def _get_hidden(self, name: str, namespace: str, kind: str) -> ServiceDirectory:
-        """Return a canary's or the splitter's directory, which `list` skips."""
+        """Return a canary's or a splitter's directory, which `list` skips."""
         return ServiceDirectory(self._root / namespace / f".{name}-{kind}")
 
     def _get_directory(self, name: str, namespace: str) -> ServiceDirectory:

@@ -1,4 +1,4 @@
-"""A rollout on this machine: the new version starts beside the old one and takes the place once it is ready."""
+"""A rollout on this machine: the new version starts beside the old one and replaces it once it is ready."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class LocalServerOptions:
 
 @dataclass(frozen=True)
 class LocalRollout:
-    """One deployment for a service, the canary or the traffic splitter.
+    """One deployment for a service, its canary or its traffic splitter.
 
     Args:
-        directory: The service; the caller has the lock.
+        directory: The service; the caller has its lock.
         service: The service.
         options: Server options.
         lease: Lease file that the version must not outlive; None without one.

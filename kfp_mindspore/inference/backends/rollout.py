@@ -1,7 +1,7 @@
-"""A rollout on a cluster: the completion, and the reason why it fails.
+"""A rollout on a cluster: its completion, and the reason why it fails.
 
-An InferenceService's Ready=True stays true while a new version's pods crash, and an InferenceGraph is Ready without the
-router. So a rollout is complete when the Deployment is, and fails when a pod of the version does.
+An InferenceService's Ready=True stays true while a new version's pods crash, and an InferenceGraph is Ready without its
+router. So a rollout is complete when its Deployment is, and fails when a pod of its version does.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class PodFailure:
     """Why a pod does not become ready.
 
     Args:
-        reason: One sentence with the pod and the container.
+        reason: One sentence with the pod and its container.
         pod: Pod name.
-        container: The failing container; empty when none has started.
+        container: The pod's failing container; empty when none has started.
         restarted: Whether the container that failed is the one before the present one.
         message: Termination message, the last resort for a log.
     """
@@ -62,10 +62,10 @@ class Rollout:
 
     Args:
         cluster: The cluster.
-        subject: The name in messages, such as `service digits`.
+        subject: The rollout's name in messages, such as `service digits`.
         resource: The object's kind.
         applied: The object as the API server stored it.
-        deployment: The Deployment's name in Standard mode.
+        deployment: Its Deployment's name in Standard mode.
         unschedulable_seconds: Seconds for which a pod may have no node.
     """
 
@@ -201,7 +201,7 @@ def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = 
 
     Args:
         cluster: The cluster.
-        deployment: The name; in Knative mode, the Knative service's name.
+        deployment: Deployment name; in Knative mode, the Knative service's name.
         namespace: Their namespace.
         version: Only this version's; empty for all.
     """

@@ -1,6 +1,6 @@
 """A local service's directories, shared by clients and supervisors.
 
-services/<namespace>/<name>/; a canary's is `.<name>-canary`, the traffic splitter's `.<name>-traffic`
+services/<namespace>/<name>/; a canary's is `.<name>-canary`, a traffic splitter's `.<name>-traffic`
   current               number of the version that is the service; absent until one was ready
   previous              number of the version that `rollback` deploys again; absent without one
   versions/<number>/
@@ -35,12 +35,12 @@ class ServerSpec:
 
     Args:
         name: Service name.
-        namespace: The namespace.
+        namespace: Service namespace.
         version: Version number.
         source: The bundle that was deployed.
         argv: The server's command.
-        port: The HTTP port.
-        grpc_port: The gRPC port.
+        port: The server's HTTP port.
+        grpc_port: The server's gRPC port.
         replicas: Replicas requested.
         warnings: Requests that this machine does not honour.
         lease: Lease file that the service must not outlive; None without one.
@@ -95,7 +95,7 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class VersionState:
-    """A server's state, as recorded by the supervisor.
+    """A server's state, as recorded by its supervisor.
 
     Args:
         state: The service's state.
