@@ -60,7 +60,7 @@ class AsyncClient:
     """A client for one API server, for one event loop; connects on first use. `close` it.
 
     Requests are retried on 429, 502, 503, 504 and broken connections where repeating is safe. A server that has never
-    responded is not retried, since the address is probably wrong, unless it belongs to a pod's own cluster.
+    responded is not retried, since its address is probably wrong, unless it belongs to a pod's own cluster.
 
     Methods raise the errors in `kfp_mindspore.kube.errors`, or NotFoundError, AlreadyExistsError and ValidationError
     from `kfp_mindspore.errors`.
@@ -70,7 +70,7 @@ class AsyncClient:
         context: See `load_config`.
         field_manager: Owner name for the fields that it writes.
         retry_timeout: Seconds for which a server that has responded before is retried, and in a pod any server: a pod's
-            network, such as an Istio sidecar, may start after the containers.
+            network, such as an Istio sidecar, may start after its containers.
         count_response: Called with verb and HTTP status after each request (0 for no response).
     """
 
@@ -150,9 +150,9 @@ class AsyncClient:
         """Create an object and return it as stored.
 
         Args:
-            resource: The kind.
+            resource: Object kind.
             document: The object.
-            namespace: The namespace.
+            namespace: Object namespace.
             subresource: Such as `binding`, on the object that the document names.
             manager: Field manager; default the client's.
             strict: Refuse fields that the server does not know, as `kubectl create` does.
@@ -170,7 +170,7 @@ class AsyncClient:
         return created
 
     async def update(self, resource: Resource, document: Mapping[str, Any], *, subresource: str = "") -> Document:
-        """Replace an object, if the resourceVersion still equals the document's; ConflictError otherwise."""
+        """Replace an object, if its resourceVersion still equals the document's; ConflictError otherwise."""
         metadata = document["metadata"]
         namespace = metadata.get("namespace") or ""
         request = ApiRequest("update", _join(resource.full_name, subresource), metadata["name"], namespace)
@@ -184,9 +184,9 @@ class AsyncClient:
         """Apply a JSON merge patch (RFC 7396) to an object.
 
         Args:
-            resource: The kind.
-            name: The name.
-            namespace: The namespace.
+            resource: Object kind.
+            name: Object name.
+            namespace: Object namespace.
             patch: The patch.
             subresource: Such as `status`.
         """
@@ -199,7 +199,7 @@ class AsyncClient:
     async def apply(
         self, document: Mapping[str, Any], *, manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Document:
-        """Apply an object by server-side apply, whatever the kind: other managers' fields stay.
+        """Apply an object by server-side apply, whatever its kind: other managers' fields stay.
 
         Args:
             document: The object, with apiVersion, kind and name.
@@ -236,10 +236,10 @@ class AsyncClient:
         """Request an object's deletion, and return the object while it is terminating, or a Status once it is gone.
 
         Args:
-            resource: The kind.
-            name: The name.
-            namespace: The namespace.
-            propagation: How the dependents are deleted: `Background`, `Foreground` (the owner is deleted last) or
+            resource: Object kind.
+            name: Object name.
+            namespace: Object namespace.
+            propagation: How its dependents are deleted: `Background`, `Foreground` (the owner is deleted last) or
                 `Orphan`.
             grace_seconds: For a pod: seconds between SIGTERM and SIGKILL.
             uid: Precondition: ConflictError if the object has another uid.
@@ -327,7 +327,7 @@ class AsyncClient:
         *,
         read_timeout: float | None = None,
     ) -> AsyncIterator[AsyncIterator[Lines]]:
-        """Send a GET request with an open-ended response, and yield an iterator over the lines, in batches.
+        """Send a GET request with an open-ended response, and yield an iterator over its lines, in batches.
 
         Args:
             request: Verb and object, for error messages.
@@ -358,7 +358,7 @@ class AsyncClient:
         stream: bool = False,
         read_timeout: float | None = _READ_SECONDS,
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """Return a response with status 2xx and the body, after retries where they are safe."""
+        """Return a response with status 2xx and its body, after retries where they are safe."""
         try:
             import aiohttp
         except ImportError:
@@ -448,7 +448,7 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
 
 async def _read_lines(response: aiohttp.ClientResponse) -> AsyncIterator[Lines]:
-    """Yield each chunk's complete lines; the last line may lack the end.
+    """Yield each chunk's complete lines; the last line may be incomplete.
 
     Raises:
         ValueError: A line is longer than 64 MiB.

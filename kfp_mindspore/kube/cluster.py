@@ -61,10 +61,10 @@ class CancellationToken:
 class Cluster:
     """A synchronous client for one API server and any number of threads; connects on first use.
 
-    The methods have the same arguments, results and errors as `AsyncClient`'s.
+    Its methods have the same arguments, results and errors as `AsyncClient`'s.
 
     Args:
-        kubeconfig: The kubeconfig; default KUBECONFIG, then ~/.kube/config, then the pod's service account.
+        kubeconfig: Kubeconfig file; default KUBECONFIG, then ~/.kube/config, then the pod's service account.
         context: The kubeconfig's context; default the current one.
         retry_timeout: Seconds for which an API server that has responded before is retried.
     """

@@ -34,7 +34,7 @@ class ClusterConfig:
         get_authorization: Returns the present Authorization header; empty with client certificates.
         ca_file: The server's certificate authority; None for the system's.
         cert_file: Client certificate.
-        key_file: The private key.
+        key_file: The certificate's private key.
         verify: Whether to verify the server's certificate.
         server_name: Host name in the server's certificate; None for the URL's.
         is_given: Whether Kubernetes itself gave the address, so that an unreachable server is worth a retry.
@@ -70,7 +70,7 @@ class ClusterConfig:
 
 
 def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> ClusterConfig:
-    """Read a kubeconfig with the contexts, exec plugins and OIDC tokens; in a pod without one, the service account.
+    """Read a kubeconfig with its contexts, exec plugins and OIDC tokens; in a pod without one, its service account.
 
     Args:
         kubeconfig: The file, or several with a path separator between them; default KUBECONFIG, then ~/.kube/config.

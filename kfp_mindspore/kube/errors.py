@@ -25,7 +25,7 @@ _CAUSES: tuple[tuple[RefusalCause, re.Pattern[str]], ...] = (
 
 
 class ConfigurationError(UserError):
-    """No cluster is configured, or the kubeconfig cannot be used."""
+    """No cluster is configured, or its kubeconfig cannot be used."""
 
 
 class UnreachableError(KfpMindSporeError, RuntimeError):
@@ -91,9 +91,9 @@ class ApiRequest:
 
     Attributes:
         verb: Such as `create`, `list` or `get`.
-        resource: The plural, with the group and subresource: `msjobs.mindspore.gitee.com`, `pods/log`.
+        resource: The plural, with its group and subresource: `msjobs.mindspore.gitee.com`, `pods/log`.
         name: The object; empty for a collection.
-        namespace: The namespace; empty for none.
+        namespace: The object's namespace; empty for none.
     """
 
     verb: str
@@ -108,7 +108,7 @@ class ApiRequest:
 
 
 def parse_status(body: bytes) -> dict[str, Any]:
-    """Return a response's Status object; for any other response, the beginning as the message."""
+    """Return a response's Status object; for any other response, its beginning as the message."""
     try:
         document = json.loads(body)
     except ValueError:

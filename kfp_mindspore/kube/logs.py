@@ -31,10 +31,10 @@ async def read_log(
     Args:
         client: The client.
         pod: Pod name.
-        namespace: The namespace.
+        namespace: Pod namespace.
         container: Container name; may be empty if there is only one.
         last: How many last lines; default all.
-        previous: Whether to return the container log before the last restart.
+        previous: Whether to return the container log before its last restart.
 
     Raises:
         NotFoundError: There is no such pod.
@@ -57,7 +57,7 @@ async def follow_log(
     Args:
         client: The client.
         pod: Pod name.
-        namespace: The namespace.
+        namespace: Pod namespace.
         container: Container name; may be empty if there is only one.
         uid: The pod's uid; a later pod with the same name is not followed.
     """
@@ -104,7 +104,7 @@ class _LogPosition:
         self._skip = self._seen
 
     def advance(self, line: bytes) -> str | None:
-        """Return a line without the timestamp, or None if it was read before."""
+        """Return a line without its timestamp, or None if it was read before."""
         match = _TIMESTAMPED.fullmatch(line)
         if match is None:
             # A kubelet error message about a log that it cannot read.

@@ -1,4 +1,4 @@
-"""The state of a pod, as the kubelet, the scheduler and the node controller report it."""
+"""The state of a pod, as its kubelet, the scheduler and the node controller report it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ContainerState:
     Attributes:
         name: Container name.
         image: Image.
-        is_running: Whether the process runs.
+        is_running: Whether its process runs.
         is_init: Whether it is an init container.
-        start_time: Start time of the running process, RFC 3339.
+        start_time: Start time of its running process, RFC 3339.
         waiting_reason: Why it does not run, such as `ImagePullBackOff`; empty when it is not waiting.
         waiting_message: The reason's details.
-        termination: The end; None before.
-        last_termination: The end before the last restart.
+        termination: How it ended; None before.
+        last_termination: How it ended before its last restart.
         restarts: Restart count.
     """
 
@@ -59,7 +59,7 @@ class ContainerState:
 
     @property
     def has_started(self) -> bool:
-        """Whether the process runs or has ended, so that it has a log."""
+        """Whether its process runs or has ended, so that it has a log."""
         return self.is_running or self.termination is not None
 
 
@@ -72,7 +72,7 @@ class PodCondition:
         status: `True`, `False` or `Unknown`.
         reason: Such as `Unschedulable`; may be empty.
         message: The reason's details.
-        time: Time of the last transition, RFC 3339; None without one.
+        time: Time of its last transition, RFC 3339; None without one.
     """
 
     type: str
@@ -98,9 +98,9 @@ class PodState:
         node: Node name; empty before the pod is scheduled.
         addresses: IP addresses.
         created: Creation time, RFC 3339.
-        start_time: When the kubelet accepted it, RFC 3339.
+        start_time: When its kubelet accepted it, RFC 3339.
         is_deleting: Whether it has a deletionTimestamp.
-        is_stopped: Whether all the containers have terminated; the kubelet reports it before the phase.
+        is_stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
         init_containers: Reported init containers, in their order.
         containers: Reported containers.
         conditions: Conditions by type.
@@ -131,12 +131,12 @@ class PodState:
 
     @property
     def restarts(self) -> int:
-        """Total restart count of the containers, without init containers."""
+        """Total restart count of its containers, without init containers."""
         return sum(item.restarts for item in self.containers)
 
     @property
     def has_started(self) -> bool:
-        """Whether each of the containers runs or has ended."""
+        """Whether each container runs or has ended."""
         return bool(self.containers) and all(item.has_started for item in self.containers)
 
     @property
@@ -147,7 +147,7 @@ class PodState:
 
     @property
     def is_node_lost(self) -> bool:
-        """Whether the node no longer reports.
+        """Whether its node no longer reports.
 
         The node controller then sets the condition Ready to False, without the reason that a kubelet sets.
         """
@@ -179,16 +179,16 @@ class PodState:
         return target if target is not None and target.status == "True" else None
 
     def get_condition(self, kind: str) -> PodCondition | None:
-        """Return the condition of a type, or None."""
+        """Return the condition with a type, or None."""
         return self.conditions.get(kind)
 
     def get_container(self, name: str) -> ContainerState | None:
-        """Return the container of a name, or None before the kubelet reports it."""
+        """Return the container with a name, or None before the kubelet reports it."""
         return next((item for item in self.containers if item.name == name), None)
 
 
 def read_pod(document: Mapping[str, Any]) -> PodState:
-    """Return a pod's state, from the document."""
+    """Return a pod's state, from its document."""
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     containers = _read_containers(status, "containerStatuses")
     stopped = sum(item.termination is not None for item in containers)

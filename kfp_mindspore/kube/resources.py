@@ -15,7 +15,7 @@ class Resource:
         version: The group's version.
         plural: Name in paths, such as `pods`.
         kind: Name in manifests, such as `Pod`.
-        namespaced: Whether the objects belong to namespaces.
+        namespaced: Whether its objects belong to namespaces.
     """
 
     group: str
@@ -38,8 +38,8 @@ class Resource:
         """Return an object's path, or without a name the collection's.
 
         Args:
-            namespace: The namespace; empty for a kind without, and for the collection over all namespaces.
-            name: The name.
+            namespace: Object namespace; empty for a kind without, and for the collection over all namespaces.
+            name: Object name.
             subresource: Such as `status`, `scale` or `log`.
         """
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]

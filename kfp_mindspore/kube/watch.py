@@ -25,7 +25,7 @@ class WatchEvent(NamedTuple):
 
     Attributes:
         type: `LIST`: the ADDED events up to the next SYNCED are the whole collection. `SYNCED`: the list is complete;
-            the object holds the resourceVersion only. `OPENED`, `CLOSED`: the server reports changes from now on, or no
+            the object holds its resourceVersion only. `OPENED`, `CLOSED`: the server reports changes from now on, or no
             longer; without an object.
         object: The object.
     """
@@ -35,13 +35,13 @@ class WatchEvent(NamedTuple):
 
 
 class _InterruptedWatchError(Exception):
-    """The watch cannot be resumed at the resource version."""
+    """The watch cannot be resumed at its resource version."""
 
 
 async def watch_events(
     client: AsyncClient, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
 ) -> AsyncGenerator[WatchEvent, None]:
-    """Yield a collection and the changes.
+    """Yield a collection and its changes.
 
     Args:
         client: The client.

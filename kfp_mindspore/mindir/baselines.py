@@ -71,7 +71,7 @@ def compute_baselines(
 
 
 def _repeat(task: str, train: Samples, held_out: Samples, labels: tuple[str, ...]) -> NDArray[Any]:
-    """Return the training split's mean, or the class frequencies, for each held-out sample."""
+    """Return the training split's mean, or its class frequencies, for each held-out sample."""
     target = np.asarray(train.target)
     if task == "classification":
         target = (target[:, np.newaxis] == np.arange(len(labels))).astype(np.float64)
@@ -143,7 +143,7 @@ def _predict_by_sklearn(
 def _predict_by_softmax(
     known: NDArray[np.float64], codes: NDArray[Any], weight: NDArray[Any] | None, unknown: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return what scikit-learn's LogisticRegression() predicts, without the import, which takes longer than the fit.
+    """Return what scikit-learn's LogisticRegression() predicts, without importing it, which takes longer than the fit.
 
     The cross-entropy of all samples and half the squared coefficients, without the intercepts, are minimised by L-BFGS.
     """
@@ -177,7 +177,7 @@ def _predict_by_softmax(
 def _predict_by_ridge(
     known: NDArray[np.float64], target: NDArray[Any], weight: NDArray[Any] | None, unknown: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return what scikit-learn's Ridge() predicts, without the import, which takes longer than the fit."""
+    """Return what scikit-learn's Ridge() predicts, without importing it, which takes longer than the fit."""
     numbers = target.reshape(len(target), -1).astype(np.float64)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight, np.float64)
     centre, mean = (np.average(array, axis=0, weights=weights) for array in (known, numbers))

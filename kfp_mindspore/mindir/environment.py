@@ -20,7 +20,7 @@ def set_defaults() -> None:
     """Set the log level, and the temporary directory for dumps from failed compiles.
 
     Only one of several workers logs errors (3), such as lost connections. Elsewhere an exception has the error text,
-    and the 30 log lines would precede the message (4). MindSpore reads both environment variables when it is imported.
+    and its 30 log lines would precede the message (4). MindSpore reads both environment variables when it is imported.
     The user's values are kept.
     """
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "3" if os.environ.get(ROLE_VARIABLE) else "4")

@@ -127,7 +127,7 @@ def add_baselines(evaluation: Evaluation, dataset: Dataset, split: str) -> Evalu
 
     Args:
         evaluation: The evaluation.
-        dataset: The dataset; the baselines get the inputs by the dataset's own preprocessing.
+        dataset: The evaluated dataset; the baselines get the inputs by the dataset's own preprocessing.
         split: The evaluated split.
     """
     if evaluation.task not in TASKS or "train" not in dataset.splits:
@@ -150,7 +150,7 @@ def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Sam
     A table's columns are selected and ordered by the names that the bundle has.
 
     Raises:
-        UserError: There is no such split, or the columns do not fit the preprocessing.
+        UserError: There is no such split, or its columns do not fit the preprocessing.
     """
     return read_samples(dataset, split, **_get_preprocessing(bundle, dataset))
 
@@ -163,7 +163,7 @@ def open_model_samples(
     It reads Parquet shards by blocks; a split in another storage is read now.
 
     Raises:
-        UserError: There is no such split, or the columns do not fit the preprocessing or the bundle.
+        UserError: There is no such split, or its columns do not fit the preprocessing or the bundle.
     """
     if dataset.storage == "parquet":
         reader, options = dataset.open_shards(split), _get_preprocessing(bundle, dataset)
@@ -207,7 +207,7 @@ def predict_task(
 
     Args:
         dataset: The dataset.
-        samples: The samples.
+        samples: The dataset's samples.
         scores: Some samples' scores.
         part: The samples that have the scores.
         subject: The scores' origin in messages.

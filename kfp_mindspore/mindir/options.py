@@ -38,7 +38,7 @@ class ExportOptions:
         extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
         rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression. They are applied
             in their order to a part of each name, such as `^backbone\.=` or `running_mean$=moving_mean`.
-        strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default the `strategy/`.
+        strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default its `strategy/`.
     """
 
     batch: str | int = FREE
@@ -88,7 +88,7 @@ def parse_renames(renames: Sequence[str]) -> list[tuple[re.Pattern[str], str]]:
     r"""Parse renames.
 
     Args:
-        renames: Such as `^backbone\.=`: a regular expression and the replacement, after the last `=`.
+        renames: Such as `^backbone\.=`: a regular expression and its replacement, after the last `=`.
 
     Raises:
         UserError: One has no `=`, or is no regular expression.

@@ -1,1 +1,1 @@
-"""The MSJob controller. The core is pure: `reconcile` maps the observed state to actions and a status."""
+"""The MSJob controller. Its core is pure: `reconcile` maps the observed state to actions and a status."""

@@ -26,10 +26,10 @@ class OperatorOptions:
 
     Attributes:
         manager: The `runPolicy.managedBy` value for this operator; also the default for jobs without one.
-        istio_sidecar: Whether Istio may inject the sidecar into job pods. Off by default: a sidecar blocks traffic
+        istio_sidecar: Whether Istio may inject its sidecar into job pods. Off by default: a sidecar blocks traffic
             between members before it is ready, and mutual TLS breaks traffic by pod IP.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`: admits all pods in a job, or none.
-        scheduler_name: The pods' schedulerName with a gang scheduler; empty for the default.
+        scheduler_name: The pods' schedulerName with a gang scheduler; empty for its default.
         pod_security: `restricted` adds what that Pod Security level requires to templates; `none` adds nothing.
         failure_grace_seconds: Seconds between SIGTERM and SIGKILL for a failed member's peers.
         log_lines: How many last lines from a failed member are kept in the status.

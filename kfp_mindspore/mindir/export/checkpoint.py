@@ -83,7 +83,7 @@ def export_mindir(
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 
-    The exported graph is loaded again and the outputs are compared with the network's. On any error nothing is
+    The exported graph is loaded again and its outputs are compared with the network's. On any error nothing is
     written, and an existing bundle at `output_dir` is unchanged.
 
     Args:
@@ -91,7 +91,7 @@ def export_mindir(
             directory that any script saved: `.ckpt` or `.safetensors`, for which `network` is required.
         output_dir: The bundle directory to write; replaced when it exists.
         options: The options, see `kfp_mindspore.mindir.options`; default all defaults.
-        dataset_dir: A dataset directory; the test split's first samples are compared, the task, labels and
+        dataset_dir: A dataset directory; its test split's first samples are compared, its task, labels and
             preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several network
             inputs are matched by name.
         samples: Real inputs to compare, instead of a dataset: an array with shape (N, …), or arrays by parameter name.
@@ -204,7 +204,7 @@ def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, argument
 
 
 def _order_inputs(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
-    """Return the inputs in `construct`'s parameter order and with the names, where they match.
+    """Return the inputs in `construct`'s parameter order and with its names, where they match.
 
     Raises:
         UserError: There are several inputs by other names than the parameters'.
@@ -313,7 +313,7 @@ def _add_transform(
     key: bytes | None,
     extra: str,
 ) -> Signature:
-    """Validate a transform, write it and the example, and return the signature with the name and the table's columns.
+    """Validate a transform, write it and its example, and return the signature with its name and the table's columns.
 
     Args:
         writer: The bundle.

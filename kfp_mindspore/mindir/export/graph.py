@@ -122,13 +122,13 @@ def run_graph(cell: nn.Cell, file: Path, arrays: Arrays, fixed: int | None, key:
 
     Args:
         cell: The network, for the message.
-        file: The MindIR.
+        file: The network's MindIR.
         arrays: Samples by input name, each with shape (N, …).
         fixed: The graph's batch size, or None for a free one.
         key: The file's key.
 
     Raises:
-        UserError: MindSpore cannot load or run it, or the outputs keep the first batch size.
+        UserError: MindSpore cannot load or run it, or its outputs keep the first batch size.
     """
     import mindspore
 

@@ -69,8 +69,8 @@ def import_mindir(
         file: The MindIR.
         output_dir: The bundle directory to write; replaced when it exists.
         options: `sample_count`, `metadata` and `tolerance`; the other fields are a checkpoint's.
-        dataset_dir: A dataset directory; samples of the test split are kept after the preprocessing, with their
-            targets. The inputs have the graph's names, or are the only one.
+        dataset_dir: A dataset directory; test samples are kept after the dataset's preprocessing, with their
+            targets. Its inputs have the graph's names, or are the only one.
         samples: Inputs by name, or a file with rows (`kfp_mindspore.data.rows`); default random ones: normal numbers,
             integers 0 and 1, indices in their tables.
         key: An encrypted file's key, see `export_mindir`; the bundle's model stays encrypted.
@@ -139,7 +139,7 @@ def import_mindir(
 
 
 class _Runner:
-    """A compiled graph, run in batches with the size."""
+    """A compiled graph, run in batches with its size."""
 
     def __init__(self, file: Path, graph: CompiledGraph, specs: Sequence[TensorSpec], batch: int) -> None:
         self._file = file

@@ -1,1 +1,1 @@
-"""A MindIR's graph: metadata, decryption, ranges of indices, and the execution for any number of rows."""
+"""A MindIR's graph: metadata, decryption, ranges of indices, and execution for any number of rows."""

@@ -1,7 +1,7 @@
 """A MindIR graph that validates, pads requests to compiled shapes, splits large ones and crops the outputs.
 
 MindSpore's GraphCell crashes or hangs when two threads call it, does not enforce the shapes it was exported with, and
-compiles anew (40 to 110 ms) for each new shape. A server runs all the graphs in one thread; `GraphRunner` is a graph
+compiles anew (40 to 110 ms) for each new shape. A server runs all graphs in one thread; `GraphRunner` is a graph
 with its own thread.
 """
 
@@ -177,7 +177,7 @@ class Graph:
         self._compiled = None
 
     def is_sound(self) -> bool:
-        """Return whether the graph computes zeros, as in `warm`: then a failed request was due to the values."""
+        """Return whether the graph computes zeros, as in `warm`: then a failed request was due to its values."""
         shapes = self.list_shapes()
         if not shapes:
             return False
@@ -230,7 +230,7 @@ class Graph:
             inner: Their row shapes, equal for all, by `get_row_shapes`.
 
         Returns:
-            Each request's outputs by name, with as many rows as the inputs had.
+            Each request's outputs by name, with as many rows as its inputs had.
 
         Raises:
             ValidationError: Too many different shapes are compiled already.
@@ -296,7 +296,7 @@ class Graph:
     def _stack(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: RowShapes, size: int) -> list[NDArray[Any]]:
         """Return each input as one array of `size` rows, padded; never a request's memory.
 
-        The graph may return the inputs' memory as outputs.
+        The graph may return its inputs' memory as outputs.
         """
         stacked = []
         for spec, shape in zip(self.signature.inputs, inner, strict=True):

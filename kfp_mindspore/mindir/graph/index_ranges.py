@@ -1,6 +1,6 @@
-"""Ranges for integer inputs that a graph uses as indices, derived from the nodes.
+"""Ranges for integer inputs that a graph uses as indices, derived from its nodes.
 
-An index outside the table makes MindSpore 2.9's CPU kernels wait 3 s before they raise, and leaves the compiled graph
+An index outside its table makes MindSpore 2.9's CPU kernels wait 3 s before they raise, and leaves the compiled graph
 unusable, so a server has to refuse the value before the graph runs.
 """
 

@@ -39,7 +39,7 @@ class MindIRInfo:
 
     Args:
         path: The file.
-        size: The size in bytes.
+        size: File size in bytes.
         producer: The program that wrote it, `MindSpore`.
         mindspore_version: The version that wrote it.
         inputs: Name, dtype and shape, -1 for a free dimension.
@@ -78,9 +78,9 @@ class GraphOperator(NamedTuple):
     """An operator of a graph.
 
     Args:
-        name: The type, such as `MatMul`.
+        name: The operator's type, such as `MatMul`.
         scope: The layers that it belongs to, such as `Default/rnn-GRU/MatMul-op0`.
-        texts: The constant text inputs.
+        texts: Its constant text inputs.
     """
 
     name: str
@@ -89,7 +89,7 @@ class GraphOperator(NamedTuple):
 
 
 def is_encrypted(path: Path | str) -> bool:
-    """Return whether a MindIR file is encrypted, by the first bytes."""
+    """Return whether a MindIR file is encrypted, by its first bytes."""
     with Path(path).open("rb") as file:
         return file.read(len(_CIPHER_MAGIC)) == _CIPHER_MAGIC
 
@@ -125,7 +125,7 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
 
 
 def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
-    """Parse a MindIR file into the protobuf message, a ModelProto.
+    """Parse a MindIR file into its protobuf message, a ModelProto.
 
     Args:
         path: The file, or the bundle directory that holds it; digests are not checked.
@@ -195,7 +195,7 @@ def list_operators(model: Any) -> Iterator[GraphOperator]:
 
 
 def split_name(name: str) -> str:
-    """Return an input's or output's name without the graph's: MindIR writes `<graph>:<name>`."""
+    """Return an input's or output's name without its graph's: MindIR writes `<graph>:<name>`."""
     return name.rpartition(":")[2] if name.count(":") < 2 else name.split(":", 1)[1]
 
 

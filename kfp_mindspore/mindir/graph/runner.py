@@ -34,14 +34,14 @@ class GraphRunner:
     """A bundle's graph in its own thread. Every method is thread-safe.
 
     Args:
-        bundle: An opened bundle, or the directory.
+        bundle: An opened bundle, or its directory.
         max_batch: Most rows per execution when the batch is free; larger requests are split.
         warm: Batch sizes to compile when loading and to pad to; default powers of two up to `max_batch`, or the fixed
             batch.
         key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
 
     Raises:
-        UserError: The directory is no bundle, or MindSpore cannot load the model.
+        UserError: The directory is no bundle, or MindSpore cannot load its model.
         MissingExtraError: MindSpore is not installed.
     """
 
@@ -118,14 +118,14 @@ class ModelRunner:
     `transform` is the bundle's, bound to its signature, or None.
 
     Args:
-        bundle: An opened bundle, or the directory.
+        bundle: An opened bundle, or its directory.
         max_batch: Most rows per graph execution; larger requests are split.
         warm: Batch sizes to compile when loading; default none.
         key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
         allow_code: Whether the bundle's `transform.py` may be run.
 
     Raises:
-        UserError: The directory is no bundle, MindSpore cannot load the model, or it has code that is not allowed.
+        UserError: The directory is no bundle, MindSpore cannot load its model, or it has code that is not allowed.
         CorruptBundleError: A file has another digest than signed.
         MissingExtraError: MindSpore or Pillow is not installed.
     """

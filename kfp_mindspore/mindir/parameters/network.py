@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
-    """Import a factory and call it with the arguments.
+    """Import a factory and call it with its arguments.
 
     Args:
         factory: `module:callable`; modules in the working directory are importable too.
@@ -63,7 +63,7 @@ def import_callable(reference: str, subject: str) -> Callable[..., Any]:
 def scratch_directory() -> Iterator[Path]:
     """Yield a temporary directory, which is the compiler's dump directory too.
 
-    The path has no characters that MindSpore rejects in file names.
+    Its path has no characters that MindSpore rejects in file names.
     """
     chosen = os.environ.get(COMPILER_DUMP_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as name:

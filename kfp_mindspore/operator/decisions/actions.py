@@ -11,11 +11,11 @@ from kfp_mindspore.kube.resources import Resource
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object. If the name is taken, the next observation has the object that holds it.
+    """Create an object. If its name is taken, the next observation has the object that holds it.
 
     Attributes:
-        resource: The resource.
-        body: The manifest.
+        resource: Object kind.
+        body: Object manifest.
         is_optional: Whether the job runs without it: a refusal is logged only.
     """
 
@@ -25,17 +25,17 @@ class Create:
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The object's name."""
         return str(self.body["metadata"]["name"])
 
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete an object and the dependents; one that is already gone is no error.
+    """Delete an object and its dependents; one that is already gone is no error.
 
     Attributes:
-        resource: The resource.
-        name: The name.
+        resource: Object kind.
+        name: Object name.
         uid: Precondition: another object with that name stays.
         grace_seconds: For a pod: seconds between SIGTERM and SIGKILL; None for the pod's own.
     """
@@ -53,7 +53,7 @@ class Assign:
     Attributes:
         name: The pod's name.
         uid: Precondition: another pod with that name stays as it is.
-        metadata: The labels and annotations, as a merge patch.
+        metadata: The pod's labels and annotations, as a merge patch.
     """
 
     name: str

@@ -28,9 +28,9 @@ class ObjectView:
     """An object's identity.
 
     Attributes:
-        name: The name.
-        uid: The uid.
-        owner: The controller's uid; empty without one.
+        name: Object name.
+        uid: Object uid.
+        owner: Its controller's uid; empty without one.
         deleting: Whether it has a deletionTimestamp.
     """
 
@@ -45,22 +45,22 @@ class PodView(ObjectView):
     """A pod.
 
     Attributes:
-        member: Member name by the labels: its own, except for a warm spare that became a member.
+        member: Member name by its labels: its own, except for a warm spare that became a member.
         phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-        attempt: The job's attempt, from 0.
-        restarts: The job's counted restarts when it was created.
-        workers: The job's worker count when it was created; None without the annotation.
+        attempt: Its job's attempt, from 0.
+        restarts: Its job's counted restarts when the pod was created.
+        workers: Its job's worker count when the pod was created; None without the annotation.
         host: The scheduler's address that it was created with; empty for none.
-        exit_code: The training container's exit code; None before it has terminated.
-        reason: As in `kfp_mindspore.msjob.decisions.restart.MemberTermination`; set before the end when the pod is
+        exit_code: Its training container's exit code; None before it has terminated.
+        reason: As in `kfp_mindspore.msjob.decisions.restart.MemberTermination`; set before its end when the pod is
             being disrupted.
         message: The reason's details.
         finish_time: When it was terminated or disrupted.
-        log: The last lines, oldest first, from the termination message.
+        log: Its last lines, oldest first, from the termination message.
         waiting: Why it does not start, such as `ImagePullBackOff: no/such:image`; None otherwise.
-        lost: Whether the node no longer reports.
-        stopped: Whether all the containers have terminated; the kubelet reports it before the phase.
-        addresses: The IP addresses, for a scheduler or spare only.
+        lost: Whether its node no longer reports.
+        stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
+        addresses: Its IP addresses, for a scheduler or spare only.
         created: Creation time.
         scheduled_at: Since when it has a node; for a probe only, None before.
     """
@@ -90,13 +90,13 @@ class PodView(ObjectView):
 
     @property
     def is_finished(self) -> bool:
-        """Whether all the processes have ended."""
+        """Whether all its processes have ended."""
         return self.stopped or self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceView(ObjectView):
-    """A Service: the identity, cluster IP (empty until it is known) and port."""
+    """A Service: its identity, cluster IP (empty until it is known) and port."""
 
     cluster_ip: str = ""
     port: int | None = None
@@ -104,7 +104,7 @@ class ServiceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class EndpointSliceView(ObjectView):
-    """An EndpointSlice: the identity, and the endpoint's pod uid, address and port (empty and None without one)."""
+    """An EndpointSlice: its identity, and its endpoint's pod uid, address and port (empty and None without one)."""
 
     pod: str = ""
     address: str = ""
@@ -113,7 +113,7 @@ class EndpointSliceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class PodGroupView(ObjectView):
-    """A gang scheduler's PodGroup: the identity, minimum member count and phase."""
+    """A gang scheduler's PodGroup: its identity, minimum member count and phase."""
 
     minimum: int | None = None
     phase: str = ""
@@ -124,9 +124,9 @@ class Refusal:
     """The API server's refusal to create a job's object.
 
     Attributes:
-        message: The message.
+        message: The refusal's message.
         reason: As in `kfp_mindspore.msjob.api.waiting.Waiting`.
-        is_permanent: Whether retries are refused too: the pod is invalid, or violates the namespace's Pod Security.
+        is_permanent: Whether retries are refused too: the pod is invalid, or violates its namespace's Pod Security.
     """
 
     message: str
@@ -171,7 +171,7 @@ def view_service(service: Mapping[str, Any]) -> ServiceView:
 
 
 def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
-    """Return an EndpointSlice's view with the first endpoint; a job's has no others."""
+    """Return an EndpointSlice's view with its first endpoint; a job's has no others."""
     metadata = document["metadata"]
     endpoint: Mapping[str, Any] = next(iter(document.get("endpoints") or ()), {})
     ports = document.get("ports") or []

@@ -1,4 +1,4 @@
-"""A pod's view for the operator's decisions, from the state and the labels."""
+"""A pod's view for the operator's decisions, from its state and its labels."""
 
 from __future__ import annotations
 

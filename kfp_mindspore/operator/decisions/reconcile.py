@@ -11,7 +11,7 @@ The contract with the caller that applies them:
    write. A new process starts with a consistent list.
 4. A create whose name is taken adds the object that holds the name to the observation.
 
-A gang is launched in this order: PodGroup, Service (the cluster IP is the members' MS_SCHED_HOST), then all pods, once
+A gang is launched in this order: PodGroup, Service (its cluster IP is the members' MS_SCHED_HOST), then all pods, once
 no pod and no endpoint from an earlier attempt is left. When the scheduler pod has an address, an EndpointSlice is
 created for it. Until all members have run, a missing pod is created; after that, it was deleted.
 """
@@ -111,7 +111,7 @@ class Gang:
         port: The scheduler's port.
         is_standalone: Whether the gang is one plain process.
         host: The Service's cluster IP; empty before, and for a standalone job.
-        members: The members.
+        members: Its members.
     """
 
     job: MSJob
@@ -127,7 +127,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: OperatorOptio
 
     Args:
         observed: The observed state.
-        now: The present time, with the zone.
+        now: The present time, with its zone.
         options: The operator's options.
     """
     options = options or OperatorOptions()
@@ -206,7 +206,7 @@ def _is_past_deadline(state: ReconcileState, seconds: int | None) -> bool:
 
 
 def _decide(state: ReconcileState, gang: Gang) -> Gang:
-    """Finish, restart or scale the job as the pods require; return the next attempt's gang."""
+    """Finish, restart or scale the job as its pods require; return the next attempt's gang."""
     current = _get_current(state, gang)
     sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {gang.workers}
     if sizes:
@@ -384,7 +384,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
 
 
 def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> None:
-    """Delete spares that a starting gang cannot use, or whose nodes the members need."""
+    """Delete spares that a starting gang cannot use, or whose nodes its members need."""
     is_blocked = any(pod.is_unschedulable for pod in current.values())
     for pod in state.spares:
         if is_blocked or not is_usable(pod):

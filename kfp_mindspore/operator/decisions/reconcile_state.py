@@ -66,7 +66,7 @@ class ReconcileState:
 
     @property
     def probes(self) -> tuple[PodView, ...]:
-        """The present attempt's probes of an elastic job, which are not members of the gang."""
+        """The present attempt's probes of an elastic job, which are not members of its gang."""
         return tuple(
             pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
         )
@@ -80,7 +80,7 @@ class ReconcileState:
     def delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
         """Delete an object that the job owns, unless it is being deleted.
 
-        A pod whose node no longer reports is removed at once: the kubelet cannot confirm that the processes ended.
+        A pod whose node no longer reports is removed at once: its kubelet cannot confirm that its processes ended.
         """
         if resource is None or view is None or view.owner != self.uid:
             return
@@ -90,7 +90,7 @@ class ReconcileState:
             self.actions.append(Delete(resource, view.name, view.uid, grace_seconds))
 
     def set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
-        """Set a condition, and emit an event with the reason and message."""
+        """Set a condition, and emit an event with its reason and message."""
         set_condition(self.status, condition, reason, message, self.now, holds=holds)
         self.emit("Warning" if condition in (FAILED, RESTARTING) else "Normal", reason, message)
 
@@ -99,7 +99,7 @@ class ReconcileState:
         self.actions.append(EmitEvent(kind, reason, message))
 
     def is_lease_expired(self) -> bool:
-        """Fail a job whose client no longer renews the lease, also while it is suspended."""
+        """Fail a job whose client no longer renews its lease, also while it is suspended."""
         end = parse_lease(self.lease)
         if end is None:
             return False
@@ -113,7 +113,7 @@ class ReconcileState:
         return True
 
     def clean_up(self) -> None:
-        """Delete a finished job's objects by the cleanPodPolicy, and the job after the TTL."""
+        """Delete a finished job's objects by its cleanPodPolicy, and the job after its TTL."""
         # An invalid job's policy may have any value.
         policy = self.policy.get("cleanPodPolicy")
         policy = policy if policy in CLEAN_POD_POLICIES else "Running"

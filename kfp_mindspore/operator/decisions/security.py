@@ -11,7 +11,7 @@ from kfp_mindspore.settings import POD_USER
 def restrict_pod(spec: dict[str, Any]) -> None:
     """Add the fields that the restricted level requires to a pod's spec; the template's fields stay as they are.
 
-    A template that runs as root, by `runAsUser: 0`, `runAsNonRoot: false` or `privileged: true` on the pod or a
+    A template that runs as root, by `runAsUser: 0`, `runAsNonRoot: false` or `privileged: true` on its pod or a
     container, gets no such fields: they would break it, and a restricted namespace refuses it anyway.
 
     Args:

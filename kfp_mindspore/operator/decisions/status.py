@@ -52,7 +52,7 @@ def count_replicas(status: DetailedStatus, job: MSJob, members: Iterable[Member]
     Args:
         status: The status to change.
         job: The job.
-        members: The members.
+        members: The job's members.
         pods: The present attempt's pods by name.
     """
     counts: dict[str, ReplicaStatus] = {}

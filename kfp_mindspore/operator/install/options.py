@@ -1,4 +1,4 @@
-"""Installation options, and the fixed names."""
+"""Installation options, and the installation's fixed names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class InstallOptions:
     Attributes:
         image: The operator's image, by digest when it matters.
         namespace: Operator namespace.
-        watched: The jobs' namespaces; empty for all.
+        watched: Its jobs' namespaces; empty for all.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
-        istio_sidecar: Whether Istio may inject the sidecar into job pods.
+        istio_sidecar: Whether Istio may inject its sidecar into job pods.
         pod_security: `restricted` adds what that Pod Security level requires to job pods; `none` adds nothing.
         replicas: Operator pod count; one pod is the leader.
     """

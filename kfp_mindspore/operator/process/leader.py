@@ -1,4 +1,4 @@
-"""Leader election by a Lease: a process that loses it ends, and is restarted by the Deployment."""
+"""Leader election by a Lease: a process that loses it ends, and is restarted by its Deployment."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ class Settings:
     """An operator process's settings.
 
     Attributes:
-        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, the service account.
+        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
         context: A kubeconfig context; empty for the current one.
-        namespaces: The jobs' namespaces; empty for all.
+        namespaces: Its jobs' namespaces; empty for all.
         options: The same for all jobs.
         workers: How many jobs are reconciled concurrently.
-        host: The HTTP port's address.
-        port: The HTTP port; 0 for a free one.
+        host: The operator's HTTP address.
+        port: The operator's HTTP port; 0 for a free one.
         leader_elect: Whether it works only while it holds the Lease.
         lease_namespace: The Lease's namespace; empty for its own namespace.
     """
@@ -86,7 +86,7 @@ class OperatorProcess:
         """Run until SIGTERM or SIGINT.
 
         Raises:
-            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost the Lease.
+            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost its Lease.
         """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
