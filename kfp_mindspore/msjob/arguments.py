@@ -92,10 +92,10 @@ def build_function_job(
 
     Args:
         name: Job name.
-        namespace: The namespace.
+        namespace: Job namespace.
         image: The workers' image; default KFP_MINDSPORE_IMAGE.
         train_func: The function, with no or one argument.
-        parameters: The argument.
+        parameters: The function's argument.
         workers: Worker count.
         resources: ResourceRequirements, or resources by name.
         packages_to_install: Installed by pip before the function runs.

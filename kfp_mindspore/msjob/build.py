@@ -1,4 +1,4 @@
-"""An MSJob's build from a command: the job's options, additions to the pods, and the manifest that they give."""
+"""An MSJob's build from a command: the job's options, additions to its pods, and the manifest that they give."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def build_msjob(
     Args:
         name: A DNS label of at most 51 characters.
         command: The workers' command, such as `["python", "train.py"]`; None for their image's entry point.
-        args: The arguments.
+        args: The command's arguments.
         namespace: Job namespace.
         options: The job's options.
         pod: Additions to the workers' pods; the options take precedence.
@@ -289,7 +289,7 @@ def _build_patch(options: JobOptions) -> PodPatch:
 
 
 def _build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return volumes and mounts; `/dev/shm` is in memory and counts as the container's memory."""
+    """Return volumes and mounts; `/dev/shm` is in memory and counts as its container's memory."""
     volumes, mounts = [], []
     for number, (path, size) in enumerate(empty_dirs.items()):
         source = {"medium": "Memory"} if path.rstrip("/") == SHARED_MEMORY else {}
@@ -337,7 +337,7 @@ def patch_template(template: Object, patch: PodPatch) -> dict[str, Any]:
     """Return a pod template with additions; where both set the same entry, the patch's is used.
 
     Args:
-        template: PodTemplateSpec; unchanged. The training container is the one named `mindspore`.
+        template: PodTemplateSpec; unchanged. Its training container is the one named `mindspore`.
         patch: The additions.
     """
     patched: dict[str, Any] = copy.deepcopy(dict(template))

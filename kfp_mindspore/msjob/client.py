@@ -50,7 +50,7 @@ class MSJobClient:
         namespace: Default namespace for calls; default the backend's.
         config_file: A kubeconfig file, for jobs on a cluster.
         context: A kubeconfig context, for jobs on a cluster.
-        client_configuration: Refused: a kubeconfig takes the place.
+        client_configuration: Refused: use a kubeconfig.
         job_kind: `MSJob`, for TrainingClient's callers.
 
     Raises:
@@ -130,7 +130,7 @@ class MSJobClient:
                 required with a network. On a cluster, paths are the pods' own and kept as given.
             trainer_parameters: For a network: `loss` and `optimizer` (names in mindspore.nn), `learning_rate`,
                 `metrics`, and the TrainingConfig options that have a JSON form, such as `epochs` and `schedule`
-                (`python -m kfp_mindspore.training --help`); for a script: the command-line options by name.
+                (`python -m kfp_mindspore.training --help`); for a script: its command-line options by name.
             output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
             checkpoint_dir: Directory or URI (s3://, gs://) for checkpoints; default `checkpoints` in `output_dir`.
             env_vars: The workers' environment variables by name, or Kubernetes EnvVars.
@@ -187,15 +187,15 @@ class MSJobClient:
             job: The manifest; besides it only namespace, labels, annotations and queue_name are allowed.
             name: Job name for a function or image.
             namespace: Job namespace; default its own, or the client's.
-            labels: Job labels, besides those of the manifest.
-            annotations: Job annotations, besides those of the manifest.
+            labels: Job labels, besides its manifest's.
+            annotations: Job annotations, besides its manifest's.
             job_kind: `MSJob`, or another kind that the cluster runs: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`,
                 `legacy` or `first-generation`, with a warning for each field that it lacks; the other methods are for
                 MSJobs.
             base_image: The workers' image.
             train_func: The function, with no or one argument; it imports what it needs itself. None runs the image. The
                 job is restarted when it is killed or preempted, and fails when the function raises.
-            parameters: The argument: a dict of numbers, texts, lists and dicts.
+            parameters: Its argument: a dict of numbers, texts, lists and dicts.
             num_workers: Worker count.
             num_procs_per_worker: 1; a worker is one process.
             resources_per_worker: Each worker's Kubernetes resource requirements, or resources by name.
@@ -277,7 +277,7 @@ class MSJobClient:
     def get_job(
         self, name: str, namespace: str | None = None, job_kind: str | None = None, timeout: float | None = None
     ) -> MSJob:
-        """Return a job with the status.
+        """Return a job with its status.
 
         Raises:
             NotFoundError: The job does not exist.
@@ -383,7 +383,7 @@ class MSJobClient:
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             job_kind: `MSJob`.
             expected_conditions: Condition types.
             wait_timeout: Seconds at most.
@@ -438,7 +438,7 @@ class MSJobClient:
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             is_master: Only worker 0.
             replica_type: Only this type, case-insensitive.
             replica_index: Only this index.
@@ -482,7 +482,7 @@ class MSJobClient:
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             job_kind: `MSJob`.
             is_master: Only worker 0; unless a type or index is given.
             replica_type: Only this type, case-insensitive.
@@ -523,7 +523,7 @@ class MSJobClient:
         Args:
             job: The patch, such as `{"spec": {"runPolicy": {"suspend": True}}}`, or an MSJob.
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             job_kind: `MSJob`.
 
         Raises:
@@ -538,13 +538,13 @@ class MSJobClient:
     def delete_job(
         self, name: str, namespace: str | None = None, job_kind: str | None = None, delete_options: Any = None
     ) -> None:
-        """Delete a job and wait until the processes are gone.
+        """Delete a job and wait until its processes are gone.
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             job_kind: `MSJob`.
-            delete_options: A V1DeleteOptions or the manifest; only the grace period is used.
+            delete_options: A V1DeleteOptions or its manifest; only the grace period is used.
 
         Raises:
             NotFoundError: The job does not exist.

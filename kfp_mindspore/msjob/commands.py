@@ -68,7 +68,7 @@ def build_function_command(
     """Return the command that runs a Python function, as TrainingClient's `train_func` does.
 
     Args:
-        function: A function with no or one argument. Only the source is sent, without decorators: it imports what it
+        function: A function with no or one argument. Only its source is sent, without decorators: it imports what it
             needs itself.
         parameters: The argument; None calls the function without one.
         packages_to_install: Installed by pip before the call.

@@ -36,7 +36,7 @@ class FileConversion:
     """A converted file.
 
     Attributes:
-        documents: The documents; those that are no jobs are unchanged.
+        documents: The file's documents; those that are no jobs are unchanged.
         jobs: The jobs, as MSJobs.
         changes: Changes in file order; empty when every document is as it was.
     """
@@ -51,7 +51,7 @@ def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | No
 
     Args:
         document: As parsed from YAML; it is not modified.
-        others: The other documents in the file; documents that the job refers to are removed.
+        others: The other documents in its file; documents that the job refers to are removed.
 
     Raises:
         ValidationError: It is no job, or cannot be converted; the message names the fields.
@@ -75,7 +75,7 @@ def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | No
 
 
 def convert_file(text: str, *, source: str = "", to: str | None = None) -> FileConversion:
-    """Convert a YAML file's jobs; the other documents are kept.
+    """Convert a YAML file's jobs; its other documents are kept.
 
     Args:
         text: The YAML, with one or more documents.

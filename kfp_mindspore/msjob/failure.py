@@ -21,8 +21,8 @@ def explain_failure(backend: JobBackend, job: MSJob, lines: int = 20) -> JobFail
     """Return a failed job's error.
 
     Args:
-        backend: The backend.
-        job: The job, with the status.
+        backend: The job's backend.
+        job: The job, with its status.
         lines: Maximum number of last lines from the pod that failed first.
     """
     failed = job.status.get_condition(FAILED) if job.status is not None else None

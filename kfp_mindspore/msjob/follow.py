@@ -1,4 +1,4 @@
-"""Run a job in the foreground: submit it, print the log, wait for the end, delete it on interruption."""
+"""Run a job in the foreground: submit it, print its log, wait for its end, delete it on interruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_job(
     on_log: Callable[[str], object] | None = print,
     on_waiting: Callable[[Waiting], object] | None = None,
 ) -> JobStatus:
-    """Submit a job, report worker 0's log lines, and wait for the end.
+    """Submit a job, report worker 0's log lines, and wait for its end.
 
     When this process is interrupted (SIGTERM, Ctrl-C, any exception), the job is deleted. For a `kill -9`, hold a
     `kfp_mindspore.local.lease.Lease`.
@@ -40,7 +40,7 @@ def run_job(
         on_waiting: Called with the reason why the job's pods do not run, when it changes.
 
     Returns:
-        The job status, which has succeeded. The job and the logs are kept.
+        The job status, which has succeeded. The job and its logs are kept.
 
     Raises:
         JobFailedError: It failed; the message ends with the last lines.
@@ -70,12 +70,12 @@ def follow_job(
     on_log: Callable[[str], object] | None = print,
     on_waiting: Callable[[Waiting], object] | None = None,
 ) -> JobStatus:
-    """Report worker 0's log lines for a submitted job, and wait for the end.
+    """Report worker 0's log lines for a submitted job, and wait for its end.
 
     Args:
         client: The job backend's client.
         name: Job name.
-        namespace: The namespace.
+        namespace: Job namespace.
         timeout: Seconds; None for no limit.
         on_log: Called with each line; None for no output.
         on_waiting: Called with the reason why the job's pods do not run, when it changes.

@@ -1,4 +1,4 @@
-"""A job's lease: a time on the job that the client renews, after which the operator fails an unfinished job."""
+"""A job's lease: a time on the job that its client renews, after which the operator fails an unfinished job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LeaseRenewal:
     Args:
         backend: The job's backend.
         name: Job name.
-        namespace: The namespace.
+        namespace: Job namespace.
         on_error: Called with a sentence when a renewal fails, once per sentence; the renewal is repeated.
         lease_seconds: Lease length.
         interval: Seconds between renewals.

@@ -23,8 +23,8 @@ def explain_missing_operator(job: MSJob, backend: JobBackend) -> str:
     """Return a sentence when no operator has reconciled a job within some seconds, else an empty text.
 
     Args:
-        job: The job, with the status.
-        backend: The backend.
+        job: The job, with its status.
+        backend: The job's backend.
     """
     created = parse_time(job.metadata.get("creationTimestamp"))
     if (job.status is not None and job.status.conditions) or created is None:
@@ -51,7 +51,7 @@ def report_missing_operator(
     Args:
         client: The job backend's client.
         name: Job name.
-        namespace: The namespace.
+        namespace: Job namespace.
         on_missing: Called at most once, in another thread.
     """
 

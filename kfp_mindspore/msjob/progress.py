@@ -1,4 +1,4 @@
-"""Progress reports from worker 0, read from a file or the log. Programs other than `fit` may write them too."""
+"""Progress reports from worker 0, read from a file or its log. Programs other than `fit` may write them too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time limit for a job to wait until the pods start."""
+"""Time limit for a job to wait until its pods start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StartLimit:
     Args:
         client: The job backend's client.
         name: Job name.
-        namespace: The namespace.
+        namespace: Job namespace.
         seconds: Limit for each reason; None for `get_start_limit`'s.
 
     Attributes:

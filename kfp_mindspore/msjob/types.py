@@ -1,4 +1,4 @@
-"""MSJob: a job's manifest with the readers; pod templates stay the dicts that the user wrote."""
+"""MSJob: a job's manifest with its readers; pod templates stay the dicts that the user wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MSJob(JobManifest):
 
     Attributes:
         metadata: Kubernetes object metadata, a dict as in YAML; `name` is a DNS label of at most 51 characters.
-        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to the replicas. With more than one worker and no
+        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to its replicas. With more than one worker and no
             scheduler given, a scheduler runs the workers' template.
         run_policy: Deadline, restarts and clean-up.
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
@@ -65,7 +65,7 @@ class MSJob(JobManifest):
 
         Args:
             text: The YAML.
-            source: The file's name, for messages.
+            source: Its file's name, for messages.
 
         Raises:
             ValidationError: Not YAML (with line and column), or an invalid MSJob.

@@ -53,7 +53,7 @@ def validate_msjob(job: Any) -> None:
     """Validate a job.
 
     Args:
-        job: An MSJob, or the document.
+        job: An MSJob, or its document.
 
     Raises:
         ValidationError: `errors` holds one sentence for each invalid field.
@@ -71,7 +71,7 @@ def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
 
     Args:
         document: The document.
-        source: The file's name.
+        source: Its file's name.
     """
     from kfp_mindspore.msjob.kinds import resolve_kind
 

@@ -1,1 +1,1 @@
-"""The MSJob API: the fields, status, names and the CustomResourceDefinition generated from them."""
+"""The MSJob API: its fields, status, names and the CustomResourceDefinition generated from them."""

@@ -50,7 +50,7 @@ def limit(**words: Unpack[FieldWords]) -> Any:
 
 
 def describe_class(kind: type[Any], extras: Mapping[str, Mapping[str, Any]] | None = None) -> Schema:
-    """Return a dataclass's schema, with the docstring's descriptions.
+    """Return a dataclass's schema, with its docstring's descriptions.
 
     Args:
         kind: The dataclass.

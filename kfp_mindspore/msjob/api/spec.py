@@ -98,7 +98,7 @@ class ReplicaSpec:
     Attributes:
         replicas: Replica count; default 1.
         restart_policy: `Always`, `OnFailure`, `Never` (the default) or `ExitCode` (after retryable exit codes).
-        template: The PodTemplateSpec, a dict as in YAML; the container `mindspore` runs the training.
+        template: The PodTemplateSpec, a dict as in YAML; its container `mindspore` runs the training.
     """
 
     replicas: int | None = limit(minimum=1, default=1)
@@ -133,7 +133,7 @@ class JobManifest:
 
     Attributes:
         metadata: Kubernetes object metadata, a dict as in YAML; `name` is a DNS label of at most 51 characters.
-        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to the replicas. With more than one worker and no
+        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to its replicas. With more than one worker and no
             scheduler given, a scheduler runs the workers' template.
         run_policy: Deadline, restarts and clean-up.
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
@@ -193,7 +193,7 @@ class JobManifest:
 
     @property
     def effective_run_policy(self) -> RunPolicy:
-        """The run policy with the defaults."""
+        """The run policy with its defaults."""
         policy = copy.copy(self.run_policy or RunPolicy())
         if policy.backoff_limit is None:
             policy.backoff_limit = DEFAULT_BACKOFF_LIMIT

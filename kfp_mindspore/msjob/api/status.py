@@ -64,8 +64,8 @@ class JobStatus:
 
     Attributes:
         conditions: Conditions, one per type.
-        replica_statuses: Replica type to the replica counts.
-        start_time: When the first process started.
+        replica_statuses: Replica type to its replica counts.
+        start_time: When its first process started.
         completion_time: When it succeeded or finally failed.
         last_reconcile_time: Last reconciliation time.
     """
@@ -99,7 +99,7 @@ class JobStatus:
         return any(item.type == condition and item.status == "True" for item in self.conditions)
 
     def get_condition(self, condition: str) -> JobCondition | None:
-        """Return the condition with a type, whatever the status, or None."""
+        """Return the condition with a type, whatever its status, or None."""
         return next((item for item in self.conditions if item.type == condition), None)
 
     @property
@@ -125,7 +125,7 @@ class JobStatus:
         """Set one condition and clear those that it excludes, as kubeflow-training's controller does.
 
         Args:
-            condition: The type.
+            condition: The condition's type.
             reason: One machine-readable word.
             message: A sentence.
             status: Condition status.
@@ -183,8 +183,8 @@ class ProgressMetric:
     """One metric, as in a TrainJob's status.
 
     Attributes:
-        name: The name, such as `loss`.
-        value: The value as text, since Kubernetes' definitions have no floating-point numbers.
+        name: Metric name, such as `loss`.
+        value: Its value as text, since Kubernetes' definitions have no floating-point numbers.
     """
 
     name: str

@@ -29,11 +29,11 @@ class Pod:
         index: Index within the type.
         phase: `Pending`, `Running`, `Succeeded` or `Failed`.
         labels: Labels, the training.kubeflow.org ones among them.
-        node: The node; None on this machine.
+        node: Its node; None on this machine.
         pid: Process number; None on a cluster, and before the start.
         process_start: The process's start time; see ProcessIdentity.
         exit_code: As a shell reports it (128 + signal); None while it runs.
-        reason: The termination's reason: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also a waiting
+        reason: Its termination's reason: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also a waiting
             reason.
         message: Details.
         restarts: Restart count.
@@ -84,7 +84,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """An event on a job or one of the pods.
+    """An event on a job or one of its pods.
 
     Attributes:
         time: RFC 3339.
@@ -100,7 +100,7 @@ class JobEvent:
 
 
 class JobBackend(abc.ABC):
-    """Runs jobs; MSJobClient is the user interface."""
+    """Runs jobs; users call them through MSJobClient."""
 
     @property
     def default_namespace(self) -> str:
@@ -115,7 +115,7 @@ class JobBackend(abc.ABC):
         """Return a `kfp-mindspore job` command line for jobs on this backend.
 
         Args:
-            words: The words, such as `logs` and a job's name.
+            words: The command's words, such as `logs` and a job's name.
             namespace: The job's namespace.
         """
         where = ["--namespace", namespace] if namespace not in ("", self.default_namespace) else []
@@ -123,20 +123,20 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
-        """Submit a job and return it with the status; it outlives this process.
+        """Submit a job and return it with its status; it outlives this process.
 
         Args:
             job: The job.
             dry_run: Only validate it, and return it as it would be stored.
 
         Raises:
-            AlreadyExistsError: A job with this name exists in the namespace.
+            AlreadyExistsError: A job with this name exists in its namespace.
             ValidationError: It is invalid, or this backend cannot run it; the message names the fields.
         """
 
     @abc.abstractmethod
     def get(self, name: str, namespace: str) -> MSJob:
-        """Return a job with the status.
+        """Return a job with its status.
 
         Raises:
             NotFoundError: The job does not exist.
@@ -149,7 +149,7 @@ class JobBackend(abc.ABC):
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             timeout: Seconds; None for no limit.
             interval: Polling interval in seconds for a backend without a watch.
 
@@ -179,11 +179,11 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """Delete a job and wait until the processes are gone.
+        """Delete a job and wait until its processes are gone.
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             grace_seconds: Seconds between SIGTERM and SIGKILL; default the template's terminationGracePeriodSeconds.
 
         Raises:
@@ -191,7 +191,7 @@ class JobBackend(abc.ABC):
         """
 
     def cancel(self, job: MSJob) -> None:
-        """Request a job's deletion without waiting for the end, for a client that is about to be killed.
+        """Request a job's deletion without waiting for its end, for a client that is about to be killed.
 
         Args:
             job: The job, as `create` or `get` returned it.
@@ -204,7 +204,7 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def list_events(self, name: str, namespace: str) -> Sequence[JobEvent]:
-        """Return the events on a job and the pods, oldest first."""
+        """Return the events on a job and its pods, oldest first."""
 
     @abc.abstractmethod
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
@@ -212,7 +212,7 @@ class JobBackend(abc.ABC):
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             pod: The pod.
             last: How many last lines; default all.
         """
@@ -231,7 +231,7 @@ class JobBackend(abc.ABC):
 
         Args:
             name: The job.
-            namespace: The namespace.
+            namespace: Job namespace.
             pod_filter: Predicate for the pods to follow.
             timeout: Seconds; None for no limit.
             on_change: Called with the job at first and after each change, between two lines; not called for jobs on

@@ -1,4 +1,4 @@
-"""A job's pod logs as one stream, across restarts: each new pod is followed from the first line."""
+"""A job's pod logs as one stream, across restarts: each new pod is followed from its first line."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def follow_pods(
     """Yield (pod name, line) from a job's selected pods until the job finishes.
 
     Args:
-        cluster: The cluster.
+        cluster: The job's cluster.
         watch_job: Yields the job now and after each change.
-        name: The name.
-        namespace: The namespace.
-        uid: The uid.
+        name: Job name.
+        namespace: Job namespace.
+        uid: Job uid.
         pod_filter: Whether to follow a pod.
         timeout: Seconds at most; None for no limit.
         on_change: Called with the job at first and after each change.
@@ -91,7 +91,7 @@ def follow_pods(
 
 
 class _Follower:
-    """A thread for the job, one for the pods, and one for each pod that has started."""
+    """A thread for the job, one for its pods, and one for each pod that has started."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ def read_pods(documents: Iterable[Document]) -> list[Pod]:
 
 
 def _build_pod(document: Document) -> Pod:
-    """Return a pod, from the document."""
+    """Return a pod, from its document."""
     state = read_pod(document)
     container = state.get_container(CONTAINER_NAME)
     ended = container.termination if container is not None else None
@@ -64,12 +64,12 @@ def _build_pod(document: Document) -> Pod:
 
 
 def read_events(documents: Iterable[Document], job: str, uid: str) -> list[JobEvent]:
-    """Return the events on a job and the members, oldest first.
+    """Return the events on a job and its members, oldest first.
 
     Args:
         documents: The namespace's events.
-        job: The name.
-        uid: The uid.
+        job: Job name.
+        uid: Job uid.
     """
     types = "|".join(name.lower() for name in REPLICA_TYPES)
     member = re.compile(rf"{re.escape(job)}-(?:(?:{types})|spare-\d+)-\d+")
@@ -103,7 +103,7 @@ def _get_replica_type(document: Document) -> str | None:
 
 
 def _get_waiting_reason(state: PodState) -> tuple[str, str]:
-    """Return reason and message for a pod that does not run, or failed before the container started."""
+    """Return reason and message for a pod that does not run, or failed before its container started."""
     for item in state.all_containers:
         if item.waiting_reason not in ("", "ContainerCreating", "PodInitializing"):
             return item.waiting_reason, item.waiting_message

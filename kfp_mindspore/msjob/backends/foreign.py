@@ -12,7 +12,7 @@ from kfp_mindspore.msjob.validation import validate_msjob
 
 
 def create_as_kind(backend: JobBackend, job: MSJob, kind: str, *, dry_run: bool = False) -> Export:
-    """Submit a job as another kind; return the stored manifests, and the conversion's changes.
+    """Submit a job as another kind; return its stored manifests, and the conversion's changes.
 
     Objects without a namespace, such as a ClusterTrainingRuntime, are applied; the job itself is created.
 

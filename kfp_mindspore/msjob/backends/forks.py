@@ -1,6 +1,6 @@
 """MindSpore imported once in a job's supervisor, from which the job's members are forked.
 
-Only members that would import the same: `python script` or `python -m module` with the word mindspore in the source,
+Only members that would import the same: `python script` or `python -m module` with the word mindspore in its source,
 and the same variables of Python, the C library, BLAS and MindSpore. Others start as new processes.
 """
 
@@ -73,7 +73,7 @@ class WarmInterpreter:
 
         Args:
             spec: The member's process.
-            log: The log.
+            log: The member's log.
 
         Returns:
             The process; None if it must be started as a new one.

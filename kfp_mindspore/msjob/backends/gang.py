@@ -1,4 +1,4 @@
-"""The processes for one attempt by a local job, started and terminated together by the supervisor.
+"""The processes for one attempt by a local job, started and terminated together by its supervisor.
 
 A pod template's fields are honoured, ignored or refused:
 
@@ -167,7 +167,7 @@ class ProcessGang:
 
     @property
     def terminations(self) -> list[tuple[MemberTermination, str]]:
-        """Each member's state, with the restart policy."""
+        """Each member's state, with its restart policy."""
         return [
             (
                 MemberTermination(
@@ -185,7 +185,7 @@ class ProcessGang:
 
     @property
     def grace_seconds(self) -> float:
-        """The members' longest grace period."""
+        """Its members' longest grace period."""
         return max((self._job.get_replica_spec(pod.replica_type).grace_seconds for pod in self.pods), default=0.0)
 
     def is_running(self) -> bool:
@@ -245,7 +245,7 @@ class ProcessGang:
             self._mark_hung(item.pod, "no heartbeat")
 
     def dump_stacks(self) -> None:
-        """Have each worker that trains write the threads' stacks to the log."""
+        """Have each worker that trains write its threads' stacks to its log."""
         for item in self._members:
             pod = item.pod
             if item.process is not None and pod.phase == "Running" and self._heartbeats.read(pod.name) is not None:
@@ -259,7 +259,7 @@ class ProcessGang:
 
     @property
     def is_port_taken(self) -> bool:
-        """Whether the scheduler failed because another process had taken the port since it was chosen."""
+        """Whether the scheduler failed because another process had taken its port since it was chosen."""
         schedulers = [item.pod for item in self._members if item.pod.replica_type == SCHEDULER]
         return any(pod.exit_code for pod in schedulers) and self._port is not None and not is_port_free(self._port)
 
@@ -270,7 +270,7 @@ class ProcessGang:
         return any(beat is not None and beat.step is not None for beat in beats)
 
     def _is_preempted(self, pod: Pod, status: int) -> bool:
-        """Return whether a member exited because of SIGTERM; any script may exit with the code."""
+        """Return whether a member exited because of SIGTERM; any script may exit with that code."""
         beat = self._heartbeats.read(pod.name)
         is_handled = beat is not None and beat.ended == "terminated"
         return status == -signal.SIGTERM or (status == TERMINATED_EXIT_CODE and is_handled)
@@ -307,7 +307,7 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
     """Return the process that runs a member.
 
     Args:
-        job: The job.
+        job: The member's job.
         member: The member.
         environment: The submitting process's environment.
         cwd: The submitting process's directory.

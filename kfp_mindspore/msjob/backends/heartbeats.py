@@ -15,9 +15,9 @@ class Heartbeat:
     """A worker's newest heartbeat.
 
     Attributes:
-        step: Steps done by this process's training; None before the first step.
+        step: Steps done by this process's training; None before its first step.
         in_step: Whether it computes a step or waits in one for the others.
-        ended: `done` once the training has ended, `terminated` if by a SIGTERM to a worker, else empty.
+        ended: `done` once its training has ended, `terminated` if by a SIGTERM to a worker, else empty.
     """
 
     step: int | None

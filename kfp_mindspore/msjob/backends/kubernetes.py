@@ -50,8 +50,8 @@ _DELETION_SECONDS = 120.0
 class KubernetesBackend(JobBackend):
     """Jobs on a cluster.
 
-    Credentials and address come from the same sources as the kubernetes client's: KUBECONFIG, ~/.kube/config with the
-    contexts and exec plugins, and in a pod the service account. Errors are `kfp_mindspore.kube` errors beside the
+    Credentials and address come from the same sources as the kubernetes client's: KUBECONFIG, ~/.kube/config with its
+    contexts and exec plugins, and in a pod its service account. Errors are `kfp_mindspore.kube` errors beside the
     package's own.
 
     Args:
@@ -123,7 +123,7 @@ class KubernetesBackend(JobBackend):
                 raise ValidationError(error.errors, subject=f"MSJob {job.name}", hint=error.hint) from None
 
     def get(self, name: str, namespace: str) -> MSJob:
-        """Return a job with the status; see `JobBackend.get`."""
+        """Return a job with its status; see `JobBackend.get`."""
         return _read_job(self._get(name, namespace))
 
     def list_jobs(self, namespace: str) -> list[MSJob]:
@@ -177,10 +177,10 @@ class KubernetesBackend(JobBackend):
             raise ValidationError(error.errors, subject=f"Update of MSJob {name}", hint=error.hint) from None
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """Delete a job, the pods before it, and return when all are gone; see `JobBackend.delete`.
+        """Delete a job, its pods before it, and return when all are gone; see `JobBackend.delete`.
 
         Raises:
-            WaitTimeoutError: The pods do not terminate, as on a lost node.
+            WaitTimeoutError: Its pods do not terminate, as on a lost node.
         """
         job = self.get(name, namespace)
         uid = str(job.metadata["uid"])
@@ -211,12 +211,12 @@ class KubernetesBackend(JobBackend):
         return read_pods(document for document in documents if is_owned(document, uid))
 
     def list_events(self, name: str, namespace: str) -> Sequence[JobEvent]:
-        """Return the events on a job and the pods, oldest first; the API server keeps them for an hour."""
+        """Return the events on a job and its pods, oldest first; the API server keeps them for an hour."""
         uid = self._get(name, namespace)["metadata"]["uid"]
         return read_events(self.cluster.list(EVENTS, namespace), name, uid)
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a pod's output; see `JobBackend.read_log`. An earlier attempt's log is deleted with the pod."""
+        """Return a pod's output; see `JobBackend.read_log`. An earlier attempt's log is deleted with its pod."""
         text = self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
         return "\n".join(map(format_line, text.split("\n")))
 

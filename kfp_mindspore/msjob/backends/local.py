@@ -82,7 +82,7 @@ class JobState:
 
     Attributes:
         status: The job's status.
-        pods: The members.
+        pods: Its members.
         events: Events, oldest first.
         restarts: Gang restarts after failures.
         attempt: The present gang's number, from 0.
@@ -226,8 +226,8 @@ class JobDirectory(StateDirectory):
 
         Args:
             job: The job.
-            state: The state as read.
-            start_seconds: How long after the creation a job may be without a supervisor.
+            state: The job's state as read.
+            start_seconds: How long after its creation a job may be without a supervisor.
 
         Returns:
             The present state.
@@ -345,7 +345,7 @@ class LocalBackend(JobBackend):
         return new
 
     def get(self, name: str, namespace: str) -> MSJob:
-        """Return a job with the status; see `JobBackend.get`."""
+        """Return a job with its status; see `JobBackend.get`."""
         job, state = self._read(name, namespace)
         job.status = state.status
         return job
@@ -365,7 +365,7 @@ class LocalBackend(JobBackend):
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
         """Apply a merge patch; in the spec, runPolicy, elasticPolicy, warmSpares and the worker count are mutable.
 
-        See `JobBackend.update`. Another worker count restarts the gang from the checkpoint.
+        See `JobBackend.update`. Another worker count restarts the gang from its checkpoint.
         """
         job, state = self._read(name, namespace)
         directory = JobDirectory(self._get_path(name, namespace))
@@ -412,7 +412,7 @@ class LocalBackend(JobBackend):
         return self._read(name, namespace)[1].pods
 
     def list_events(self, name: str, namespace: str) -> Sequence[JobEvent]:
-        """Return the events on a job and the processes, oldest first."""
+        """Return the events on a job and its processes, oldest first."""
         return self._read(name, namespace)[1].events
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
@@ -457,7 +457,7 @@ class LocalBackend(JobBackend):
             time.sleep(_POLL_SECONDS)
 
     def get_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
-        """Return a job supervisor's identity, which may have terminated; None before the start."""
+        """Return a job supervisor's identity, which may have terminated; None before its start."""
         return self._open(name, namespace).read_supervisor()
 
     def _get_path(self, name: str, namespace: str) -> Path:
@@ -501,7 +501,7 @@ class LocalBackend(JobBackend):
 
 
 def kill_leftovers(state: JobState, supervisor: ProcessIdentity | None) -> None:
-    """Kill what a supervisor and the processes left in their sessions.
+    """Kill what a supervisor and its processes left in their sessions.
 
     Args:
         state: What the supervisor recorded last.

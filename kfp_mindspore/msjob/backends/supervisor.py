@@ -1,6 +1,6 @@
 """Supervisor for one local job: `python -m kfp_mindspore.msjob.backends.supervisor DIRECTORY`.
 
-`restart.decide_job_phase` makes the decisions; client requests are files in the job's directory.
+`restart.decide_job_phase` makes its decisions; client requests are files in the job's directory.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class JobSupervisor(Supervisor):
         self._record_pods()
 
     def _record_failure(self, decision: Decision) -> None:
-        """Write the first failure into the status, with the log's last lines."""
+        """Write the first failure into the status, with its log's last lines."""
         item = decision.termination
         assert item is not None
         log: list[str] = []
@@ -262,7 +262,7 @@ class JobSupervisor(Supervisor):
         return self._capacity.get_available(self._job, now) == started
 
     def _resize(self, gang: ProcessGang, workers: int) -> None:
-        """Terminate the gang, which writes a checkpoint after the step, and restart it with another worker count."""
+        """Terminate the gang, which writes a checkpoint after its step, and restart it with another worker count."""
         message = f"{workers} workers instead of {gang.workers}: the gang restarts from its checkpoint"
         self._end_gang(None, "Resized")
         if (decision := self._make_decision(gang)).action == "succeed":

@@ -67,7 +67,7 @@ def read_devices(container: Mapping[str, Any], path: str) -> DeviceRequest:
 
     Args:
         container: A container with ResourceRequirements; an amount is a Kubernetes quantity.
-        path: The path, for messages.
+        path: The container's path, for messages.
 
     Raises:
         ValidationError: A device's amount is not a whole number.
@@ -89,7 +89,7 @@ def drop_extended_resources(container: dict[str, Any]) -> None:
     """Remove devices and their shares, as all resources with a vendor's name: a scheduler or launcher computes nothing.
 
     Args:
-        container: Container that gets resources of its own, so that the template it was made from keeps the devices.
+        container: Container that gets resources of its own, so that the template it was made from keeps its devices.
     """
     resources = dict(container.get("resources") or {})
     for key in ("limits", "requests"):

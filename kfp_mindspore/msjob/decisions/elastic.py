@@ -57,7 +57,7 @@ def explain_missing_checkpoints(job: JobManifest, inherited: Container[str] = ()
 
     Args:
         job: A valid job.
-        inherited: Variables that the processes have beside the template's.
+        inherited: Variables that its processes have beside the template's.
     """
     container = job.ms_replica_specs[WORKER].container
     own = [item.get("name") for item in container.get("env") or []]

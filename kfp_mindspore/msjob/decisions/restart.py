@@ -49,9 +49,9 @@ class MemberTermination:
     """One member's state.
 
     Attributes:
-        name: The pod's name.
+        name: Its pod's name.
         replica_type: `Scheduler`, `PS` or `Worker`.
-        index: The index within the type.
+        index: Its index within its type.
         exit_code: As a shell reports it (128 + signal); None while it runs.
         reason: As in a pod's terminated state: `Completed`, `Error`, `OOMKilled`, `Evicted`, `StartError` …
         message: Details.
@@ -67,7 +67,7 @@ class MemberTermination:
 
 @dataclass(frozen=True)
 class Decision:
-    """An action for a job, with the reason.
+    """An action for a job, with its reason.
 
     Attributes:
         action: `continue`, `succeed`, `restart` or `fail`.
@@ -109,7 +109,7 @@ def decide_job_phase(
     """Decide a job's next phase.
 
     Args:
-        members: Every member with the restart policy.
+        members: Every member with its restart policy.
         success_policy: Empty, or `AllWorkers`.
         restarts: Restarts so far.
         backoff_limit: Maximum restarts.

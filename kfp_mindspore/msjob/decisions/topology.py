@@ -1,4 +1,4 @@
-"""A job's topology: the members' names, ranks, ports and MS_* variables. Pure; used by all backends."""
+"""A job's topology: its members' names, ranks, ports and MS_* variables. Pure; used by all backends."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Member:
     Attributes:
         name: `<job>-<scheduler|ps|worker>-<index>`.
         replica_type: `Scheduler`, `PS` or `Worker`.
-        index: Index within the type. A worker's index is the rank.
+        index: Index within the type. A worker's index is its rank.
         environment: The MS_* variables; none for a job with one worker.
         labels: The pod's labels.
     """
@@ -105,7 +105,7 @@ def is_standalone(job: JobManifest, workers: int | None = None) -> bool:
 
 
 def get_scheduler_port(job: JobManifest, default: int = DEFAULT_PORT) -> int:
-    """Return the scheduler's port on a cluster: the container port `msjob-port` in the template, or the default."""
+    """Return the scheduler's port on a cluster: the container port `msjob-port` in its template, or the default."""
     container = job.get_replica_spec(SCHEDULER).container
     named = (port for port in container.get("ports") or [] if port.get("name") == PORT_NAME)
     return next((int(port["containerPort"]) for port in named), default)
@@ -119,7 +119,7 @@ def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None 
 
     Args:
         spec: A valid job.
-        endpoints: The scheduler's address.
+        endpoints: Its scheduler's address.
         workers: This attempt's worker count; default the requested count.
     """
     requested = get_requested_workers(spec)

@@ -70,7 +70,7 @@ def import_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[
 
     Args:
         document: The manifest, for which `resolve_kind` returns a kind.
-        others: The other documents in the file; documents that it refers to are removed.
+        others: The other documents in its file; documents that it refers to are removed.
 
     Raises:
         ValidationError: It cannot be converted; the message names the fields.

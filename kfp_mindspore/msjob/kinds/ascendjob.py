@@ -1,7 +1,7 @@
 """AscendJob for MindCluster's Ascend operator (mindxdl.gitee.com/v1).
 
 The operator sets MS_ROLE, MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_RANK. MS_LOCAL_WORKER is a pod's NPU count,
-MS_WORKER_NUM the job's: a command that trains on several NPUs per pod starts the processes by msrun. The operator
+MS_WORKER_NUM the job's: a command that trains on several NPUs per pod starts its processes by msrun. The operator
 writes the rank table into the volume `ranktable`.
 """
 

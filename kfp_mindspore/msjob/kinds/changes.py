@@ -12,7 +12,7 @@ class Change:
     Attributes:
         field: Path in the converted document.
         change: The change.
-        reason: The reason.
+        reason: The change's reason.
     """
 
     field: str

@@ -53,7 +53,7 @@ class Notes:
         self.changes.append(Change(path, change, reason))
 
     def read(self, document: Mapping[str, Any] | None, path: str) -> Fields:
-        """Return an object's fields; those that the conversion does not use are refused at the end."""
+        """Return an object's fields; those that the conversion does not use are refused when it ends."""
         self.objects.append(Fields(document or {}, path, self))
         return self.objects[-1]
 
@@ -117,9 +117,9 @@ class JobKind:
     """A job kind.
 
     Attributes:
-        name: The name in `MSJob.to`.
-        api_version: The objects' apiVersion.
-        kind: The objects' kind.
+        name: The kind's name in `MSJob.to`.
+        api_version: Its objects' apiVersion.
+        kind: Its objects' kind.
         description: One line for the command line.
         export: Returns an MSJob's manifests; those that the job refers to come first.
         read: Returns the MSJob's document for this kind's manifests; None for a kind that is not read.
@@ -139,7 +139,7 @@ def copy_metadata(metadata: Mapping[str, Any]) -> Manifest:
 
 
 def note_object_fields(document: Mapping[str, Any], notes: Notes) -> None:
-    """Record the fields in an object's metadata and the status, which no conversion carries."""
+    """Record the fields in an object's metadata and status, which no conversion carries."""
     for name, value in document["metadata"].items():
         if name not in (*_METADATA, *_SERVER_METADATA) and value:
             notes.change(f"metadata.{name}", "dropped", "it belongs to the object that is converted")
@@ -219,7 +219,7 @@ def set_variables(container: Manifest, variables: Mapping[str, str], path: str, 
 
 
 def set_cluster_variables(container: Manifest, job: JobManifest, replica_type: str, host: str, notes: Notes) -> None:
-    """Set role, worker count and scheduler for a replica type, and put the entry point before the command."""
+    """Set role, worker count and scheduler for a replica type, and put the entry point before its command."""
     variables = {
         ROLE_VARIABLE: ROLES[replica_type],
         SCHEDULER_HOST_VARIABLE: host,
@@ -246,7 +246,7 @@ def read_container(template: Manifest, path: str, notes: Notes, usual_name: str 
 
     Args:
         template: The template, which is changed.
-        path: The path, for messages.
+        path: The template's path, for messages.
         notes: Receives the changes.
         usual_name: The container's name in that kind.
     """
@@ -262,7 +262,7 @@ def read_container(template: Manifest, path: str, notes: Notes, usual_name: str 
 
 
 def rename_references(value: Any, old: Any) -> None:
-    """Rename the container in references from variables and volumes to the resources."""
+    """Rename the container in references from variables and volumes to its resources."""
     if isinstance(value, list):
         for item in value:
             rename_references(item, old)
@@ -355,7 +355,7 @@ def check_available(available: Any, pods: int, path: str, notes: Notes) -> None:
 
 
 def read_scheduling(policy: Mapping[str, Any], pods: int, path: str, notes: Notes) -> Manifest | None:
-    """Return an MSJob's scheduling policy without the values that are the defaults."""
+    """Return an MSJob's scheduling policy without the values that equal its defaults."""
     check_available(policy.get("minAvailable"), pods, path, notes)
     defaults = {"minAvailable": pods, "queue": _QUEUE}
     return {name: value for name, value in policy.items() if value != defaults.get(name)} or None

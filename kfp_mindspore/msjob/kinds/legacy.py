@@ -1,4 +1,4 @@
-"""MSJobs for ms-operator (mindspore.gitee.com/v1), and for the first generation from 2020 (kubeflow.org/v1)."""
+"""MSJobs for ms-operator (mindspore.gitee.com/v1), and for its first generation from 2020 (kubeflow.org/v1)."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 
 
 def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
-    """Return the first generation's MSJob: worker 0 is the MASTER.
+    """Return the first generation's MSJob: worker 0 is its MASTER.
 
-    The operator sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, from which the entry point sets MS_*.
+    Its operator sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, from which the entry point sets MS_*.
     """
     refuse_parameter_servers(job, "the first generation of MSJob")
     note_dropped(job, "the first generation of MSJob", (), notes)

@@ -1,6 +1,6 @@
 """MPIJob for the MPI operator (kubeflow.org/v2beta1): a launcher runs mpirun, workers run sshd.
 
-mpirun starts a rank for each worker device, at least one. Each rank's entry point reads the rank, and rank 0's starts
+mpirun starts a rank for each worker device, at least one. Each rank's entry point reads its rank, and rank 0's starts
 the scheduler beside it, in worker 0. A process that sshd starts does not have the container's variables: mpirun passes
 the template's on.
 """
@@ -181,7 +181,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
 
 @dataclass
 class _Settings:
-    """Launcher settings that apply to the ranks.
+    """Launcher settings that apply to its ranks.
 
     Attributes:
         env: The launcher's own variables.
@@ -199,7 +199,7 @@ class _Settings:
 
 
 def _read_launcher(launcher: Fields, worker: Manifest, notes: Notes) -> tuple[list[Any], _Settings]:
-    """Return the program that mpirun starts and the settings; record the fields that only the launcher has."""
+    """Return the program that mpirun starts and its settings; record the fields that only the launcher has."""
     template, path = launcher.take_template(), launcher.path
     container = notes.read(get_container(template), f"{path}.template.spec.containers[0]")
     workers_own = get_container(worker)
@@ -222,7 +222,7 @@ def _read_launcher(launcher: Fields, worker: Manifest, notes: Notes) -> tuple[li
 
 
 def _split_mpirun(words: list[Any], path: str, settings: _Settings, notes: Notes) -> list[Any]:
-    """Return the program in an mpirun command line, and read the options into settings."""
+    """Return the program in an mpirun command line, and read its options into settings."""
     if not words or str(words[0]).rpartition("/")[2] not in ("mpirun", "mpiexec"):
         notes.errors.append(f"{path}: must start with mpirun or mpiexec, got {words[:1] or 'nothing'}")
         return []

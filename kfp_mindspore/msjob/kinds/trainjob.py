@@ -1,4 +1,4 @@
-"""TrainJob for Kubeflow Trainer (trainer.kubeflow.org/v1alpha1) and the ClusterTrainingRuntime.
+"""TrainJob for Kubeflow Trainer (trainer.kubeflow.org/v1alpha1) and its ClusterTrainingRuntime.
 
 The runtime is a JobSet of two replicated jobs: `scheduler`, and `node` with one pod per worker. An indexed Job sets
 JOB_COMPLETION_INDEX, the rank. The scheduler's name is `<job>-scheduler-0-0.<job>`, from JobSet.
@@ -112,7 +112,7 @@ def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes:
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
-    """Return the MSJob document for a TrainJob; the runtime must be among the other documents."""
+    """Return the MSJob document for a TrainJob; its runtime must be among the other documents."""
     spec = notes.read(job["spec"], "spec")
     reference = spec.child("runtimeRef")
     name, kind = reference.take("name"), reference.take("kind", _RUNTIME)
@@ -181,7 +181,7 @@ class _Pods:
 
     Attributes:
         template: Their template.
-        path: The path.
+        path: The template's path.
         count: Their number.
         deadline: Maximum run time in seconds, or None.
     """
