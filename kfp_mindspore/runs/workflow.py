@@ -1,4 +1,4 @@
-"""A run on the cluster: the Argo Workflow's nodes, step pods and logs, and reasons why pods do not start."""
+"""A run on its cluster: the Argo Workflow's nodes, step pods and logs, and reasons why pods do not start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FailedStep:
     Args:
         name: Step name.
         reason: The failure's reason, such as `OOMKilled (exit code 137)`; may be empty.
-        log: The log's last lines without KFP's launcher's; may be empty.
+        log: Its log's last lines without KFP's launcher's; may be empty.
     """
 
     name: str
@@ -112,7 +112,7 @@ class RunOnCluster:
         return [*found, *self._list_job_warnings()]
 
     def list_failed_steps(self, *, lines: int) -> list[FailedStep]:
-        """Return the failed steps, in failure order, each with the last attempt.
+        """Return the failed steps, in failure order, each with its last attempt.
 
         Args:
             lines: Log lines per step.
@@ -218,7 +218,7 @@ class RunOnCluster:
 
 
 def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
-    """Return a step's own last output lines; if KFP's driver or launcher failed itself, the error."""
+    """Return a step's own last output lines; if KFP's driver or launcher failed itself, its error."""
     lines = list(lines)
     fatal = [found[1] for line in lines if (found := _FATAL.match(line)) and not found[2]]
     # The step's process has ended: a stack of KFP's launcher or of Argo's executor follows.

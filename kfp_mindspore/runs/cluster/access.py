@@ -109,7 +109,7 @@ class ServiceAccount:
 
     Args:
         name: Account name.
-        namespace: The namespace, the run's.
+        namespace: The account's and the run's namespace.
     """
 
     name: str
@@ -145,7 +145,7 @@ def list_permissions(capability: Capability, secrets: Sequence[str] = ()) -> lis
 def build_access(
     account: ServiceAccount, namespaces: Mapping[Capability, Sequence[str]], secrets: Sequence[str] = ()
 ) -> list[Document]:
-    """Return Roles and RoleBindings that grant the account the capabilities.
+    """Return Roles and RoleBindings that grant the account its capabilities.
 
     Args:
         account: The service account.

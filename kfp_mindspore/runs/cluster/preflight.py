@@ -90,7 +90,7 @@ class Destination:
     """Where a pipeline is to run.
 
     Args:
-        account: The steps' service account.
+        account: Its steps' service account.
         namespaces: Namespaces by capability; default the account's.
         secrets: Secrets with artifact store credentials, besides KFP's default.
         model_account: Service account for services; empty when not known.
@@ -186,7 +186,7 @@ def _check_images(spec: PipelineSpec) -> CheckResult:
 def _check_extras(
     spec: PipelineSpec, arguments: Mapping[str, Any], open_registries: Callable[[], RegistryConfig] | None
 ) -> Iterator[CheckResult]:
-    """Yield for each image whether it has the extras that the steps need, by the label of `image runtime`."""
+    """Yield for each image whether it has the extras that its steps need, by the label of `image runtime`."""
     for image, steps in list_needed_extras(spec, arguments).items():
         if not image.startswith(PLACEHOLDER_PREFIX):
             yield _check_image_extras(image, steps, open_registries)

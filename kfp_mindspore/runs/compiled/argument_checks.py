@@ -1,7 +1,7 @@
 """Pipeline step arguments, validated before a step starts.
 
 A task's arguments are known as far as they are constants, defaults or pipeline parameters. They are passed to the
-functions with which this package's steps validate them, so that no run fails after the training on a value that a later
+functions with which this package's steps validate them, so that no run fails after its training on a value that a later
 step refuses.
 """
 

@@ -18,7 +18,7 @@ WORKSPACE_HINT = (
 
 
 def check_package(text: str) -> PipelineSpec:
-    """Parse a compiled pipeline and check that the steps have images.
+    """Parse a compiled pipeline and check that its steps have images.
 
     Raises:
         UserError: The text is not a compiled pipeline, or a step has a placeholder image.
@@ -36,7 +36,7 @@ def check_package(text: str) -> PipelineSpec:
 def get_workspace_error(text: str) -> str:
     """Return why Kubeflow Pipelines refuses a compiled pipeline's workspace; empty without a reason.
 
-    The administrator can set access modes for all workspaces, which no client can read.
+    Its administrator can set access modes for all workspaces, which no client can read.
 
     Args:
         text: A compiled pipeline: the pipeline spec and, after it, the platform spec.
@@ -65,7 +65,7 @@ def disable_caching(text: str) -> str:
 
 @contextlib.contextmanager
 def write_package(text: str) -> Iterator[str]:
-    """Write a compiled pipeline to a temporary file for the block, and return the path."""
+    """Write a compiled pipeline to a temporary file for the block, and return its path."""
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as directory:
         file = Path(directory, "pipeline.yaml")
         file.write_text(text)

@@ -1,4 +1,4 @@
-"""Pure functions on a compiled pipeline: the steps, parameters and environment variables."""
+"""Pure functions on a compiled pipeline: its steps, parameters and environment variables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_spec(path: Path) -> PipelineSpec:
 
 
 def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
-    """Parse a compiled pipeline without the further documents; see `parse_documents`."""
+    """Parse a compiled pipeline without its further documents; see `parse_documents`."""
     return parse_documents(text, subject=subject)[0]
 
 
@@ -226,7 +226,7 @@ def walk_tasks(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterato
 
     Args:
         spec: A compiled pipeline.
-        component: The root, or a component with a DAG.
+        component: Its root, or a component with a DAG.
     """
     tasks: dict[str, Any] = component.get("dag", {}).get("tasks", {})
     done: set[str] = set()

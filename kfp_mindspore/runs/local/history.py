@@ -31,13 +31,13 @@ class StoredRun:
     """A local run in the home directory.
 
     Args:
-        id: The name, also the directory's.
+        id: Its name, also its directory's.
         directory: Logs, artifacts, events and report.
         pipeline: Pipeline name; empty for a run that was killed.
         state: `succeeded`, `refused`, `failed`, `interrupted`, `running`, or `killed` for a run without a result.
         started: Start, in seconds since the epoch.
         seconds: Duration; None for a run without a result.
-        bytes: Total size of the files.
+        bytes: Total size of its files.
     """
 
     id: str
@@ -72,7 +72,7 @@ def list_runs(home: Path | None = None) -> list[StoredRun]:
 
 
 def get_run(name: str = "", home: Path | None = None) -> StoredRun:
-    """Return a run by the ID; the newest one without an ID.
+    """Return a run by its ID; the newest one without an ID.
 
     Raises:
         NotFoundError: The run does not exist, or there is none.
@@ -86,7 +86,7 @@ def get_run(name: str = "", home: Path | None = None) -> StoredRun:
 
 
 def find_metrics(run: StoredRun) -> Path:
-    """Return a run's metrics.jsonl; of a run without a result the newest in the directory.
+    """Return a run's metrics.jsonl; of a run without a result the newest in its directory.
 
     Raises:
         UserError: There is none.
@@ -124,7 +124,7 @@ def select_runs(
 
 
 def remove_run(run: StoredRun) -> None:
-    """Delete a run's directory: the artifacts too, so that steps that were cached from it run again.
+    """Delete a run's directory: its artifacts too, so that steps that were cached from it run again.
 
     Raises:
         UserError: The run is not finished.

@@ -1,8 +1,8 @@
 """A local run's entrypoint: `python -m kfp_mindspore.runs.local.pipeline_process DIRECTORY`.
 
-kfp.local executes tasks in the calling process, prints to the standard output, replaces the logging handlers and keeps
+kfp.local executes tasks in the calling process, prints to its standard output, replaces its logging handlers and keeps
 global state. A subprocess isolates the user's process and can be terminated as a group. Standard input is a pipe held
-by the parent: on EOF the parent has died, and this process terminates the group.
+by the parent: on EOF the parent has died, and this process terminates its group.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _create_metadata_files(outputs: dict[str, Any]) -> None:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a task's outputs to JSON types; an artifact becomes the uri, type and metadata."""
+    """Convert a task's outputs to JSON types; an artifact becomes its uri, type and metadata."""
     if isinstance(value, dict):
         return {str(key): _to_json(entry) for key, entry in sorted(value.items())}
     if isinstance(value, (list, tuple)):

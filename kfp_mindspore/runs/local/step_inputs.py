@@ -77,7 +77,7 @@ class DigestCache:
 
 @dataclass
 class _Task:
-    """A task between the cache entry lookup and the end."""
+    """A task between its cache entry lookup and its end."""
 
     step: str
     values: Any
@@ -107,8 +107,8 @@ class StepInputs:
         """Start a task in this thread.
 
         Args:
-            step: The step's name.
-            values: The command and arguments.
+            step: Step name.
+            values: The step's command and arguments.
         """
         self._current.task = _Task(step, values, time.time())
 
@@ -130,7 +130,7 @@ class StepInputs:
         return False
 
     def store(self, key: str, put: Callable[[], None]) -> str:
-        """Write a cache entry and the record, unless an input changed while the step ran.
+        """Write a cache entry and its record, unless an input changed while the step ran.
 
         Args:
             key: The entry's key.

@@ -25,7 +25,7 @@ class UploadedPipeline:
         pipeline_id: Pipeline ID.
         version_id: The uploaded version's ID; empty for the first one.
         version: The uploaded version's name; empty for the first one.
-        url: The page's URL.
+        url: Its page's URL.
     """
 
     name: str
@@ -44,13 +44,13 @@ class RemoteRun:
         name: Run name.
         state: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, `CANCELED`, or another KFP state. A terminated
             run is FAILED.
-        url: The page's URL.
+        url: Its page's URL.
         created: Creation time, RFC 3339; empty if unknown.
         steps: State by name for each step that has started.
         error: KFP's error message; empty for most failed runs.
-        is_terminated: Whether it was terminated; the state is FAILED then.
+        is_terminated: Whether it was terminated; its state is FAILED then.
         pending: Steps whose pod, or driver's pod, has not started; `root` for the run's own driver.
-        note: Why the pipeline is unknown: the steps are then those that have started; empty for a known pipeline.
+        note: Why the pipeline is unknown: its steps are then those that have started; empty for a known pipeline.
     """
 
     run_id: str
@@ -81,10 +81,10 @@ class RecurringRun:
 
     Args:
         schedule_id: The recurring run's ID.
-        name: The name.
+        name: Its name.
         when: Cron expression with seconds first, or the interval.
         is_enabled: Whether it starts runs.
-        url: The page's URL.
+        url: Its page's URL.
     """
 
     schedule_id: str
@@ -153,7 +153,7 @@ def _explain_unknown_pipeline(run: Any) -> str:
 
 
 def _is_terminated(history: Sequence[str]) -> bool:
-    """Return whether a run was terminated and not retried since, by the states in order."""
+    """Return whether a run was terminated and not retried since, by its states in order."""
     last = {state: index for index, state in enumerate(history)}
     return last.get("CANCELING", -1) > max(last.get("PENDING", -1), last.get("RUNNING", -1))
 

@@ -1,4 +1,4 @@
-"""Connection to a Kubeflow Pipelines server: the URL, credentials, a first request and the errors."""
+"""Connection to a Kubeflow Pipelines server: its URL, credentials, a first request and its errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ServerCredentials:
 
 
 def check_host(host: str) -> str:
-    """Return a server's URL with the scheme and without a trailing slash.
+    """Return a server's URL with its scheme and without a trailing slash.
 
     Args:
         host: The URL; the default scheme is https, as for kfp.Client.
@@ -121,7 +121,7 @@ def check_server(host: str, credentials: ServerCredentials, seconds: float) -> N
 def read_pod_log(host: str, credentials: ServerCredentials, run_id: str, pod: str) -> list[str]:
     """Return a step pod's log from the server's log API, empty if it is not available.
 
-    The API returns status 200 with an error as JSON for a missing pod, and gateways may serve a page in the place.
+    The API returns status 200 with an error as JSON for a missing pod, and gateways may serve a page instead.
 
     Args:
         host: URL from `check_host`.
@@ -198,7 +198,7 @@ def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPRe
 
 @contextlib.contextmanager
 def explain_errors(host: str, action: str, *, version: str = "", subject: str = "", hint: str = "") -> Iterator[None]:
-    """Convert kfp.Client's errors in the block to this package's errors, and suppress the output.
+    """Convert kfp.Client's errors in the block to this package's errors, and suppress its output.
 
     Args:
         host: Server URL.

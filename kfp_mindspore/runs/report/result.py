@@ -27,12 +27,12 @@ class StepResult:
     Args:
         name: Step name.
         state: `pending`, `running`, `succeeded`, `cached`, `failed` or `skipped`.
-        seconds: The step's wall-clock time including the start-up, summed over a loop's iterations.
+        seconds: The step's wall-clock time including start-up, summed over a loop's iterations.
         body_seconds: Time in the outermost spans (`kfp_mindspore.events.span`) in the step's processes, without
             start-up and imports; 0 without spans.
-        arguments: The input parameters.
-        outputs: The output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
-        log: The log.
+        arguments: Its input parameters.
+        outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
+        log: Its log.
         note: What the cache could not compare, why the step was not cached, or that a resumed training found no
             checkpoint; empty for nothing.
     """
@@ -107,7 +107,7 @@ class Gate:
         value: The metric's value; None if the step has no such output.
         threshold: The metric's threshold; None if the step has no such argument.
         passed: Whether the threshold is reached.
-        baseline: A baseline's name and the metric, as `ridge regression 56.21`; empty for none.
+        baseline: A baseline's name and metric, as `ridge regression 56.21`; empty for none.
     """
 
     step: str
@@ -166,7 +166,7 @@ class RunResult:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether the run ended without the result; one that a gate has refused has it."""
+        """Whether the run ended without a result; one that a gate has refused has it."""
         return self.state in RESUMABLE_STATES
 
     @property
@@ -194,7 +194,7 @@ class RunResult:
         return None
 
     def get_evaluation(self) -> dict[str, Any]:
-        """Return `metric`, `value` and `samples` from the last step that outputs a metric and the value, else {}."""
+        """Return `metric`, `value` and `samples` from the last step that outputs a metric and its value, else {}."""
         for step in reversed(self.steps.values()):
             if {"metric", "value"} <= step.outputs.keys():
                 return {name: step.outputs.get(name) for name in ("metric", "value", "samples")}
@@ -213,7 +213,7 @@ class RunResult:
         return next((file for file in files if file.is_file()), None)
 
     def check(self) -> RunResult:
-        """Return the run if it succeeded, else raise the error.
+        """Return the run if it succeeded, else raise its error.
 
         Raises:
             GateNotMetError: A gate was not met.
