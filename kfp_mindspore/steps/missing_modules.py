@@ -44,7 +44,7 @@ def list_missing_modules(message: str) -> set[str]:
     """Return the modules, at the top level, that a failed process lacks.
 
     Args:
-        message: The last lines: python has no exit code of its own for a missing module.
+        message: The process's last lines: python has no exit code of its own for a missing module.
     """
     return set(_NO_MODULE.findall(message))
 
@@ -53,7 +53,7 @@ def list_extras(module: str) -> list[str]:
     """Return the extras that install a module, in pyproject's order.
 
     Args:
-        module: The name at the top level.
+        module: The module's top-level name.
     """
     try:
         requirements = importlib.metadata.requires(_PACKAGE) or []

@@ -54,17 +54,17 @@ def compare_with_baseline(
 ) -> ComparisonOutputs:
     """Compare a candidate's metric with a baseline's on the same held-out samples.
 
-    The candidate is better if the improvement's whole bootstrap interval lies above the margin.
+    The candidate is better if its improvement's whole bootstrap interval lies above the margin.
 
     Args:
         candidate: The candidate's bundle.
         dataset: The dataset directory.
-        metrics: Receives the metric, samples, threshold, and with a baseline `baseline_<metric>`, improvement, the
+        metrics: Receives the metric, samples, threshold, and with a baseline `baseline_<metric>`, improvement, its
             interval and, for classes and tokens, agreement.
         report: Receives the Markdown page.
         baseline: The baseline's bundle; None for the service's predictions.
         service_name: Name of the baseline service; without such a service there is no baseline.
-        namespace: The namespace; empty for the step's.
+        namespace: Its namespace; empty for the step's.
         metric: Metric to compare; empty for the task's default.
         threshold: Metric value that the candidate must reach; None without a threshold.
         margin: Improvement that the interval must exceed, in metric units; below 0 accepts models that are worse by

@@ -1,4 +1,4 @@
-"""The steps that evaluate a model bundle and decide the gate."""
+"""The steps that evaluate a model bundle and decide its gate."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class EvaluationOutputs(NamedTuple):
 
     Args:
         metric: Metric name.
-        value: The value.
+        value: Metric value.
         baseline: The baseline with the best value; empty without one.
-        baseline_value: The value; 0 without a baseline.
+        baseline_value: The baseline's value; 0 without one.
         passed: Whether the value reaches the threshold (NaN does not).
         samples: Sample count.
     """
@@ -116,7 +116,7 @@ def evaluate_by_function(
     threshold: float | None = None,
     lower_is_better: bool = False,
 ) -> tuple[str, float, bool]:
-    """Evaluate a bundle by a function, log the metrics and emit the gate's decision by the first one.
+    """Evaluate a bundle by a function, log its metrics and emit the gate's decision by the first one.
 
     Args:
         bundle: The model bundle.

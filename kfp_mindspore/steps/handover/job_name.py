@@ -13,7 +13,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def make_job_name(root: str) -> str:
     """Return a step's job name, `<task>-<digest>`: the same for each step retry, and for no other step.
 
-    The output root contains the run's ID and a task UUID, and Kubeflow Pipelines keeps it for retries. The placeholders
+    The output root contains the run's ID and a task UUID, and Kubeflow Pipelines keeps it for retries. Its placeholders
     for both are no alternative: PIPELINE_TASK_ID is the task DAG's ID, which sibling tasks share, and neither is
     replaced in commands, environment variables or a component's defaults (KFP 2.17).
 

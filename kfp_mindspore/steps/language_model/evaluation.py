@@ -22,7 +22,7 @@ class EvaluationOutputs(NamedTuple):
     Args:
         passed: Whether the metric is improved sufficiently.
         metric: Metric name.
-        value: The value.
+        value: Metric value.
         base_value: The base model's or TF-IDF's; 0 without a base.
         improvement: Part of the base's perplexity, or the difference of another metric; 0 without a base.
     """
@@ -44,7 +44,7 @@ def evaluate_examples(
     data: str = "",
     dataset: dsl.Dataset | None = None,
 ) -> EvaluationOutputs:
-    """Evaluate a language model beside the base and emit the gate's decision.
+    """Evaluate a language model beside its base and emit the gate's decision.
 
     Args:
         model: The bundle.

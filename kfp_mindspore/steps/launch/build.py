@@ -66,7 +66,7 @@ def build_step_image(
         builder: `append`, `cluster` or `docker`.
         builder_options: Builder arguments by name.
         registry: RegistryConfig arguments by name.
-        task_config: What the pipeline has set on the task: the builder `cluster` gives the resources, node selector and
+        task_config: What the pipeline has set on the task: the builder `cluster` gives its resources, node selector and
             tolerations to the build pod.
 
     Returns:

@@ -108,7 +108,7 @@ def _get_artifact_path(
 
 
 def copy_outputs(function: Callable[..., Any], output: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    """Copy worker 0's outputs to the step's artifacts and return the return value.
+    """Copy worker 0's outputs to the step's artifacts and return the function's return value.
 
     Args:
         function: The user's function.

@@ -53,7 +53,7 @@ class Outputs(NamedTuple):
 
     Args:
         best_parameters: The best trial's parameters, without those that all trials share.
-        best_value: The objective.
+        best_value: The best trial's objective.
     """
 
     best_parameters: dict[str, Any]
@@ -106,7 +106,7 @@ def sweep_models(
 
     Args:
         model: Receives the best trial's output, described in the metadata.
-        metrics: Receives each of the metrics' last value.
+        metrics: Receives each of its metrics' last value.
         curves: Receives the page with the best trials' metrics by epoch.
         report: Receives the sweep's report.
         trial_table: Receives the trials as a table.
@@ -229,6 +229,6 @@ def _open_place(model: dsl.Model, storage: str, identity: Sequence[Any]) -> Iter
 
 
 def _name_sweep(root: str) -> str:
-    """Return the name of a step's sweep, short enough for the jobs' names."""
+    """Return the name of a step's sweep, short enough for its jobs' names."""
     task, _, digest = make_job_name(root).rpartition("-")
     return f"{task[:_TASK_LENGTH].strip('-')}-{digest}"
