@@ -65,12 +65,12 @@ class InferenceClient:
                 or is stopped gets its first version, and no canary.
 
         Returns:
-            The service's status, with its addresses.
+            The service's status, with addresses.
 
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0;
                 nothing has changed.
-            ProcessFailedError: Its server terminated; the message has the log's last lines.
+            ProcessFailedError: The server terminated; the message has the log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
         service = replace(service, namespace=service.namespace or self.namespace)
@@ -108,7 +108,7 @@ class InferenceClient:
 
         Args:
             name: Service name.
-            bundle_dir: The canary's bundle, a directory on this machine; its held-out samples are sent to both.
+            bundle_dir: The canary's bundle, a directory on this machine, whose held-out samples are sent to both.
             max_worsening: Largest worsening allowed in the task's default metric on the bundle's samples, in its units.
             wait_seconds: Seconds to wait until the promoted version serves.
             namespace: Service namespace; default the client's.
@@ -271,7 +271,7 @@ class InferenceClient:
         return self.backend.stop(*self._check(name, namespace))
 
     def delete(self, name: str, namespace: str | None = None) -> None:
-        """Stop a service and delete its state.
+        """Stop a service and delete all state.
 
         Args:
             name: Service name.

@@ -1,4 +1,4 @@
-"""A service's InferenceService, and its canary's InferenceGraph."""
+"""A service's InferenceService, and a canary's InferenceGraph."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
     Args:
         service: The canary's service.
         percent: Percentage of requests for the canary.
-        urls: The service's and its canary's addresses.
+        urls: The addresses: service, canary.
     """
     targets = [(name, url, service.name) for name, url in zip(("stable", "canary"), urls, strict=True)]
     return {
@@ -171,7 +171,7 @@ def build_graph_nodes(
 
     Args:
         router: `Ensemble` or `Splitter`.
-        targets: For each service its step's name, its address and its model's name.
+        targets: For each service: step name, address, model name.
         weights: With `Splitter`: percentage of requests for each service.
         routes: The body's field and the model's path by node name.
     """

@@ -22,7 +22,7 @@ class ServiceRequestError(KfpMindSporeError):
     """A request failed, or its response was not 200 with JSON.
 
     Args:
-        message: The request and its response.
+        message: Request and response.
         status: HTTP status, 0 without a response.
     """
 

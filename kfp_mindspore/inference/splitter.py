@@ -26,7 +26,7 @@ def build_application(name: str, stable: str, canary: str, percent: int) -> Star
     Args:
         name: Model name on both servers.
         stable: Service address.
-        canary: Its canary's address.
+        canary: Canary address.
         percent: Percentage of requests for the canary.
     """
     # No timeout: the servers have their own.

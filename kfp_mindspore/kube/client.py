@@ -358,7 +358,7 @@ class AsyncClient:
         stream: bool = False,
         read_timeout: float | None = _READ_SECONDS,
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """Return a response with status 2xx and its body, after retries where they are safe."""
+        """Return a response with status 2xx and the body, after retries where they are safe."""
         try:
             import aiohttp
         except ImportError:

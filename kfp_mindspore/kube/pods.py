@@ -36,9 +36,9 @@ class ContainerState:
     Attributes:
         name: Container name.
         image: Image.
-        is_running: Whether its process runs.
+        is_running: Whether the process runs.
         is_init: Whether it is an init container.
-        start_time: Start time of its running process, RFC 3339.
+        start_time: The running process's start time, RFC 3339.
         waiting_reason: Why it does not run, such as `ImagePullBackOff`; empty when it is not waiting.
         waiting_message: The reason's details.
         termination: How it ended; None before.
@@ -72,7 +72,7 @@ class PodCondition:
         status: `True`, `False` or `Unknown`.
         reason: Such as `Unschedulable`; may be empty.
         message: The reason's details.
-        time: Time of its last transition, RFC 3339; None without one.
+        time: Last transition time, RFC 3339; None without one.
     """
 
     type: str
@@ -131,7 +131,7 @@ class PodState:
 
     @property
     def restarts(self) -> int:
-        """Total restart count of its containers, without init containers."""
+        """Total restart count, without init containers."""
         return sum(item.restarts for item in self.containers)
 
     @property

@@ -187,15 +187,15 @@ class MSJobClient:
             job: The manifest; besides it only namespace, labels, annotations and queue_name are allowed.
             name: Job name for a function or image.
             namespace: Job namespace; default its own, or the client's.
-            labels: Job labels, besides its manifest's.
-            annotations: Job annotations, besides its manifest's.
+            labels: Job labels, besides the manifest's.
+            annotations: Job annotations, besides the manifest's.
             job_kind: `MSJob`, or another kind that the cluster runs: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`,
                 `legacy` or `first-generation`, with a warning for each field that it lacks; the other methods are for
                 MSJobs.
             base_image: The workers' image.
             train_func: The function, with no or one argument; it imports what it needs itself. None runs the image. The
                 job is restarted when it is killed or preempted, and fails when the function raises.
-            parameters: Its argument: a dict of numbers, texts, lists and dicts.
+            parameters: The function's argument: a dict of numbers, texts, lists and dicts.
             num_workers: Worker count.
             num_procs_per_worker: 1; a worker is one process.
             resources_per_worker: Each worker's Kubernetes resource requirements, or resources by name.

@@ -65,7 +65,7 @@ class MSJob(JobManifest):
 
         Args:
             text: The YAML.
-            source: Its file's name, for messages.
+            source: File name, for messages.
 
         Raises:
             ValidationError: Not YAML (with line and column), or an invalid MSJob.

@@ -71,7 +71,7 @@ def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
 
     Args:
         document: The document.
-        source: Its file's name.
+        source: File name.
     """
     from kfp_mindspore.msjob.kinds import resolve_kind
 

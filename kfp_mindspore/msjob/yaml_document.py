@@ -17,7 +17,7 @@ def parse_yaml_documents(text: str, *, source: str = "", repeated: list[str] | N
 
     Args:
         text: The YAML.
-        source: Its file's name, for messages.
+        source: File name, for messages.
         repeated: Receives `line N, column M: KEY` for keys that are given twice, where the last counts; None refuses
             them.
 
@@ -81,7 +81,7 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
 
     Args:
         text: The YAML.
-        source: Its file's name, for messages.
+        source: File name, for messages.
 
     Raises:
         ValidationError: Not YAML (with line and column), a duplicate key, not exactly one mapping, or a job of another

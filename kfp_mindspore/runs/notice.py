@@ -114,7 +114,7 @@ class Notice:
 
     @property
     def title(self) -> str:
-        """A line with the run, its state and the failed steps."""
+        """A line with run, state and failed steps."""
         steps = f" in step {', '.join(step.name for step in self.steps)}" if self.steps else ""
         return f"Run {self.run or 'of a pipeline'}: {self.state}{steps}"
 
@@ -183,7 +183,7 @@ def send_notice(status: dsl.PipelineTaskFinalStatus, options: NotifyOptions) -> 
 
 
 def _read_failure(lines: int) -> tuple[str, Sequence[FailedStep], Sequence[str]]:
-    """Return the run's ID, its failed steps and the jobs that it left running."""
+    """Return the run's ID, failed steps and the jobs that it left running."""
     if get_backend_name() == KUBERNETES:
         return _read_workflow(lines)
     events = os.environ.get(EVENTS_VARIABLE)

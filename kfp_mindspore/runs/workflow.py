@@ -56,7 +56,7 @@ class FailedStep:
     Args:
         name: Step name.
         reason: The failure's reason, such as `OOMKilled (exit code 137)`; may be empty.
-        log: Its log's last lines without KFP's launcher's; may be empty.
+        log: Last log lines without KFP's launcher's; may be empty.
     """
 
     name: str

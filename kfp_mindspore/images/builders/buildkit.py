@@ -55,7 +55,7 @@ def run_buildx(
 
     Args:
         command: The command and its arguments, without the context's arguments.
-        context: A real file with the context's tar, positioned at its start.
+        context: A real file with the context's tar, positioned at the start.
         on_progress: Called with every step and output line.
         host: The daemon's address; empty for the command line's default.
         docker_config: A config.json with logins.

@@ -32,7 +32,7 @@ class ServingBackend(ABC):
 
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0.
-            ProcessFailedError: Its server terminated; the message has the log's last lines.
+            ProcessFailedError: The server terminated; the message has the log's last lines.
             WaitTimeoutError: It was not ready before the timeout.
         """
 
@@ -94,7 +94,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def delete(self, name: str, namespace: str) -> None:
-        """Stop a service and delete its state.
+        """Stop a service and delete all state.
 
         Raises:
             NotFoundError: The service does not exist.

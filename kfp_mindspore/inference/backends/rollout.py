@@ -1,4 +1,4 @@
-"""A rollout on a cluster: its completion, and the reason why it fails.
+"""A rollout on a cluster: completion, and the reason for a failure.
 
 An InferenceService's Ready=True stays true while a new version's pods crash, and an InferenceGraph is Ready without its
 router. So a rollout is complete when its Deployment is, and fails when a pod of its version does.
@@ -42,7 +42,7 @@ class PodFailure:
     """Why a pod does not become ready.
 
     Args:
-        reason: One sentence with the pod and its container.
+        reason: One sentence with pod and container.
         pod: Pod name.
         container: The pod's failing container; empty when none has started.
         restarted: Whether the container that failed is the one before the present one.
@@ -65,7 +65,7 @@ class Rollout:
         subject: The rollout's name in messages, such as `service digits`.
         resource: The object's kind.
         applied: The object as the API server stored it.
-        deployment: Its Deployment's name in Standard mode.
+        deployment: Deployment name in Standard mode.
         unschedulable_seconds: Seconds for which a pod may have no node.
     """
 

@@ -36,7 +36,7 @@ class ServerSupervisor(Supervisor):
     """Runs a version's server, probes its readiness and restarts it when it crashes.
 
     Args:
-        directory: The version; its spec has been written.
+        directory: The version, whose spec has been written.
     """
 
     def __init__(self, directory: VersionDirectory) -> None:

@@ -80,7 +80,7 @@ class GraphOperator(NamedTuple):
     Args:
         name: The operator's type, such as `MatMul`.
         scope: The layers that it belongs to, such as `Default/rnn-GRU/MatMul-op0`.
-        texts: Its constant text inputs.
+        texts: Constant text inputs.
     """
 
     name: str

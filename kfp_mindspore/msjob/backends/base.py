@@ -29,11 +29,11 @@ class Pod:
         index: Index within the type.
         phase: `Pending`, `Running`, `Succeeded` or `Failed`.
         labels: Labels, the training.kubeflow.org ones among them.
-        node: Its node; None on this machine.
+        node: Node name; None on this machine.
         pid: Process number; None on a cluster, and before the start.
         process_start: The process's start time; see ProcessIdentity.
         exit_code: As a shell reports it (128 + signal); None while it runs.
-        reason: Its termination's reason: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also a waiting
+        reason: Termination reason: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also a waiting
             reason.
         message: Details.
         restarts: Restart count.

@@ -82,7 +82,7 @@ class JobState:
 
     Attributes:
         status: The job's status.
-        pods: Its members.
+        pods: The job's members.
         events: Events, oldest first.
         restarts: Gang restarts after failures.
         attempt: The present gang's number, from 0.

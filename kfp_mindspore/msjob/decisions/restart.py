@@ -49,9 +49,9 @@ class MemberTermination:
     """One member's state.
 
     Attributes:
-        name: Its pod's name.
+        name: Pod name.
         replica_type: `Scheduler`, `PS` or `Worker`.
-        index: Its index within its type.
+        index: Index within the type.
         exit_code: As a shell reports it (128 + signal); None while it runs.
         reason: As in a pod's terminated state: `Completed`, `Error`, `OOMKilled`, `Evicted`, `StartError` …
         message: Details.

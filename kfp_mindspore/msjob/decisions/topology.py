@@ -119,7 +119,7 @@ def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None 
 
     Args:
         spec: A valid job.
-        endpoints: Its scheduler's address.
+        endpoints: The scheduler's address.
         workers: This attempt's worker count; default the requested count.
     """
     requested = get_requested_workers(spec)

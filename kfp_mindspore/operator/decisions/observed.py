@@ -30,7 +30,7 @@ class ObjectView:
     Attributes:
         name: Object name.
         uid: Object uid.
-        owner: Its controller's uid; empty without one.
+        owner: The controller's uid; empty without one.
         deleting: Whether it has a deletionTimestamp.
     """
 
@@ -47,20 +47,20 @@ class PodView(ObjectView):
     Attributes:
         member: Member name by its labels: its own, except for a warm spare that became a member.
         phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-        attempt: Its job's attempt, from 0.
-        restarts: Its job's counted restarts when the pod was created.
-        workers: Its job's worker count when the pod was created; None without the annotation.
+        attempt: Job attempt, from 0.
+        restarts: The job's counted restarts when the pod was created.
+        workers: The job's worker count when the pod was created; None without the annotation.
         host: The scheduler's address that it was created with; empty for none.
-        exit_code: Its training container's exit code; None before it has terminated.
+        exit_code: The training container's exit code; None before it has terminated.
         reason: As in `kfp_mindspore.msjob.decisions.restart.MemberTermination`; set before its end when the pod is
             being disrupted.
         message: The reason's details.
         finish_time: When it was terminated or disrupted.
-        log: Its last lines, oldest first, from the termination message.
+        log: Last log lines, oldest first, from the termination message.
         waiting: Why it does not start, such as `ImagePullBackOff: no/such:image`; None otherwise.
         lost: Whether its node no longer reports.
         stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
-        addresses: Its IP addresses, for a scheduler or spare only.
+        addresses: IP addresses, for a scheduler or spare only.
         created: Creation time.
         scheduled_at: Since when it has a node; for a probe only, None before.
     """
@@ -96,7 +96,7 @@ class PodView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class ServiceView(ObjectView):
-    """A Service: its identity, cluster IP (empty until it is known) and port."""
+    """A Service: identity, cluster IP (empty until it is known) and port."""
 
     cluster_ip: str = ""
     port: int | None = None
@@ -104,7 +104,7 @@ class ServiceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class EndpointSliceView(ObjectView):
-    """An EndpointSlice: its identity, and its endpoint's pod uid, address and port (empty and None without one)."""
+    """An EndpointSlice: identity, and the endpoint's pod uid, address and port (empty and None without one)."""
 
     pod: str = ""
     address: str = ""
@@ -113,7 +113,7 @@ class EndpointSliceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class PodGroupView(ObjectView):
-    """A gang scheduler's PodGroup: its identity, minimum member count and phase."""
+    """A gang scheduler's PodGroup: identity, minimum member count and phase."""
 
     minimum: int | None = None
     phase: str = ""

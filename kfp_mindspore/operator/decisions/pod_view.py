@@ -1,4 +1,4 @@
-"""A pod's view for the operator's decisions, from its state and its labels."""
+"""A pod's view for the operator's decisions, from pod state and labels."""
 
 from __future__ import annotations
 

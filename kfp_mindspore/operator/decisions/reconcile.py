@@ -111,7 +111,7 @@ class Gang:
         port: The scheduler's port.
         is_standalone: Whether the gang is one plain process.
         host: The Service's cluster IP; empty before, and for a standalone job.
-        members: Its members.
+        members: The gang's members.
     """
 
     job: MSJob
@@ -127,7 +127,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: OperatorOptio
 
     Args:
         observed: The observed state.
-        now: The present time, with its zone.
+        now: The present time, with a time zone.
         options: The operator's options.
     """
     options = options or OperatorOptions()

@@ -90,7 +90,7 @@ class ReconcileState:
             self.actions.append(Delete(resource, view.name, view.uid, grace_seconds))
 
     def set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
-        """Set a condition, and emit an event with its reason and message."""
+        """Set a condition, and emit an event with the same reason and message."""
         set_condition(self.status, condition, reason, message, self.now, holds=holds)
         self.emit("Warning" if condition in (FAILED, RESTARTING) else "Normal", reason, message)
 

@@ -20,7 +20,7 @@ class InstallOptions:
     Attributes:
         image: The operator's image, by digest when it matters.
         namespace: Operator namespace.
-        watched: Its jobs' namespaces; empty for all.
+        watched: The jobs' namespaces; empty for all.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
         istio_sidecar: Whether Istio may inject its sidecar into job pods.
         pod_security: `restricted` adds what that Pod Security level requires to job pods; `none` adds nothing.

@@ -43,7 +43,7 @@ class Settings:
     Attributes:
         kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
         context: A kubeconfig context; empty for the current one.
-        namespaces: Its jobs' namespaces; empty for all.
+        namespaces: The jobs' namespaces; empty for all.
         options: The same for all jobs.
         workers: How many jobs are reconciled concurrently.
         host: The operator's HTTP address.

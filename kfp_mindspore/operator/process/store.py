@@ -51,7 +51,7 @@ class JobKey(NamedTuple):
 
 
 class Child(NamedTuple):
-    """An object's view, and its resourceVersion."""
+    """An object's view and resourceVersion."""
 
     view: View
     version: int
@@ -61,14 +61,14 @@ class JobEntry:
     """One job's observed state.
 
     Attributes:
-        job: Its document as JSON, a tenth of the memory that Python objects take, without resourceVersion and lease;
+        job: Job document as JSON, a tenth of the memory that Python objects take, without resourceVersion and lease;
             empty without a job.
-        lease: Its lease annotation's value; None without.
+        lease: Lease annotation's value; None without.
         uid: Job uid.
         generation: Job generation.
         version: Job resourceVersion.
         state: Job state, for metrics.
-        children: Its pods, Service, EndpointSlice and PodGroup, by resource and name.
+        children: The job's pods, Service, EndpointSlice and PodGroup, by resource and name.
         foreign: Objects without the job's label that have a name which the job needs, by resource and name.
         refusal: The last refusal to create one of its objects in this generation; None without one.
         progress: The last progress read from its log; None before.
@@ -229,7 +229,7 @@ class JobCache:
         return [key for key, entry in self.entries.items() if entry.state == state]
 
     def observe(self, key: JobKey) -> tuple[Observed, int]:
-        """Return a job's observed state, and its resourceVersion."""
+        """Return a job's observed state and resourceVersion."""
         entry = self.entries.get(key)
         if entry is None or not entry.job:
             return Observed(None), 0

@@ -90,7 +90,7 @@ class Destination:
     """Where a pipeline is to run.
 
     Args:
-        account: Its steps' service account.
+        account: The run's service account.
         namespaces: Namespaces by capability; default the account's.
         secrets: Secrets with artifact store credentials, besides KFP's default.
         model_account: Service account for services; empty when not known.

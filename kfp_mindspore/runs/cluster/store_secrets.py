@@ -25,10 +25,10 @@ class SecretCopy:
     """A Secret of the run's namespace that job pods in another namespace refer to.
 
     Args:
-        name: Its name in both namespaces.
+        name: Secret name in both namespaces.
         source: The run's namespace.
         namespace: The jobs' namespace.
-        data: Its keys for the store, encoded as in a Secret.
+        data: The store's keys, encoded as in a Secret.
         present: The Secret in the jobs' namespace; None without one.
     """
 

@@ -26,7 +26,7 @@ class KnownTask:
         parameters: The component's parameter names.
         arguments: Known arguments by parameter, defaults included; arguments from the task that writes an input
             artifact are `ARTIFACT_PARAMETER`, such as `dataset_task`.
-        image: Its container's image.
+        image: Container image.
     """
 
     name: str

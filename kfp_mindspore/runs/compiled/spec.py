@@ -1,4 +1,4 @@
-"""Pure functions on a compiled pipeline: its steps, parameters and environment variables."""
+"""Pure functions on a compiled pipeline: steps, parameters and environment variables."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def walk_tasks(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterato
 
     Args:
         spec: A compiled pipeline.
-        component: Its root, or a component with a DAG.
+        component: The pipeline's root, or a component with a DAG.
     """
     tasks: dict[str, Any] = component.get("dag", {}).get("tasks", {})
     done: set[str] = set()

@@ -31,13 +31,13 @@ class StoredRun:
     """A local run in the home directory.
 
     Args:
-        id: Its name, also its directory's.
+        id: Run ID, also the directory's name.
         directory: Logs, artifacts, events and report.
         pipeline: Pipeline name; empty for a run that was killed.
         state: `succeeded`, `refused`, `failed`, `interrupted`, `running`, or `killed` for a run without a result.
         started: Start, in seconds since the epoch.
         seconds: Duration; None for a run without a result.
-        bytes: Total size of its files.
+        bytes: Total file size.
     """
 
     id: str
@@ -72,7 +72,7 @@ def list_runs(home: Path | None = None) -> list[StoredRun]:
 
 
 def get_run(name: str = "", home: Path | None = None) -> StoredRun:
-    """Return a run by its ID; the newest one without an ID.
+    """Return a run by ID; the newest one without an ID.
 
     Raises:
         NotFoundError: The run does not exist, or there is none.

@@ -209,7 +209,7 @@ def _create_metadata_files(outputs: dict[str, Any]) -> None:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a task's outputs to JSON types; an artifact becomes its uri, type and metadata."""
+    """Convert a task's outputs to JSON types; an artifact becomes uri, type and metadata."""
     if isinstance(value, dict):
         return {str(key): _to_json(entry) for key, entry in sorted(value.items())}
     if isinstance(value, (list, tuple)):

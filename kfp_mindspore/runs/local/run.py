@@ -99,7 +99,7 @@ def run_local(
             the project has the name of one of Python's standard library.
         GateNotMetError: A step returned a false output `passed`.
         ProcessFailedError: A step failed; the message has its last log lines.
-        KeyboardInterrupt: The run was interrupted; the message names its log and its report.
+        KeyboardInterrupt: The run was interrupted; the message names log and report.
     """
     home = (home or files.get_home()).absolute()
     source, compiled = (str(pipeline), None) if isinstance(pipeline, (str, Path)) else ("", pipeline)

@@ -25,7 +25,7 @@ class UploadedPipeline:
         pipeline_id: Pipeline ID.
         version_id: The uploaded version's ID; empty for the first one.
         version: The uploaded version's name; empty for the first one.
-        url: Its page's URL.
+        url: Page URL.
     """
 
     name: str
@@ -44,7 +44,7 @@ class RemoteRun:
         name: Run name.
         state: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, `CANCELED`, or another KFP state. A terminated
             run is FAILED.
-        url: Its page's URL.
+        url: Page URL.
         created: Creation time, RFC 3339; empty if unknown.
         steps: State by name for each step that has started.
         error: KFP's error message; empty for most failed runs.
@@ -81,10 +81,10 @@ class RecurringRun:
 
     Args:
         schedule_id: The recurring run's ID.
-        name: Its name.
+        name: Schedule name.
         when: Cron expression with seconds first, or the interval.
         is_enabled: Whether it starts runs.
-        url: Its page's URL.
+        url: Page URL.
     """
 
     schedule_id: str

@@ -1,4 +1,4 @@
-"""Connection to a Kubeflow Pipelines server: its URL, credentials, a first request and its errors."""
+"""Connection to a Kubeflow Pipelines server: URL, credentials, a first request and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ServerCredentials:
 
 
 def check_host(host: str) -> str:
-    """Return a server's URL with its scheme and without a trailing slash.
+    """Return a server's URL with a scheme and without a trailing slash.
 
     Args:
         host: The URL; the default scheme is https, as for kfp.Client.

@@ -64,7 +64,7 @@ def wait_for_run(
 
 
 def make_failure(run: RemoteRun, failed: Sequence[FailedStep], left: Sequence[str] = ()) -> ProcessFailedError:
-    """Return the error for a run that did not succeed: its failed steps, reasons and last lines, and jobs it left."""
+    """Return the error for a run that did not succeed: failed steps, reasons and last lines, and jobs it left."""
     texts = [f"{step.name} ({step.reason})" if step.reason else step.name for step in failed]
     steps = f" in step {', '.join(texts)}" if texts else ""
     error = f": {run.error}" if run.error else ""

@@ -30,9 +30,9 @@ class StepResult:
         seconds: The step's wall-clock time including start-up, summed over a loop's iterations.
         body_seconds: Time in the outermost spans (`kfp_mindspore.events.span`) in the step's processes, without
             start-up and imports; 0 without spans.
-        arguments: Its input parameters.
-        outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
-        log: Its log.
+        arguments: Input parameters.
+        outputs: Output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
+        log: Log file.
         note: What the cache could not compare, why the step was not cached, or that a resumed training found no
             checkpoint; empty for nothing.
     """
@@ -213,7 +213,7 @@ class RunResult:
         return next((file for file in files if file.is_file()), None)
 
     def check(self) -> RunResult:
-        """Return the run if it succeeded, else raise its error.
+        """Return the run if it succeeded, else raise the run's error.
 
         Raises:
             GateNotMetError: A gate was not met.

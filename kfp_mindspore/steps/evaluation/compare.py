@@ -64,7 +64,7 @@ def compare_with_baseline(
         report: Receives the Markdown page.
         baseline: The baseline's bundle; None for the service's predictions.
         service_name: Name of the baseline service; without such a service there is no baseline.
-        namespace: Its namespace; empty for the step's.
+        namespace: Service namespace; empty for the step's.
         metric: Metric to compare; empty for the task's default.
         threshold: Metric value that the candidate must reach; None without a threshold.
         margin: Improvement that the interval must exceed, in metric units; below 0 accepts models that are worse by
