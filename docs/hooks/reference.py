@@ -28,6 +28,7 @@ PACKAGES = {
     "inference": "Services on this machine and on KServe.",
     "mindir": "Export, verification and execution of MindIR models.",
     "msjob": "Training jobs on this machine and on Kubernetes.",
+    "ray": "Datasets, training, trials, services and jobs on Ray.",
     "runs": "Pipeline runs on this machine and on Kubeflow Pipelines.",
     "compression": "Smaller networks: channels cut, fine-tuned, and weights packed.",
     "sweeps": "Trials of one training with other parameters.",

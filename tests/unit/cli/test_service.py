@@ -100,7 +100,7 @@ def test_canary_is_shown_promoted_and_rolled_back(local_services: Any, capsys: p
     assert run(["service", "describe", "digits", "--json"]) == 0
     assert read_json(capsys)["canary"]["state"] == "Ready"
     # The command has the real server, which cannot load a tiny bundle: the service and its canary stay.
-    assert run(["service", "promote", "digits"]) == 1
+    assert run(["service", "promote", "digits"]) == 2
     assert "service digits: its server ended" in capsys.readouterr().err
     assert run(["service", "rollback", "digits"]) == 0
     assert capsys.readouterr().out.startswith(f"digits: version 1 serves {local_services.root / 'bundle'} at http://")

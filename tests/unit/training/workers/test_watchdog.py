@@ -14,7 +14,7 @@ from kfp_mindspore.training.workers.watchdog import Watchdog, build_watchdog
 
 PROGRAM = """
 import sys, threading, time
-from kfp_mindspore.training import watchdog
+from kfp_mindspore.training.workers import watchdog
 
 def compute_forever():
     with watchdog.watch():
