@@ -18,6 +18,7 @@ RUN_LABEL = "pipeline/runid"
 POD_NAME_VARIABLE = "KFP_POD_NAME"
 # Argo's name for a step's container.
 _STEP_CONTAINER = "main"
+_DISRUPTION = "DisruptionTarget"
 # KFP's MLflow plugin sets credentials on the container from a Secret, and leaves them out of TaskConfig (KFP 2.17).
 _SECRET_PREFIX = "MLFLOW_"
 
@@ -47,7 +48,7 @@ class StepPod:
     secrets: Sequence[Mapping[str, Any]] = ()
 
     def is_deleted(self) -> bool:
-        """Return whether the pod is being deleted or gone: the node is drained, and the run goes on.
+        """Return whether the pod is being deleted, evicted or gone: the node is drained, and the run goes on.
 
         Argo terminates a run by signals to its pods' processes, which it does not delete. One short request: a
         terminated step has half a second left.
@@ -58,7 +59,10 @@ class StepPod:
         from kfp_mindspore.kube.resources import PODS
 
         try:
-            return read_pod(self.cluster.get(PODS, self.name, self.namespace)).is_deleting
+            pod = read_pod(self.cluster.get(PODS, self.name, self.namespace))
+            # Set by the kubelet before it kills a pod under node pressure, which it does not delete.
+            disruption = pod.conditions.get(_DISRUPTION)
+            return pod.is_deleting or (disruption is not None and disruption.status == "True")
         except NotFoundError:
             return True
         except KfpMindSporeError:

@@ -27,11 +27,12 @@ def environment(api: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("KFP_POD_NAME", POD)
 
 
-def put_pod(api: FakeApiServer, **metadata: Any) -> None:
+def put_pod(api: FakeApiServer, condition: dict[str, str] | None = None, **metadata: Any) -> None:
     owners = [{"kind": "Node", "uid": "uid-node"}, {**WORKFLOW, "controller": True}]
     containers = [{"name": "wait", "image": "argo"}, {"name": "main", "image": "registry/step:1"}]
     given = {"name": POD, "namespace": "team", "labels": {RUN_LABEL: RUN}, "ownerReferences": owners, **metadata}
-    api.put(PODS.get_path("team"), {"metadata": given, "spec": {"containers": containers}})
+    status = {"phase": "Running", "conditions": [condition] if condition else []}
+    api.put(PODS.get_path("team"), {"metadata": given, "spec": {"containers": containers}, "status": status})
 
 
 def put_job(api: FakeApiServer, name: str, state: str = "", **metadata: Any) -> None:
@@ -90,6 +91,12 @@ def test_object_belongs_to_run_by_label_or_owner(metadata: dict[str, Any], expec
 @pytest.mark.parametrize("metadata", [{"labels": {RUN_LABEL: ""}}, {"labels": {}, "ownerReferences": [{}]}])
 def test_objects_without_run_do_not_belong_to_pod_without_run(metadata: dict[str, Any]) -> None:
     assert not StepPod("team").has_run(metadata)
+
+
+@pytest.mark.parametrize(("status", "expected"), [("True", True), ("False", False)])
+def test_pod_that_kubelet_evicts_is_drained(api: FakeApiServer, status: str, expected: bool) -> None:
+    put_pod(api, {"type": "DisruptionTarget", "status": status, "reason": "TerminationByKubelet"})
+    assert read_pod().is_deleted() is expected
 
 
 def test_pod_is_deleted_when_marked_or_gone(api: FakeApiServer) -> None:
