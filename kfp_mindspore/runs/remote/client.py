@@ -396,7 +396,7 @@ class RemoteClient:
         return build_result(run, spec, arguments, seconds, read_log, count_cached(details), read_cached)
 
     def _read_first_log(self, run_id: str, pods: Sequence[str], on_cluster: RunOnCluster | None) -> Sequence[str]:
-        """Return the log of the first of these pods that has one."""
+        """Return the first log that these pods have."""
         # A single-user server, KFP 2.17, asks for pods without a namespace and finds none.
         for pod in pods:
             log = read_pod_log(self.host, self._credentials, run_id, pod)

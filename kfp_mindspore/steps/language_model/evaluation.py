@@ -48,7 +48,7 @@ def evaluate_examples(
 
     Args:
         model: The bundle.
-        metrics: Receives the metrics, those of the base as `base.<metric>`.
+        metrics: Receives the metrics, the base's as `base.<metric>`.
         report: Receives the HTML page with the metrics and the answers.
         options: The options.
         base: The bundle that it was tuned from; without it an embedding model is compared with TF-IDF, and there is no

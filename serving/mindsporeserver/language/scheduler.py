@@ -337,7 +337,7 @@ class Scheduler:
         self._accept(answers, logits)
 
     def _accept(self, answers: Sequence[Answer], logits: NDArray[np.float32]) -> None:
-        """Choose the next token of each answer from the row of logits."""
+        """Choose each answer's next token from its row of logits."""
         logits = np.array(logits, np.float32)
         finite = np.isfinite(logits.max(axis=1))
         chosen: list[tuple[Answer, int]] = []

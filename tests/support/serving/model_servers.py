@@ -199,7 +199,7 @@ def start_server(arguments: Sequence[str], directory: Path, log: Path) -> MindSp
 
 
 def make_models(root: Path, script: str = "make_models.py") -> Path:
-    """Write the bundles of a script of tests/support/models, in a process of its own."""
+    """Run a script in tests/support/models, which writes bundles, in a separate process."""
     root.mkdir(parents=True, exist_ok=True)
     code, output = share_processes().run([_MODELS / script, root], root)
     assert code == 0, output
