@@ -50,8 +50,11 @@ class SimulatedEnvironment(ServingEnvironment):
             steps = graph["spec"]["nodes"]["v2"]["steps"]
             (step,) = random.choices(steps, [entry["weight"] for entry in steps])
             return self.identify(step["serviceUrl"])
-        # During a rollout two pods of one version may be ready.
+        # During a rollout two pods of one version may be ready; in Knative mode, so may those of the version before.
         pods = [pod for pod in list_pods(self.cluster, host, self.client.namespace) if pod.is_ready]
+        if self.kserve.knative:
+            predictor = self.get(name=host.removesuffix("-predictor"))["status"]["components"]["predictor"]
+            pods = [pod for pod in pods if pod.name.startswith(f"{predictor['latestReadyRevision']}-")]
         (directory,) = {json.loads(pod.annotations[SERVICE_ANNOTATION])["model_dir"] for pod in pods}
         return directory.split("/")[3]
 
