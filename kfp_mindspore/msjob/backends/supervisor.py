@@ -139,6 +139,8 @@ class JobSupervisor(Supervisor):
             # Deleted in between; the next step handles it.
             return
         self._version = version
+        self._state.status.observed_generation = self._job.metadata["generation"]
+        self._is_unsaved = True
 
     def _read_version(self) -> tuple[int, int]:
         try:
