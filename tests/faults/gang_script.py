@@ -3,8 +3,8 @@
 DIRECTORY/plan.json has `epochs` and `faults`, each with the number of its attempt, the `rank` that executes it, its
 `phase` (`rendezvous`, `compile`, `step` with a number, `checkpoint` with an epoch, of rank 0 when the first file of the
 checkpoint is written) and what it does (`do`): `kill-<member>`, `raise`, `hang`, `terminate` (SIGTERM), `stop`
-(SIGSTOP) or `sleep`; each step takes `pause` seconds more. Each rank appends `attempt step` to DIRECTORY/steps-<rank>;
-rank 0 writes DIRECTORY/weights.npz at the end.
+(SIGSTOP) or `sleep`; a kill in a step waits for the checkpoint of the epoch before; each step takes `pause` seconds
+more. Each rank appends `attempt step` to DIRECTORY/steps-<rank>; rank 0 writes DIRECTORY/weights.npz at the end.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from mindspore.train import Callback  # noqa: E402 # isort: skip
 SAVE = mindspore.save_checkpoint
 SAMPLES = 256
 BATCH = 32
+STEPS = SAMPLES // BATCH
 
 
 class Faults(Callback):
@@ -62,7 +63,14 @@ class Faults(Callback):
             key = (fault["attempt"], fault["rank"], fault["phase"], fault.get("number", 0))
             if key == (ATTEMPT, RANK, phase, number):
                 (ROOT / f"fault-{ATTEMPT}").touch()
+                if phase == "step" and fault["do"].startswith("kill-"):
+                    self.await_checkpoint((number - 1) // STEPS)
                 self.do(fault["do"])
+
+    def await_checkpoint(self, epoch: int) -> None:
+        """Wait until the checkpoint of an epoch is complete: a thread of rank 0 writes it beside the next steps."""
+        while epoch and not (ROOT / "checkpoints" / f"{epoch:05d}-{epoch * STEPS}").exists():
+            time.sleep(0.01)
 
     def do(self, what: str) -> None:
         if what.startswith("kill-"):

@@ -250,15 +250,13 @@ def test_elastic(gang: Gang, expected: list[np.ndarray]) -> None:
         fault(2, 0, "step", "sleep10", 2 * STEPS + 5),
         elastic=ElasticPolicy(min_replicas=1, max_replicas=2, grace_seconds=300),
     )
-    deadline = time.monotonic() + 300
-    while not (gang.root / "fault-2").exists():
-        assert time.monotonic() < deadline, gang.list_events()
-        time.sleep(0.1)
-    assert gang.local_jobs.client.get_job("job").status.workers == "1/2"
+    client = gang.local_jobs.client
+    eventually((gang.root / "fault-2").exists, 300)
+    assert client.get_job("job").status.workers == "1/2"
     # Another number and back: the missing worker is tried again.
     for workers in (1, 2):
-        gang.local_jobs.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}, "job")
-        time.sleep(0.5)
+        client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}, "job")
+        eventually(lambda: (job := client.get_job("job")).status.observed_generation == job.metadata["generation"])
     job = gang.wait()
     assert job.status.state == "Succeeded", job.status
     assert gang.list_sizes() == [2, 2, 1, 2]
