@@ -23,7 +23,7 @@ SERVER_IMAGE_VARIABLE = "KFP_MINDSPORE_SERVER_IMAGE"
 # `.invalid` is a reserved top-level domain: no registry serves these images, so a missing --image fails by name.
 # kfp.local requires `python` in the image name that it runs without a container.
 PLACEHOLDER_PREFIX = "kfp-mindspore.invalid/"
-PLACEHOLDER_IMAGE = f"{PLACEHOLDER_PREFIX}python:placeholder"
+PLACEHOLDER_IMAGE = f"{PLACEHOLDER_PREFIX}python:use-kfp_mindspore.dsl.set_image"
 PLACEHOLDER_OPERATOR_IMAGE = f"{PLACEHOLDER_PREFIX}operator:placeholder"
 PLACEHOLDER_SERVER_IMAGE = f"{PLACEHOLDER_PREFIX}server:placeholder"
 

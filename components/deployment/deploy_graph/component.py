@@ -5,7 +5,7 @@ from typing import List, NamedTuple
 from kfp import dsl
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def deploy_graph(
     graph_name: str,
     services: List[str],

@@ -3,7 +3,7 @@
 from kfp import dsl
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def notify(
     status: dsl.PipelineTaskFinalStatus,
     webhook: str = "",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from kfp import dsl
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def rollback_kserve(
     service_name: str,
     namespace: str = "",

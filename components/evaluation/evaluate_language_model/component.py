@@ -6,7 +6,7 @@ from kfp import dsl
 from kfp.dsl import HTML, Dataset, Input, Metrics, Model, Output
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def evaluate_language_model(
     model: Input[Model],
     metrics: Output[Metrics],

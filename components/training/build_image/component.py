@@ -7,7 +7,7 @@ from kfp.dsl import Artifact, Input
 
 
 @dsl.component(
-    base_image="kfp-mindspore.invalid/python:placeholder",
+    base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image",
     install_kfp_package=False,
     task_config_passthroughs=[
         dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.RESOURCES, apply_to_task=True),
@@ -22,7 +22,7 @@ def build_image(
     destination: str = "",
     sources: Input[Artifact] = None,
     files: dict = {},
-    base: str = "kfp-mindspore.invalid/python:placeholder",
+    base: str = "kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image",
     requirements: list[str] = [],
     containerfile: str = "",
     command: list[str] = [],

@@ -4,7 +4,7 @@ from kfp import dsl
 from kfp.dsl import Input, Model, Output
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def import_language_model(
     model: Output[Model],
     source: str = "",

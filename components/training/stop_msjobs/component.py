@@ -3,7 +3,7 @@
 from kfp import dsl
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def stop_msjobs(namespace: str = ""):
     """Delete a run's unfinished MSJobs, as dsl.ExitHandler's exit task.
 

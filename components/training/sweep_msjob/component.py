@@ -7,7 +7,7 @@ from kfp.dsl import HTML, Dataset, Input, Markdown, Metrics, Model, Output
 
 
 @dsl.component(
-    base_image="kfp-mindspore.invalid/python:placeholder",
+    base_image="kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image",
     install_kfp_package=False,
     task_config_passthroughs=[
         dsl.TaskConfigField.RESOURCES,

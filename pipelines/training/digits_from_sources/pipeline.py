@@ -13,7 +13,7 @@ from kfp import dsl
 def digits_from_sources(
     files: dict,
     destination: str = "",
-    base: str = "kfp-mindspore.invalid/python:placeholder",
+    base: str = "kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image",
     registry: dict = {},
     command: List[str] = ["python", "train.py"],
     epochs: int = 30,

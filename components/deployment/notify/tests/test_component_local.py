@@ -10,7 +10,7 @@ from ..component import notify
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-@dsl.component(base_image="python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def fail() -> None:
     """Fail."""
     raise SystemExit("no more paper")

@@ -5,7 +5,7 @@ from ..component import stop_msjobs
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
-@dsl.component(base_image="python:placeholder", install_kfp_package=False)
+@dsl.component(base_image="python:use-kfp_mindspore.dsl.set_image", install_kfp_package=False)
 def work() -> int:
     """Do nothing."""
     return 1

@@ -52,7 +52,7 @@ def test_compile_writes_valid_pipeline_spec(project: Path, capsys: pytest.Captur
     assert run(["pipeline", "compile", source, "-o", "out.yaml"]) == 0
     printed = capsys.readouterr()
     assert "5 steps" in printed.out
-    assert "placeholder image kfp-mindspore.invalid/python:placeholder" in printed.err
+    assert "placeholder image kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image" in printed.err
     assert "--image" in printed.err
     spec = parse(Path("out.yaml").read_text())
     executors = spec.deployment_spec["executors"]

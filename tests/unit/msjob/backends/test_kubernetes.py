@@ -150,7 +150,7 @@ def test_interrupted_create_is_resolved(simulation: SimulatedJob) -> None:
         simulation.client.create_job(build(namespace=NAMESPACE))
 
 
-@pytest.mark.parametrize("image", ["kfp-mindspore.invalid/python:placeholder", ""])
+@pytest.mark.parametrize("image", ["kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image", ""])
 def test_jobs_need_image(simulation: SimulatedJob, image: str) -> None:
     with pytest.raises(
         ValidationError,

@@ -21,7 +21,7 @@ from kfp_mindspore.runs.compiled.spec import (
     set_environment,
 )
 
-PLACEHOLDER = "kfp-mindspore.invalid/python:placeholder"
+PLACEHOLDER = "kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image"
 
 
 def make_spec() -> dict[str, Any]:

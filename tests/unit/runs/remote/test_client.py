@@ -622,7 +622,7 @@ def test_invalid_host_is_refused(host: str) -> None:
 
 
 def test_placeholder_images_are_refused(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
-    text = package.replace("python:3.11", "kfp-mindspore.invalid/python:placeholder")
+    text = package.replace("python:3.11", "kfp-mindspore.invalid/python:use-kfp_mindspore.dsl.set_image")
     for act in (client.upload, client.run):
         with pytest.raises(UserError, match="counting: its steps have no image") as caught:
             act(text)
