@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -112,14 +112,17 @@ def serve(
     """
     bundle = ModelBundle.open(model_dir)
     name = name or suggest_name(model_dir)
-    given = {
-        "workers": workers,
-        "max_batch": max_batch,
+    language = {
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,
         "max_loras": max_loras,
         "max_lora_rank": max_lora_rank,
         "allow_runtime_lora_updating": "true" if allow_runtime_lora_updating else None,
+    }
+    given = {
+        "workers": workers,
+        "max_batch": max_batch,
+        **language,
         "nonfinite": nonfinite,
         "allow_model_code": "true" if allow_model_code else None,
         "model_key_file": key_file,
@@ -127,6 +130,8 @@ def serve(
     }
     flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
     flags += tuple(f"--lora_modules={_resolve_adapter(value)}" for value in lora_modules)
+    if not bundle.signature.is_language_model:
+        _refuse_language({**language, "lora_modules": lora_modules or None}, model_dir)
     service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
     service.validate()
     backend = LocalServingBackend()
@@ -155,6 +160,12 @@ def serve(
                 backend.delete(name, status.namespace, version=status.version)
     if signals:
         raise click.exceptions.Exit(128 + signals[0])
+
+
+def _refuse_language(flags: Mapping[str, object], model_dir: Path) -> None:
+    for flag, value in flags.items():
+        if value is not None:
+            raise UserError(f"--{flag.replace('_', '-')}: is for language models, {model_dir} is none")
 
 
 def _resolve_adapter(value: str) -> str:

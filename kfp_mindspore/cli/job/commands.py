@@ -110,6 +110,8 @@ def submit(
     from kfp_mindspore.msjob.commands import build_directory_variables
     from kfp_mindspore.msjob.follow import follow_job
 
+    if wait and dry_run:
+        raise UserError("--wait: --dry-run starts nothing to wait for", hint="Use one of them.")
     client = target.make_client()
     if name is None:
         refuse_description(words)

@@ -41,6 +41,17 @@ def test_serve_has_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Example: kfp-mindspore serve" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--max-model-len", "64"], ["--max-loras", "2"], ["--lora-modules", "a=."], ["--allow-runtime-lora-updating"]],
+)
+def test_serve_refuses_options_of_language_models(
+    words: list[str], local_services: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", str(local_services.make_bundle()), *words]) == 2
+    assert capsys.readouterr().err.startswith(f"Error: {words[0]}: is for language models, ")
+
+
 def test_no_services(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", "list"]) == 0
     assert capsys.readouterr().out == "No services in namespace default.\n"

@@ -156,6 +156,8 @@ def test_dry_run_starts_nothing(run: Run, script: str) -> None:
     assert pod["containers"][0]["env"] == [{"name": "KFP_MINDSPORE_CHECKPOINT_DIR", "value": "s3://bucket/c"}]
     assert pod["volumes"] == [{"name": "empty-dir-0", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}]
     assert run("submit", "--name", "lenet", "--dry-run", "--", "python", "missing.py").code == 2
+    refused = run("submit", "--name", "lenet", "--dry-run", "--wait", "--", "python", script, "0")
+    assert (refused.code, refused.errors.splitlines()[0]) == (2, "Error: --wait: --dry-run starts nothing to wait for")
     assert run("list", "--json").json["items"] == []
 
 
