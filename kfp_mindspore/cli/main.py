@@ -71,12 +71,35 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _print_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted or context.resilient_parsing:
+        return
+    from importlib import metadata, resources
+
+    commit = resources.files("kfp_mindspore").joinpath("commit.txt").read_text(encoding="utf-8").strip()
+    # `git archive` writes the commit; a checkout has the format.
+    source = "a checkout" if commit.startswith("$") else f"commit {commit}"
+    try:
+        mindspore = f"MindSpore {metadata.version('mindspore')}"
+    except metadata.PackageNotFoundError:
+        mindspore = "without MindSpore"
+    click.echo(f"kfp-mindspore {__version__} ({source}, {mindspore})")
+    context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Example: kfp-mindspore demo",
 )
-@click.version_option(__version__, prog_name="kfp-mindspore")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.option("--debug", is_flag=True, envvar=DEBUG_VARIABLE, help="Show a stack trace with an error.")
 def cli(debug: bool) -> None:
     """Take MindSpore from a notebook to a served model, on this machine or on Kubeflow."""
