@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load durations test-workloads test-endurance test-ray test-peers test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,10 @@ test-slow: $(STAMP) ## The tests marked slow: faults, load, fuzz, the other life
 
 test-load: $(STAMP) ## The tests of `make test`, RUNS times beside 8 busy processes
 	@.ci/test-load $(RUNS)
+
+release: $(STAMP) ## Write dist/ of the commit VERSION: wheel, sources, versions, bill of materials, checksums, signed by KEY
+	$(BIN)/python -m release "$(VERSION)" $(if $(KEY),--key "$(KEY)")
+	$(BIN)/uv tool run --from 'twine>=6,<7' twine check --strict dist/*.whl dist/*.tar.gz
 
 durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md, list slow tests and long files
 	$(BIN)/python -m tests.support.durations $(DURATIONS)

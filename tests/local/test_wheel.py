@@ -1,4 +1,4 @@
-"""The wheel in a clean environment runs the command of each compiled step."""
+"""The wheel of a release in a clean environment: its commands, and the command of each compiled step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore import __version__
+from kfp_mindspore.files import digest_file
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.runs.compiled.spec import read_spec
+from release.files import build_packages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -31,16 +34,33 @@ def _call(argv: list[str], **options: Any) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # A copy, because setuptools reuses outputs of earlier builds.
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore_cli.py"):
-        shutil.copyfile(ROOT / name, source / name)
+def _commit(folder: Path) -> Path:
+    """Return a repository with a commit of this checkout's sources."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore_cli.py", ".gitattributes", ".gitignore"):
+        shutil.copyfile(ROOT / name, folder / name)
     for name in ("kfp_mindspore", "components", "pipelines", "serving"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    _call([str(UV), "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(output), str(source)])
-    (file,) = output.glob("*.whl")
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    for words in (["init", "--quiet"], ["add", "--all"], [*identity, "commit", "--quiet", "--message", "Sources"]):
+        _call(["git", *words], cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _commit(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def packages(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("packages")
+    build_packages(repository, output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def wheel(packages: Path) -> Path:
+    (file,) = packages.glob("*.whl")
     return file
 
 
@@ -164,10 +184,35 @@ def steps_environment(environment: Path, tmp_path: Path) -> Iterator[dict[str, s
         }
 
 
+def test_commit_gives_same_bytes_elsewhere(repository: Path, packages: Path, tmp_path: Path) -> None:
+    _call(["git", "clone", "--quiet", str(repository), str(tmp_path / "clone")])
+    (tmp_path / "again").mkdir()
+    build_packages(tmp_path / "clone", tmp_path / "again")
+    first, second = (
+        {path.name: digest_file(path) for path in folder.iterdir()} for folder in (packages, tmp_path / "again")
+    )
+    assert first == second
+    assert {name.rpartition(".")[2] for name in first} == {"whl", "gz"}
+
+
+def test_commands_run_from_the_wheel(environment: Path, repository: Path, tmp_path: Path) -> None:
+    program = str(environment / "bin" / "kfp-mindspore")
+    variables = {"PATH": os.defpath, "HOME": str(tmp_path), "KFP_MINDSPORE_HOME": str(tmp_path / "home")}
+    commit = _call(["git", "rev-parse", "HEAD"], cwd=repository).strip()
+    assert f"kfp-mindspore {__version__} (commit {commit}, MindSpore " in _call([program, "--version"], env=variables)
+    assert "predicted" in _call([program, "demo"], env=variables, cwd=tmp_path)
+    _call([program, "init", "project"], env=variables, cwd=tmp_path)
+    _call(
+        [program, "pipeline", "compile", "pipeline.py", "-o", "compiled.yaml"], env=variables, cwd=tmp_path / "project"
+    )
+    assert (tmp_path / "project" / "compiled.yaml").is_file()
+
+
 def test_wheel_contains_package_without_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in (
         "kfp_mindspore/py.typed",
+        "kfp_mindspore/commit.txt",
         "kfp_mindspore/__init__.pyi",
         "kfp_mindspore/components/training/train_msjob/component.py",
         "kfp_mindspore/components/training/train_msjob/component.yaml",

@@ -1,0 +1,1 @@
+"""What `make release` makes of a commit: files that an owner of the project publishes."""
