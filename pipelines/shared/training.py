@@ -1,35 +1,27 @@
-"""The steps for training pipelines that differ in data, script and defaults only."""
+"""The steps for training pipelines that differ in data, training and defaults only."""
 
 
-def train_and_deploy(workload, data, hyperparameters, *, metric, threshold, service_name, namespace, service_account):
-    """Load a dataset, train, export and evaluate a bundled workload, and deploy it if its metric passes the threshold.
+def get_command(workload):
+    """Return the command that trains a bundled workload, by its package name in `kfp_mindspore.workloads`."""
+    return ["python", "-m", f"kfp_mindspore.workloads.{workload}.train"]
+
+
+def train_and_deploy(train, data, training, threshold, service_name, namespace, service_account, **gate):
+    """Load a dataset, train, export and evaluate a model, and deploy it if its metric passes the threshold.
 
     Args:
-        workload: Its package name in `kfp_mindspore.workloads`.
+        train: The training component: train_msjob, sweep_msjob or ray_job.
         data: Arguments for `load_dataset`.
-        hyperparameters: The training script's arguments by name.
-        metric: The gate's metric.
-        threshold: Metric threshold on the test split.
+        training: Further arguments for the training component.
+        threshold: See `deploy_if_passed`.
         service_name: Service name.
         namespace: Namespace for the job and the service; empty for the steps'.
         service_account: Service account for the service's pods; empty for the default.
+        **gate: Further arguments for `deploy_if_passed`.
     """
-    from kfp_mindspore.components import load_dataset, train_msjob
+    from kfp_mindspore.components import load_dataset
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
 
     dataset = load_dataset(**data).outputs["dataset"]
-    training = train_msjob(
-        dataset=dataset,
-        command=["python", "-m", f"kfp_mindspore.workloads.{workload}.train"],
-        hyperparameters=hyperparameters,
-        namespace=namespace,
-    )
-    deploy_if_passed(
-        training.outputs["model"],
-        dataset,
-        metric=metric,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    model = train(dataset=dataset, namespace=namespace, **training).outputs["model"]
+    deploy_if_passed(model, dataset, threshold, service_name, namespace, service_account, **gate)

@@ -41,30 +41,18 @@ def active_learning(
     """
     from kfp_mindspore.components import export_mindir, load_dataset, select_samples, train_msjob
     from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
+    from kfp_mindspore.pipelines.shared.training import get_command
 
-    def train(labelled):
-        return train_msjob(
-            dataset=labelled,
-            command=["python", "-m", "kfp_mindspore.workloads.active_learning.train"],
-            hyperparameters={"epochs": epochs, "seed": seed},
-            namespace=namespace,
-        ).outputs["model"]
-
+    training = {"command": get_command("active_learning"), "hyperparameters": {"epochs": epochs, "seed": seed}}
     data = load_dataset(name=dataset).outputs["dataset"]
     labelled = select_samples(dataset=data, strategy="random", count=first, seed=seed).outputs["selected"]
     for _ in range(ROUNDS):
-        bundle = export_mindir(model=train(labelled), dataset=labelled).outputs["bundle"]
-        labelled = select_samples(dataset=labelled, bundle=bundle, strategy=strategy, count=count, seed=seed).outputs[
-            "selected"
-        ]
-    deploy_if_passed(
-        train(labelled),
-        labelled,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+        model = train_msjob(dataset=labelled, namespace=namespace, **training).outputs["model"]
+        bundle = export_mindir(model=model, dataset=labelled).outputs["bundle"]
+        selection = select_samples(dataset=labelled, bundle=bundle, strategy=strategy, count=count, seed=seed)
+        labelled = selection.outputs["selected"]
+    model = train_msjob(dataset=labelled, namespace=namespace, **training).outputs["model"]
+    deploy_if_passed(model, labelled, threshold, service_name, namespace, service_account)
 
 
 if __name__ == "__main__":

@@ -53,17 +53,18 @@ def compress_and_deploy(
     from kfp_mindspore.components import (
         compare_models,
         compress_model,
-        deploy_kserve,
         export_mindir,
         load_dataset,
         train_msjob,
     )
+    from kfp_mindspore.pipelines.shared.deployment import deploy
     from kfp_mindspore.pipelines.shared.retraining import CANARY_WORSENING
+    from kfp_mindspore.pipelines.shared.training import get_command
 
     dataset = load_dataset(name=data).outputs["dataset"]
     training = train_msjob(
         dataset=dataset,
-        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
+        command=get_command("digits"),
         hyperparameters={"epochs": epochs, "seed": seed},
         workers=workers,
         namespace=namespace,
@@ -85,15 +86,8 @@ def compress_and_deploy(
         comparison = compare_models(
             candidate=small, baseline=whole, dataset=dataset, metric=metric, margin=margin, confidence=confidence
         )
-        deploy_kserve(
-            bundle=small,
-            service_name=service_name,
-            namespace=namespace,
-            service_account=service_account,
-            canary=canary,
-            max_worsening=CANARY_WORSENING,
-            gate=comparison.outputs["better"],
-        ).set_caching_options(False)
+        gate, options = comparison.outputs["better"], {"canary": canary, "max_worsening": CANARY_WORSENING}
+        deploy(small, gate, service_name, namespace, service_account, **options)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,12 @@ def connect4(
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.components import deploy_kserve, evaluate_function, export_mindir, train_msjob
+    from kfp_mindspore.components import evaluate_function, export_mindir, train_msjob
+    from kfp_mindspore.pipelines.shared.deployment import deploy
+    from kfp_mindspore.pipelines.shared.training import get_command
 
     training = train_msjob(
-        command=["python", "-m", "kfp_mindspore.workloads.connect4.train"],
+        command=get_command("connect4"),
         hyperparameters={"epochs": epochs, "simulations": simulations, "seed": seed},
         workers=workers,
         namespace=namespace,
@@ -47,14 +49,7 @@ def connect4(
         arguments={"games": games, "simulations": simulations},
         threshold=threshold,
     )
-    deploy_kserve(
-        bundle=bundle,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        gate=arena.outputs["passed"],
-        smoke_samples=32,
-    ).set_caching_options(False)
+    deploy(bundle, arena.outputs["passed"], service_name, namespace, service_account, smoke_samples=32)
 
 
 if __name__ == "__main__":

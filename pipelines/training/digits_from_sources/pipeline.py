@@ -42,27 +42,14 @@ def digits_from_sources(
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.components import build_image, load_dataset, train_msjob
-    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
+    from kfp_mindspore.components import build_image, train_msjob
+    from kfp_mindspore.pipelines.shared.training import train_and_deploy
 
     built = build_image(files=files, destination=destination, base=base, registry=registry).set_caching_options(False)
-    dataset = load_dataset(name="digits").outputs["dataset"]
-    training = train_msjob(
-        dataset=dataset,
-        command=command,
-        hyperparameters={"epochs": epochs},
-        image=built.outputs["image"],
-        workers=workers,
-        namespace=namespace,
-    )
-    deploy_if_passed(
-        training.outputs["model"],
-        dataset,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    image, hyperparameters = built.outputs["image"], {"epochs": epochs}
+    training = {"command": command, "hyperparameters": hyperparameters, "image": image, "workers": workers}
+    data = {"name": "digits"}
+    train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account)
 
 
 if __name__ == "__main__":

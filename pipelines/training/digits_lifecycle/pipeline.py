@@ -32,26 +32,14 @@ def digits_lifecycle(
         service_account: Service account for the service's pods, with the model store's credentials.
         smoke_samples: Held-out samples that the smoke test sends by each protocol.
     """
-    from kfp_mindspore.components import load_dataset, train_msjob
-    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
+    from kfp_mindspore.components import train_msjob
+    from kfp_mindspore.pipelines.shared.training import get_command, train_and_deploy
 
-    dataset = load_dataset(name="digits").outputs["dataset"]
-    training = train_msjob(
-        dataset=dataset,
-        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
-        hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
-        workers=workers,
-        namespace=namespace,
-    )
-    deploy_if_passed(
-        training.outputs["model"],
-        dataset,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        smoke_samples=smoke_samples,
-    )
+    data = {"name": "digits"}
+    hyperparameters = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
+    training = {"command": get_command("digits"), "hyperparameters": hyperparameters, "workers": workers}
+    smoke = {"smoke_samples": smoke_samples}
+    train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account, **smoke)
 
 
 if __name__ == "__main__":

@@ -45,44 +45,17 @@ def language_model(
         namespace: Service namespace; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.components import (
-        create_language_model,
-        deploy_kserve,
-        evaluate_language_model,
-        finetune_language_model,
-    )
+    from kfp_mindspore.components import create_language_model
+    from kfp_mindspore.pipelines.shared.tuning import tune_and_deploy
 
     base = create_language_model(
         data=data, vocabulary=vocabulary, width=width, layers=layers, held_out=held_out, seed=seed
     ).outputs["model"]
-    tuning = finetune_language_model(
-        model=base,
-        data=data,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        accumulate=1,
-        length=length,
-        lora_rank=0,
-        held_out=held_out,
-        seed=seed,
-    )
-    evaluation = evaluate_language_model(
-        model=tuning.outputs["tuned"],
-        base=base,
-        dataset=tuning.outputs["held_out_examples"],
-        min_improvement=min_improvement,
-        length=length,
-    )
-    deploy_kserve(
-        bundle=tuning.outputs["tuned"],
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        gate=evaluation.outputs["passed"],
-        smoke_samples=2,
-        wait_seconds=600,
-    ).set_caching_options(False)
+    examples = {"data": data, "length": length, "held_out": held_out, "seed": seed}
+    steps = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size, "accumulate": 1}
+    tuning = {**examples, **steps, "lora_rank": 0}
+    gate = {"min_improvement": min_improvement}
+    tune_and_deploy(base, tuning, gate, service_name, namespace, service_account, smoke_samples=2)
 
 
 if __name__ == "__main__":

@@ -43,27 +43,12 @@ def ray_lifecycle(
         service_account: Service account for the service's pods, with the model store's credentials.
         storage: How data reach Ray's pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
     """
-    from kfp_mindspore.components import load_dataset, ray_job
-    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
+    from kfp_mindspore.components import ray_job
+    from kfp_mindspore.pipelines.shared.training import train_and_deploy
 
-    dataset = load_dataset(name=data, target=target, features=features, seed=seed, engine="ray").outputs["dataset"]
-    training = ray_job(
-        dataset=dataset,
-        command=command,
-        hyperparameters=hyperparameters,
-        workers=workers,
-        namespace=namespace,
-        storage=storage,
-    )
-    deploy_if_passed(
-        training.outputs["model"],
-        dataset,
-        metric=metric,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    source = {"name": data, "target": target, "features": features, "seed": seed, "engine": "ray"}
+    training = {"command": command, "hyperparameters": hyperparameters, "workers": workers, "storage": storage}
+    train_and_deploy(ray_job, source, training, threshold, service_name, namespace, service_account, metric=metric)
 
 
 if __name__ == "__main__":

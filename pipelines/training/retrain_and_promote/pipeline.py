@@ -49,22 +49,11 @@ def retrain_and_promote(
     """
     from kfp_mindspore.pipelines.shared.retraining import retrain
 
-    retrain(
-        data=data,
-        epochs=epochs,
-        seed=seed,
-        workers=workers,
-        batch_size=batch_size,
-        metric=metric,
-        threshold=threshold,
-        margin=margin,
-        confidence=confidence,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        canary=canary,
-        registry=registry,
-    )
+    hyperparameters = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
+    training = {"hyperparameters": hyperparameters, "workers": workers}
+    comparison = {"metric": metric, "threshold": threshold, "margin": margin, "confidence": confidence}
+    deployment = {"canary": canary, "registry": registry}
+    retrain(data, training, comparison, service_name, namespace, service_account, **deployment)
 
 
 if __name__ == "__main__":

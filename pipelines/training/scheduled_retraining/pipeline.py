@@ -39,22 +39,10 @@ def scheduled_retraining(
     """
     from kfp_mindspore.pipelines.shared.retraining import retrain
 
-    retrain(
-        data=data,
-        epochs=epochs,
-        seed=42,
-        workers=1,
-        batch_size=32,
-        metric=metric,
-        threshold=threshold,
-        margin=margin,
-        confidence=0.95,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        canary=canary,
-        registry=registry,
-    )
+    training = {"hyperparameters": {"epochs": epochs, "batch_size": 32, "seed": 42}, "workers": 1}
+    comparison = {"metric": metric, "threshold": threshold, "margin": margin, "confidence": 0.95}
+    deployment = {"canary": canary, "registry": registry}
+    retrain(data, training, comparison, service_name, namespace, service_account, **deployment)
 
 
 if __name__ == "__main__":

@@ -31,20 +31,14 @@ def semantic_search(
         namespace: Service namespace; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.components import deploy_kserve, evaluate_language_model, import_language_model
+    from kfp_mindspore.components import evaluate_language_model, import_language_model
+    from kfp_mindspore.pipelines.shared.deployment import deploy
 
     model = import_language_model(source=source).outputs["model"]
     evaluation = evaluate_language_model(
         model=model, data=data, max_examples=max_examples, metric=metric, min_improvement=min_improvement
     )
-    deploy_kserve(
-        bundle=model,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        gate=evaluation.outputs["passed"],
-        wait_seconds=600,
-    ).set_caching_options(False)
+    deploy(model, evaluation.outputs["passed"], service_name, namespace, service_account, wait_seconds=600)
 
 
 if __name__ == "__main__":

@@ -47,33 +47,14 @@ def sweep_and_deploy(
         namespace: Namespace for the jobs and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.components import load_dataset, sweep_msjob
-    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
+    from kfp_mindspore.components import sweep_msjob
+    from kfp_mindspore.pipelines.shared.training import train_and_deploy
 
-    data = load_dataset(name=dataset).outputs["dataset"]
-    found = sweep_msjob(
-        dataset=data,
-        command=command,
-        hyperparameters=hyperparameters,
-        space=space,
-        objective=objective,
-        trials=trials,
-        parallel=parallel,
-        sampler=sampler,
-        pruner=pruner,
-        trial_timeout=trial_timeout,
-        seed=seed,
-        namespace=namespace,
-    )
-    deploy_if_passed(
-        found.outputs["model"],
-        data,
-        metric=metric,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    trial = {"command": command, "hyperparameters": hyperparameters, "trial_timeout": trial_timeout}
+    search = {"space": space, "objective": objective, "trials": trials, "sampler": sampler, "pruner": pruner}
+    training = {**trial, **search, "parallel": parallel, "seed": seed}
+    data = {"name": dataset}
+    train_and_deploy(sweep_msjob, data, training, threshold, service_name, namespace, service_account, metric=metric)
 
 
 if __name__ == "__main__":

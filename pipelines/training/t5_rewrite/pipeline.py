@@ -45,44 +45,16 @@ def t5_rewrite(
         namespace: Service namespace; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.components import (
-        deploy_kserve,
-        evaluate_language_model,
-        finetune_language_model,
-        import_language_model,
-    )
+    from kfp_mindspore.components import import_language_model
+    from kfp_mindspore.pipelines.shared.tuning import tune_and_deploy
 
     base = import_language_model(source=source).outputs["model"]
-    tuning = finetune_language_model(
-        model=base,
-        data=data,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        accumulate=1,
-        length=length,
-        lora_rank=0,
-        max_examples=max_examples,
-        seed=seed,
-    )
-    evaluation = evaluate_language_model(
-        model=tuning.outputs["tuned"],
-        base=base,
-        dataset=tuning.outputs["held_out_examples"],
-        metric=metric,
-        min_improvement=min_improvement,
-        length=length,
-        generated=generated,
-        max_tokens=length,
-    )
-    deploy_kserve(
-        bundle=tuning.outputs["tuned"],
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-        gate=evaluation.outputs["passed"],
-        wait_seconds=600,
-    ).set_caching_options(False)
+    examples = {"data": data, "length": length, "max_examples": max_examples, "seed": seed}
+    steps = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size, "accumulate": 1}
+    tuning = {**examples, **steps, "lora_rank": 0}
+    answers = {"generated": generated, "max_tokens": length}
+    gate = {"metric": metric, "min_improvement": min_improvement, **answers}
+    tune_and_deploy(base, tuning, gate, service_name, namespace, service_account)
 
 
 if __name__ == "__main__":

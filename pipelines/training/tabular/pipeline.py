@@ -45,18 +45,13 @@ def tabular(
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.pipelines.shared.training import train_and_deploy
+    from kfp_mindspore.components import train_msjob
+    from kfp_mindspore.pipelines.shared.training import get_command, train_and_deploy
 
-    train_and_deploy(
-        "tabular",
-        {"name": dataset, "seed": split_seed, "target": target, "features": features, "missing": missing},
-        {"epochs": epochs, "learning_rate": learning_rate, "noise": noise, "seed": seed},
-        metric=metric,
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    data = {"name": dataset, "seed": split_seed, "target": target, "features": features, "missing": missing}
+    hyperparameters = {"epochs": epochs, "learning_rate": learning_rate, "noise": noise, "seed": seed}
+    training = {"command": get_command("tabular"), "hyperparameters": hyperparameters}
+    train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account, metric=metric)
 
 
 if __name__ == "__main__":

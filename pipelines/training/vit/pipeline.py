@@ -33,18 +33,13 @@ def vit(
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.pipelines.shared.training import train_and_deploy
+    from kfp_mindspore.components import train_msjob
+    from kfp_mindspore.pipelines.shared.training import get_command, train_and_deploy
 
-    train_and_deploy(
-        "vit",
-        {"name": dataset, "limit": limit},
-        {"epochs": epochs, "learning_rate": learning_rate, "seed": seed},
-        metric="accuracy",
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    data = {"name": dataset, "limit": limit}
+    hyperparameters = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
+    training = {"command": get_command("vit"), "hyperparameters": hyperparameters}
+    train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account)
 
 
 if __name__ == "__main__":

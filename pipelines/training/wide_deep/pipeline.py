@@ -34,18 +34,13 @@ def wide_deep(
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
     """
-    from kfp_mindspore.pipelines.shared.training import train_and_deploy
+    from kfp_mindspore.components import train_msjob
+    from kfp_mindspore.pipelines.shared.training import get_command, train_and_deploy
 
-    train_and_deploy(
-        "wide_deep",
-        {"name": dataset, "split": split},
-        {"epochs": epochs, "learning_rate": learning_rate, "seed": seed},
-        metric="roc_auc",
-        threshold=threshold,
-        service_name=service_name,
-        namespace=namespace,
-        service_account=service_account,
-    )
+    data = {"name": dataset, "split": split}
+    hyperparameters = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
+    training = {"command": get_command("wide_deep"), "hyperparameters": hyperparameters}
+    train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account, metric="roc_auc")
 
 
 if __name__ == "__main__":
