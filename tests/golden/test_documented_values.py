@@ -30,7 +30,7 @@ from kfp_mindspore.operator.decisions.spares import SPARE_DELAY_SECONDS
 from kfp_mindspore.runs.cluster.step_needs import list_needed_extras
 from kfp_mindspore.runs.compiled.sources import list_pipelines as list_packaged
 from kfp_mindspore.runs.compiled.sources import load_spec
-from mindsporeserver.language.fields import CHAT_FIELDS, COMPLETION_FIELDS, UNSUPPORTED_FIELDS
+from mindsporeserver.language.fields.requests import CHAT_FIELDS, COMPLETION_FIELDS, UNSUPPORTED_FIELDS
 from mindsporeserver.options import build_parser
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load
 

@@ -21,7 +21,7 @@ from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.bundle import TOKENIZER_FILE, WEIGHTS_FILE, ModelBundle
 from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyError, RequestError
 from mindsporeserver.language.errors import LanguageError
-from mindsporeserver.language.fields import parse_embedding
+from mindsporeserver.language.fields.requests import parse_embedding
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.text_model import TextModel, build_length_error, check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor

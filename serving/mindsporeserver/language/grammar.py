@@ -12,7 +12,7 @@ import numpy as np
 
 from mindsporeserver.errors import shorten_text
 from mindsporeserver.language.errors import LanguageError
-from mindsporeserver.language.fields import Constraint
+from mindsporeserver.language.fields.constraints import Constraint
 from mindsporeserver.language.text import TokenVocabulary
 
 if TYPE_CHECKING:

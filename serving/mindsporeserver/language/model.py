@@ -26,7 +26,7 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.lm.text.template import ChatTemplate, read_template
 from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
-from mindsporeserver.language.fields import GenerationRequest
+from mindsporeserver.language.fields.requests import GenerationRequest
 from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from mindsporeserver.language.fields import GenerationRequest
+from mindsporeserver.language.fields.requests import GenerationRequest
 from mindsporeserver.language.sampling import TokenLogprob
 from mindsporeserver.language.scheduler import Answer, Delta
 from mindsporeserver.language.text import TokenVocabulary

@@ -17,14 +17,9 @@ from mindsporeserver.errors import ClientGoneError, InternalError, RequestError,
 from mindsporeserver.language.adapters import BASE, Adapter
 from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.errors import LanguageError, describe_error
-from mindsporeserver.language.fields import (
-    TEMPLATE_FIELDS,
-    parse_body,
-    parse_chat,
-    parse_completion,
-    parse_prompts,
-    read_text,
-)
+from mindsporeserver.language.fields.messages import TEMPLATE_FIELDS
+from mindsporeserver.language.fields.requests import parse_chat, parse_completion, parse_prompts
+from mindsporeserver.language.fields.values import parse_body, read_text
 from mindsporeserver.language.model import LanguageModel
 from mindsporeserver.language.responses import DONE, ResponseBuilder, encode_event
 from mindsporeserver.language.scheduler import AnswerStream

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mindsporeserver.language.fields import SamplingOptions
+from mindsporeserver.language.fields.requests import SamplingOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindsporeserver.language.fields import Constraint, encode_schema
+from mindsporeserver.language.fields.constraints import Constraint, encode_schema
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from mindsporeserver.language.errors import LanguageError, describe_error
-from mindsporeserver.language.fields import Constraint, parse_body, parse_chat, parse_completion
+from mindsporeserver.language.fields.constraints import Constraint
+from mindsporeserver.language.fields.requests import parse_chat, parse_completion
+from mindsporeserver.language.fields.values import parse_body
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from mindsporeserver.language.errors import LanguageError
-from mindsporeserver.language.fields import Constraint, parse_completion
+from mindsporeserver.language.fields.constraints import Constraint
+from mindsporeserver.language.fields.requests import parse_completion
 from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.text import TokenVocabulary
 from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key

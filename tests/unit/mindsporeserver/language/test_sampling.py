@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindsporeserver.language.fields import SamplingOptions
+from mindsporeserver.language.fields.requests import SamplingOptions
 from mindsporeserver.language.sampling import TokenSampler, compute_logprobs, sample
 
 SIZE = 3000

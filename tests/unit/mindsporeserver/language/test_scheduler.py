@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from mindsporeserver.errors import DeadlineExceededError, GraphError, RequestError
 from mindsporeserver.language.adapters import Adapter
 from mindsporeserver.language.errors import LanguageError
-from mindsporeserver.language.fields import SamplingOptions
+from mindsporeserver.language.fields.requests import SamplingOptions
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.prefix_cache import BLOCK, PrefixCache
 from mindsporeserver.language.sampling import TokenSampler
