@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from kfp_mindspore.settings import is_in_pod
 
@@ -87,6 +88,23 @@ class MissingExtraError(UserError, ImportError):
             else f"Install it with: pip install 'kfp-mindspore[{extra}]'"
         )
         super().__init__(f"{library} is not installed", hint=hint)
+
+
+@contextlib.contextmanager
+def require_extra(library: str, extra: str) -> Iterator[None]:
+    """Import inside the block what an extra installs.
+
+    Args:
+        library: See `MissingExtraError`.
+        extra: See `MissingExtraError`.
+
+    Raises:
+        MissingExtraError: An import has failed.
+    """
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(library, extra) from None
 
 
 class CorruptBundleError(UserError):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import UserError, require_extra
 from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:
@@ -155,8 +155,6 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _import_mindrecord() -> Any:
-    try:
+    with require_extra("mindspore", "train"):
         from mindspore import mindrecord
-    except ImportError:
-        raise MissingExtraError("mindspore", "train") from None
     return mindrecord

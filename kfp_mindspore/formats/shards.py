@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import UserError, require_extra
 from kfp_mindspore.formats.column import Column
 from kfp_mindspore.formats.manifest import check_digest
 from kfp_mindspore.formats.tensors import BYTES
@@ -263,8 +263,6 @@ def _measure(value: Any) -> int:
 
 
 def _import_pyarrow() -> Any:
-    try:
+    with require_extra("pyarrow", "data"):
         import pyarrow
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
     return pyarrow

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from kfp_mindspore.errors import MissingExtraError, NotFoundError
+from kfp_mindspore.errors import NotFoundError, require_extra
 from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.config import ClusterConfig, load_config
 from kfp_mindspore.kube.errors import (
@@ -359,10 +359,8 @@ class AsyncClient:
         read_timeout: float | None = _READ_SECONDS,
     ) -> tuple[aiohttp.ClientResponse, bytes]:
         """Return a response with status 2xx and the body, after retries where they are safe."""
-        try:
+        with require_extra("aiohttp", "kubernetes"):
             import aiohttp
-        except ImportError:
-            raise MissingExtraError("aiohttp", "kubernetes") from None
 
         given = {key: value for key, value in (query or {}).items() if value not in (None, "")}
         target = path + (f"?{urlencode(given)}" if given else "")
@@ -465,10 +463,8 @@ async def _read_lines(response: aiohttp.ClientResponse) -> AsyncIterator[Lines]:
 
 
 def _create_session(config: ClusterConfig) -> aiohttp.ClientSession:
-    try:
+    with require_extra("aiohttp", "kubernetes"):
         import aiohttp
-    except ImportError:
-        raise MissingExtraError("aiohttp", "kubernetes") from None
 
     from kfp_mindspore import __version__
 

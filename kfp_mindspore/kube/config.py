@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.errors import require_extra
 from kfp_mindspore.kube.errors import ConfigurationError
 from kfp_mindspore.settings import SERVICE_ACCOUNT_DIR
 
@@ -125,10 +125,8 @@ class _TokenFile:
 
 
 def _load_kubeconfig(file: str, context: str | None) -> ClusterConfig:
-    try:
+    with require_extra("kubernetes", "kubernetes"):
         from kubernetes import client, config
-    except ImportError:
-        raise MissingExtraError("kubernetes", "kubernetes") from None
 
     loaded = client.Configuration()
     with _explain_failures(f"kubeconfig {file}", config.ConfigException) as failures:

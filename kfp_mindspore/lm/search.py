@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore.errors import MissingExtraError, ValidationError
+from kfp_mindspore.errors import ValidationError, require_extra
 from kfp_mindspore.lm.embedding import TextEmbedder
 from kfp_mindspore.lm.options import MRR, RECALL
 
@@ -72,10 +72,8 @@ def search_answers(
 
 def _embed_by_words(questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Any]:
     """Return normalised sparse rows: words weighted by their rarity among the answers."""
-    try:
+    with require_extra("scikit-learn", "train"):
         from sklearn.feature_extraction.text import TfidfVectorizer
-    except ImportError:
-        raise MissingExtraError("scikit-learn", "train") from None
     # One letter is a word too: else answers such as "I" have none.
     words = TfidfVectorizer(token_pattern=r"\w+", dtype=np.float32)
     columns = words.fit_transform(answers)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.errors import NotFoundError, UserError, require_extra
 from kfp_mindspore.sweeps.options import SweepOptions
 
 if TYPE_CHECKING:
@@ -147,10 +147,8 @@ def import_optuna() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
+    with require_extra("optuna", "sweeps"):
         import optuna
-    except ImportError:
-        raise MissingExtraError("optuna", "sweeps") from None
     return optuna
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import UserError, require_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,11 +121,9 @@ def read_tokenizer(file: str) -> str:
 
 
 def _import_tokenizers() -> Any:
-    try:
+    with require_extra("tokenizers", "tokenizers"):
         import tokenizers
         import tokenizers.trainers
-    except ImportError:
-        raise MissingExtraError("tokenizers", "tokenizers") from None
     return tokenizers
 
 

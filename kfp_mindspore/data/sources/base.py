@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError, UserError, suggest
+from kfp_mindspore.errors import UserError, require_extra, suggest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,10 +137,8 @@ def import_pyarrow() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
+    with require_extra("pyarrow", "data"):
         import pyarrow
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
     return pyarrow
 
 

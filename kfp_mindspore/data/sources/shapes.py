@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields, to_objects
-from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.errors import require_extra
 
 NAME = "shapes"
 LABELS = ("circle", "cross", "square", "triangle")
@@ -44,10 +44,8 @@ def _draw(name: str, generator: Any) -> bytes:
     """Return a PNG file."""
     import numpy as np
 
-    try:
+    with require_extra("PIL", "train"):
         from PIL import Image, ImageDraw
-    except ImportError:
-        raise MissingExtraError("PIL", "train") from None
     background, colour = generator.integers(0, 110, 3), generator.integers(120, 256, 3)
     if generator.random() < 0.5:
         background, colour = colour, background

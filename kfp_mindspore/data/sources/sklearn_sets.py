@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields
-from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.errors import require_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,10 +25,8 @@ def import_datasets() -> Any:
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    try:
+    with require_extra("sklearn", "train"):
         from sklearn import datasets
-    except ImportError:
-        raise MissingExtraError("sklearn", "train") from None
     return datasets
 
 

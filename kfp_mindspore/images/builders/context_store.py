@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, ValidationError, require_extra
 from kfp_mindspore.images.plan import ImagePlan
 
 CONTEXT_URL_VARIABLE = "KFP_MINDSPORE_CONTEXT_URL"
@@ -153,11 +153,9 @@ class S3ContextStore(ContextStore):
         return f"{prefix}/{name}.tar" if prefix else f"{name}.tar"
 
     def _connect(self) -> Any:
-        try:
+        with require_extra("boto3", "images"):
             import boto3
             from botocore.config import Config
-        except ImportError:
-            raise MissingExtraError("boto3", "images") from None
         # boto3's default session caches the first credentials it resolved.
         return boto3.Session().client(
             "s3",
@@ -222,11 +220,9 @@ def upload_context(plan: ImagePlan, store: ContextStore, name: str, lifetime_sec
 
 @contextlib.contextmanager
 def _convert_errors(action: str) -> Iterator[None]:
-    try:
+    with require_extra("boto3", "images"):
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
-    except ImportError:
-        raise MissingExtraError("boto3", "images") from None
     try:
         yield
     except (NoCredentialsError, PartialCredentialsError) as error:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, UserError, require_extra
 from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE
 from kfp_mindspore.images.reference import Reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
@@ -42,10 +42,8 @@ class DockerDaemon:
             UserError: No daemon responds.
         """
         if self._client is None:
-            try:
+            with require_extra("docker", "images"):
                 import docker
-            except ImportError:
-                raise MissingExtraError("docker", "images") from None
             from docker.utils import kwargs_from_env
 
             settings = kwargs_from_env()

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import UserError, require_extra
 from kfp_mindspore.files import read_json
 from kfp_mindspore.images.reference import DEFAULT_HOST
 from kfp_mindspore.images.registry.configuration import RegistryConfig
@@ -46,11 +46,9 @@ def get_credentials(host: str, config: RegistryConfig) -> RegistryCredentials | 
         raise UserError(f"{file}: must hold a JSON object")
     if not content:
         return None
-    try:
+    with require_extra("docker", "images"):
         from docker.auth import AuthConfig
         from docker.errors import DockerException
-    except ImportError:
-        raise MissingExtraError("docker", "images") from None
     # docker's SDK names Docker Hub by None.
     registry = None if host == DEFAULT_HOST else host
     helper = ""

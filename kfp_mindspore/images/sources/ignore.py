@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import UserError, require_extra
 
 IGNORE_FILE = ".dockerignore"
 # Applied without a .dockerignore: caches change the digest without a source change.
@@ -43,11 +43,9 @@ class IgnoreRules:
     """
 
     def __init__(self, lines: Iterable[str], *, name: str = IGNORE_FILE) -> None:
-        try:
+        with require_extra("docker", "images"):
             from docker.utils.build import Pattern
             from docker.utils.fnmatch import translate
-        except ImportError:
-            raise MissingExtraError("docker", "images") from None
         self._patterns: list[tuple[bool, re.Pattern[str]]] = []
         for number, line in enumerate(lines, start=1):
             text = "" if line.startswith("#") else line.strip()

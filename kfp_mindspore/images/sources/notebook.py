@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.errors import NotFoundError, UserError, require_extra
 from kfp_mindspore.images.requirements import read_requirements
 from kfp_mindspore.images.sources.context import BuildContext
 from kfp_mindspore.images.sources.entry import ContextEntry
@@ -68,12 +68,10 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
 def _read_notebook(file: Path) -> Any:
     if not file.is_file():
         raise NotFoundError(f"{file}: no such file")
-    try:
+    with require_extra("nbformat", "images"):
         import nbformat
         import nbformat.reader
         import nbformat.warnings
-    except ImportError:
-        raise MissingExtraError("nbformat", "images") from None
     try:
         with warnings.catch_warnings():
             # A build does not use cell ids.

@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
-from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.errors import UserError, require_extra
 
 _MAGIC_CALL = re.compile(r"(\s*)get_ipython\(\)\.(run_line_magic|run_cell_magic|system)\((.*)\)\s*")
 # Magics that only affect the notebook's display or session.
@@ -70,10 +70,8 @@ def _convert(source: str, where: str, cell: ConvertedCell) -> str:
 
 
 def _transform(source: str) -> str:
-    try:
+    with require_extra("IPython", "images"):
         from IPython.core.inputtransformer2 import TransformerManager
-    except ImportError:
-        raise MissingExtraError("IPython", "images") from None
     text: str = TransformerManager().transform_cell(source)
     return text
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.errors import require_extra
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.api.names import MSJOBS, OPERATOR_LABEL
@@ -186,10 +186,8 @@ def run_operator(settings: Settings, started: Callable[[int], None] | None = Non
         KfpMindSporeError: As `OperatorProcess.run`.
         MissingExtraError: The extra `operator` is not installed.
     """
-    try:
+    with require_extra("uvloop", "operator"):
         import uvloop
-    except ImportError:
-        raise MissingExtraError("uvloop", "operator") from None
     # Imported modules live as long as the process: exclude them from garbage collection.
     gc.collect()
     gc.freeze()

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.errors import require_extra
 from kfp_mindspore.steps.evaluation.plots import Plot, build_plot
 
 if TYPE_CHECKING:
@@ -205,10 +205,8 @@ def _to_uri(content: bytes, kind: str) -> str:
 
 
 def _import_pillow() -> Any:
-    try:
+    with require_extra("pillow", "train"):
         from PIL import Image
-    except ImportError:
-        raise MissingExtraError("pillow", "train") from None
     return Image
 
 
