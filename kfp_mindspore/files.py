@@ -253,22 +253,6 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_tree(path: Path, pattern: str = "*") -> str:
-    """Return the sha256 over the sorted relative paths and contents below a directory.
-
-    Args:
-        path: A directory, or one file.
-        pattern: A glob that file names must match; hidden and `__pycache__` folders are ignored.
-    """
-    if path.is_file():
-        return digest_file(path)
-    digest = hashlib.sha256()
-    for file in walk_files(path):
-        if file.match(pattern) and file.is_file():
-            digest.update(f"{file.relative_to(path)}\0{digest_file(file)}\n".encode())
-    return digest.hexdigest()
-
-
 def walk_files(path: Path) -> Iterator[Path]:
     """Yield the entries below a directory that are no directories, sorted, without hidden and `__pycache__` folders."""
     for root, folders, names in os.walk(path, followlinks=True):

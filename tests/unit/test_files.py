@@ -6,8 +6,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import UserError
@@ -107,22 +105,6 @@ def test_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
         replace_and_fail()
     assert (target / "weights").read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
-
-
-@given(content=st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=64), max_size=5))
-def test_tree_digest_depends_on_names_and_contents_only(
-    content: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    first, second = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second")
-    for name, data in content.items():
-        (first / name).write_bytes(data)
-    for name, data in reversed(content.items()):
-        (second / name).write_bytes(data)
-    (second / "__pycache__").mkdir()
-    (second / "__pycache__" / "x.pyc").touch()
-    assert files.digest_tree(first) == files.digest_tree(second)
-    (second / "zzzzzzzzz").touch()
-    assert files.digest_tree(first) != files.digest_tree(second)
 
 
 def test_boot_id_without_proc_is_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
