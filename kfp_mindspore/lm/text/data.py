@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # Returns a chat's text from its messages; the second argument is the template's `add_generation_prompt`.
 Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
-_MASKED = -1e9
 _FORMS = "text, prompt with completion, or messages"
 
 
@@ -125,20 +124,6 @@ class LanguageModelData:
                 positions[place], segments[place] = np.arange(len(tokens) - 1), segment
                 start += len(tokens) - 1
         return cls(ids, targets, weights, positions, segments, truncated, dropped)
-
-    def build_mask(self, rows: NDArray[Any] | slice) -> NDArray[np.float32]:
-        """Return what is added to some windows' attention scores.
-
-        Args:
-            rows: The windows' indexes.
-
-        Returns:
-            0 where a token attends to itself or an earlier one in its segment, else -1e9, float32 (n, 1, L, L).
-        """
-        segments = self.segments[rows]
-        same = segments[:, :, None] == segments[:, None, :]
-        causal = np.tril(np.ones((segments.shape[1],) * 2, np.bool_))
-        return np.where(same & causal, np.float32(0), np.float32(_MASKED))[:, None]
 
 
 def encode_example(

@@ -86,17 +86,6 @@ def test_every_counted_token_is_packed_once_with_positions_of_its_own() -> None:
     assert (data.truncated, data.dropped) == (0, 0)
 
 
-def test_attention_stays_within_segment() -> None:
-    plain = np.ones(3, np.bool_)
-    data = LanguageModelData.pack(
-        [(np.array([2, 3, 4], np.int32), plain), (np.array([5, 6, 7], np.int32), plain)], length=5
-    )
-    mask = data.build_mask(slice(None))
-    assert mask.shape == (1, 1, 5, 5)
-    allowed = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
-    assert (mask[0, 0] == 0).astype(int).tolist() == allowed
-
-
 def test_long_text_is_divided_and_long_answer_is_cut() -> None:
     ids = np.arange(1, 12, dtype=np.int32)
     text = LanguageModelData.pack([(ids, np.ones(11, np.bool_))], length=4)
