@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -15,6 +16,10 @@ from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, Network
 from kfp_mindspore.outputs import check_apart, check_directory, check_page
 
 
+def _add_output(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("-o", "--output", required=True, type=OutputPath(), help=text)
+
+
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore lm import smollm2 -o chat-model")
 def lm() -> None:
     """Create, import, fine-tune, evaluate, export and route language models."""
@@ -22,13 +27,7 @@ def lm() -> None:
 
 @lm.command("import", epilog="Example: kfp-mindspore lm import ./Qwen2-0.5B -o chat-model")
 @click.argument("source")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputPath(),
-    help="Bundle directory; replaced when it exists.",
-)
+@_add_output("Bundle directory; replaced when it exists.")
 @add_json_option
 def import_command(source: str, output: Path, as_json: bool) -> None:
     """Write the model SOURCE as a bundle that `serve` serves.
@@ -50,13 +49,7 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
 
 @lm.command(epilog="Example: kfp-mindspore lm create my-book.txt -o untrained --layers 4")
 @click.argument("data")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputPath(),
-    help="Bundle directory; replaced when it exists.",
-)
+@_add_output("Bundle directory; replaced when it exists.")
 @dataclass_options(NetworkOptions)
 @add_json_option
 def create(data: str, output: Path, options: NetworkOptions, as_json: bool) -> None:
@@ -76,13 +69,7 @@ def create(data: str, output: Path, options: NetworkOptions, as_json: bool) -> N
 @lm.command(epilog="Example: kfp-mindspore lm finetune chat-model pairs.jsonl -o tuned --epochs 3")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("data")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputPath(),
-    help="Directory for model/, adapter/, held_out.jsonl and curves.html.",
-)
+@_add_output("Directory for model/, adapter/, held_out.jsonl and curves.html.")
 @dataclass_options(FinetuneOptions)
 @add_json_option
 def finetune(bundle: Path, data: str, output: Path, options: FinetuneOptions, as_json: bool) -> None:
@@ -152,13 +139,7 @@ def evaluate(
 
 @lm.command("export", epilog="Example: kfp-mindspore lm export chat-model -o model.gguf --dtype float16")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputPath(),
-    help="New Hugging Face directory, or GGUF file, which is replaced when it exists.",
-)
+@_add_output("New Hugging Face directory, or GGUF file, which is replaced when it exists.")
 @click.option("--format", "form", type=click.Choice(["huggingface", "gguf"]), help="[default: gguf for *.gguf]")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> None:
@@ -180,13 +161,7 @@ def export_command(bundle: Path, output: Path, form: str | None, dtype: str) -> 
 @lm.command(epilog="Example: kfp-mindspore lm split chat-model --layer 15 -o stages")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--layer", required=True, type=int, help="Layers in the first stage.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputPath(),
-    help="Directory for the bundles first and second; both are replaced when they exist.",
-)
+@_add_output("Directory for the bundles first and second; both are replaced when they exist.")
 def split(bundle: Path, layer: int, output: Path) -> None:
     """Cut the language model BUNDLE at a layer, to serve it by two servers.
 
