@@ -13,12 +13,13 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
-from kfp_mindspore.data.sources.base import SourceRequest, import_pyarrow
+from kfp_mindspore.data.sources.base import SourceRequest
 from kfp_mindspore.data.sources.delimiters import check_delimiter, read_header, resolve_delimiter
 from kfp_mindspore.data.sources.formats import read_path, recognise_format
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.formats.rows import RowInput, RowLayout
+from kfp_mindspore.formats.shards import import_pyarrow
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.outputs import check_apart, check_output_file
 from kfp_mindspore.transform.base import TransformInputError

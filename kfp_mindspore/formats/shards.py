@@ -129,7 +129,7 @@ class ShardReader:
     ) -> None:
         import numpy as np
 
-        _import_pyarrow()
+        import_pyarrow()
         self._directory = directory
         self._columns = columns
         self._digests = digests
@@ -212,7 +212,7 @@ def encode_columns(columns: Sequence[Column], arrays: Arrays) -> Any:
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    return _import_pyarrow().table({column.name: _to_arrow(arrays[column.name], column) for column in columns})
+    return import_pyarrow().table({column.name: _to_arrow(arrays[column.name], column) for column in columns})
 
 
 def decode_column(values: Any, column: Column) -> NDArray[Any]:
@@ -262,7 +262,12 @@ def _measure(value: Any) -> int:
     return int(value.nbytes) if hasattr(value, "nbytes") else len(value)
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """Return the module pyarrow.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     with require_extra("pyarrow", "data"):
         import pyarrow
     return pyarrow

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import UserError, require_extra, suggest
+from kfp_mindspore.errors import UserError, suggest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,17 +129,6 @@ def select_fields(where: str, request: SourceRequest, found: Sequence[str]) -> l
 def is_index(name: str) -> bool:
     """Return whether a column holds a table's row numbers as pandas writes them: without a name, or with its own."""
     return not name.strip() or name.startswith("__index_level_") or name == "Unnamed: 0"
-
-
-def import_pyarrow() -> Any:
-    """Import pyarrow.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    with require_extra("pyarrow", "data"):
-        import pyarrow
-    return pyarrow
 
 
 def to_objects(values: Sequence[bytes]) -> NDArray[Any]:

@@ -10,7 +10,6 @@ from kfp_mindspore.data.sources.base import (
     Source,
     SourceRequest,
     guess_target,
-    import_pyarrow,
     is_index,
     select_fields,
     to_objects,
@@ -20,6 +19,7 @@ from kfp_mindspore.data.sources.delimiters import read_header, resolve_delimiter
 from kfp_mindspore.data.sources.lists import get_limit, parse_lists, read_lists
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.names import normalize_name
+from kfp_mindspore.formats.shards import import_pyarrow
 from kfp_mindspore.formats.tensors import is_ragged
 
 if TYPE_CHECKING:

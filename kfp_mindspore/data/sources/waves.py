@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.data.sources.base import Source, SourceRequest, import_pyarrow, select_fields, to_objects
+from kfp_mindspore.data.sources.base import Source, SourceRequest, select_fields, to_objects
 from kfp_mindspore.data.sources.lists import get_limit, read_lists
+from kfp_mindspore.formats.shards import import_pyarrow
 
 if TYPE_CHECKING:
     import numpy as np
