@@ -106,7 +106,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a sweep in DIRECTORY, or go on with the one that is there."""
-    from kfp_mindspore.sweeps.engine import run_sweep
+    from kfp_mindspore.sweeps.engine import sweep as run_sweep
 
     result = run_sweep(
         build_template(network, None if script is None else str(Path(script).absolute()), dataset, fixed, workers),

@@ -11,7 +11,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class _Running:
 def sweep(
     template: Mapping[str, Any],
     space: Mapping[str, Any] | type[Any] | Space,
-    objective: str,
+    objective: str | SweepOptions,
     *,
     directory: Path | str,
     output: str = "",
@@ -64,7 +64,7 @@ def sweep(
     jobs: TrialJobs | None = None,
     on_trial: Callable[[TrialResult], None] | None = None,
     engine: str = MSJOB,
-    **options: Unpack[SweepChanges],
+    **changes: Unpack[SweepChanges],
 ) -> SweepResult:
     """Run a training's trials, each with other parameters, and return them all.
 
@@ -78,7 +78,7 @@ def sweep(
         template: `MSJobClient.train` arguments without `name`, such as {"network": "my_network:LeNet5", "dataset":
             "data"} or {"script": "train.py", "dataset": "data"}; `trainer_parameters` are those that all trials share.
         space: The parameters, see `Space`.
-        objective: The metric to improve, see `SweepOptions`.
+        objective: The metric to improve, or all options.
         directory: Directory for the study and, of local jobs, the trials' outputs.
         output: URI or directory in the pods that jobs on a cluster write to.
         client: For the jobs; by default the backend that KFP_MINDSPORE_BACKEND names.
@@ -86,38 +86,16 @@ def sweep(
         on_trial: Called with each trial that has ended.
         engine: `msjob`, or `ray` for trials that Ray Tune runs, each one process; see `sweeps.tune.run_on_ray`.
             A sweep goes on with its own engine.
-        **options: Further fields of `SweepOptions`.
+        **changes: Further fields of `SweepOptions`.
 
     Raises:
         ValidationError: An option or a parameter is wrong; the message names each one.
         UserError: Another engine runs the sweep, or the directory holds another one.
     """
-    return run_sweep(
-        template,
-        space,
-        SweepOptions(objective=objective, **options),
-        directory=directory,
-        output=output,
-        client=client,
-        jobs=jobs,
-        on_trial=on_trial,
-        engine=engine,
-    )
-
-
-def run_sweep(
-    template: Mapping[str, Any],
-    space: Mapping[str, Any] | type[Any] | Space,
-    options: SweepOptions,
-    *,
-    directory: Path | str,
-    output: str = "",
-    client: MSJobClient | None = None,
-    jobs: TrialJobs | None = None,
-    on_trial: Callable[[TrialResult], None] | None = None,
-    engine: str = MSJOB,
-) -> SweepResult:
-    """Run a sweep by its options; the other arguments are `sweep`'s."""
+    if isinstance(objective, SweepOptions):
+        options = replace(objective, **changes)
+    else:
+        options = SweepOptions(objective, **changes)
     known = list(NETWORK_PARAMETERS) if template.get("network") else None
     parsed = space if isinstance(space, Space) else Space(space, known)
     if list_generations(options) and "epochs" in {*(template.get("trainer_parameters") or {}), *parsed.parameters}:

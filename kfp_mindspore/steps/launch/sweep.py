@@ -33,7 +33,7 @@ from kfp_mindspore.steps.launch.options import merge_task_options
 from kfp_mindspore.steps.launch.train import TrainingResult, describe_model, open_files, read_result, to_arguments
 from kfp_mindspore.steps.launch.trials import StepTrials, StoredStudy, TrainingFiles
 from kfp_mindspore.stores.artifact_store import ArtifactStore, join_uri
-from kfp_mindspore.sweeps.engine import run_sweep
+from kfp_mindspore.sweeps.engine import sweep
 from kfp_mindspore.sweeps.jobs import CHECKPOINTS_FOLDER
 from kfp_mindspore.sweeps.options import SweepOptions
 from kfp_mindspore.sweeps.report import describe_trial, rank_trials, render_report, render_table, select_histories
@@ -154,7 +154,7 @@ def sweep_models(
         )
 
     with Interrupts() as interrupts, _open_place(model, job_options.storage, identity) as place:
-        found = run_sweep(
+        found = sweep(
             template,
             parameters,
             sweep_options,
