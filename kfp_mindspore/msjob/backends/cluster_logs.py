@@ -109,7 +109,6 @@ class _Follower:
         self._messages: queue.Queue[_Message] = queue.Queue(_WAITING_LINES)
         self._token = CancellationToken()
         self._streams: dict[str, _Stream] = {}
-        self._threads: list[threading.Thread] = []
 
     def read(self, timeout: float | None) -> Iterator[tuple[str, str]]:
         deadline = None if timeout is None else time.monotonic() + timeout
