@@ -23,22 +23,26 @@ TASK_METRICS = {
 _ELEMENTWISE = (nn.MSELoss, nn.RMSELoss, nn.MAELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
 
 
-class LossOfShape(nn.Cell):  # type: ignore[misc]
+class _LossWrapper(nn.Cell):  # type: ignore[misc]
+    """A loss that calls another one."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+
+class LossOfShape(_LossWrapper):
     """A loss on outputs in the target shape, such as (N,) for outputs with shape (N, 1).
 
     Args:
         loss: Loss function for two arrays with one shape.
     """
 
-    def __init__(self, loss: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.loss = loss
-
     def construct(self, outputs, target):  # type: ignore[no-untyped-def]  # noqa: D102
         return self.loss(ops.reshape(outputs, target.shape), target)
 
 
-class CheckedLoss(nn.Cell):  # type: ignore[misc]
+class CheckedLoss(_LossWrapper):
     """A loss that refuses outputs whose shape differs from the target's.
 
     Args:
@@ -46,8 +50,7 @@ class CheckedLoss(nn.Cell):  # type: ignore[misc]
     """
 
     def __init__(self, loss: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.loss = loss
+        super().__init__(loss)
         self.name = type(loss).__name__
 
     def construct(self, outputs, target):  # type: ignore[no-untyped-def]  # noqa: D102
@@ -56,16 +59,12 @@ class CheckedLoss(nn.Cell):  # type: ignore[misc]
         return self.loss(outputs, target)
 
 
-class TokenLoss(nn.Cell):  # type: ignore[misc]
+class TokenLoss(_LossWrapper):
     """Cross-entropy of logits with shape (N, L, V) or (N·L, V) and ids with shape (N, L).
 
     Args:
         loss: Cross-entropy of logits (T, V) and ids (T,).
     """
-
-    def __init__(self, loss: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.loss = loss
 
     def construct(self, outputs, target):  # type: ignore[no-untyped-def]  # noqa: D102
         return self.loss(ops.reshape(outputs, (-1, outputs.shape[-1])), ops.reshape(target, (-1,)))
@@ -112,16 +111,12 @@ class LossPerOutput(nn.Cell):  # type: ignore[misc]
         return total
 
 
-class MeanOfWeighted(nn.Cell):  # type: ignore[misc]
+class MeanOfWeighted(_LossWrapper):
     """The mean loss × weight over samples, for a loss that returns one value per sample.
 
     Args:
         loss: Loss function that returns a tensor with shape (N, …).
     """
-
-    def __init__(self, loss: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.loss = loss
 
     def construct(self, outputs, *targets):  # type: ignore[no-untyped-def]  # noqa: D102
         weight = targets[-1]
@@ -211,12 +206,8 @@ def check_mean(loss: Any) -> None:
             )
 
 
-class _ValuesPerSample(nn.Cell):  # type: ignore[misc]
+class _ValuesPerSample(_LossWrapper):
     """A loss with one value per sample, shape (N,)."""
-
-    def __init__(self, loss: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.loss = loss
 
     def construct(self, output, target):  # type: ignore[no-untyped-def]
         values = self.loss(output, target)
