@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ from mindspore import nn
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.compression import compress
 from kfp_mindspore.compression.options import CompressionOptions
-from kfp_mindspore.compression.result import Round
-from kfp_mindspore.compression.run import get_next_part
-from kfp_mindspore.compression.scop import build_knockoffs
-from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir, load_network
@@ -169,38 +165,3 @@ def test_uncut_network_does_not_start_from_compressed_checkpoint(
             optimizer=optimizer,
             config=TrainingConfig(epochs=1, initial=result.checkpoint, export_check="off"),
         )
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(ValidationError, match=r"min_pruned: must be at most pruned, 0\.3, got 0\.45"):
-        CompressionOptions(pruned=0.3)
-    with pytest.raises(ValidationError, match="pruned: must be above 0 unless weights are packed"):
-        CompressionOptions(pruned=0, min_pruned=0)
-    with pytest.raises(ValidationError, match="method"):
-        CompressionOptions(method="magic")
-
-
-def test_rounds_bisect_between_passed_and_failed() -> None:
-    options = CompressionOptions(pruned=0.6, min_pruned=0.4, rounds=4)
-    first = Round(0.6, 0.61, 0.9, False)
-    least = Round(0.4, 0.41, 0.95, True)
-    middle = Round(0.5, 0.5, 0.95, True)
-
-    assert get_next_part([dataclasses.replace(first, passed=True)], options) is None
-    assert get_next_part([first], options) == 0.4
-    assert get_next_part([first, dataclasses.replace(least, passed=False)], options) is None
-    assert get_next_part([first, least], options) == pytest.approx(0.5)
-    assert get_next_part([first, least, middle], options) == pytest.approx(0.55)
-    assert get_next_part([first, least, middle, middle], options) is None
-
-
-def test_knockoffs_have_moments_of_samples_and_no_copies() -> None:
-    generator = np.random.default_rng(0)
-    mixing = generator.normal(size=(4, 4))
-    samples = (generator.normal(size=(4000, 4)) @ mixing + 3).astype(np.float32)
-
-    knockoffs = build_knockoffs(samples, generator)
-
-    np.testing.assert_allclose(knockoffs.mean(0), samples.mean(0), atol=0.2)
-    np.testing.assert_allclose(knockoffs.std(0), samples.std(0), rtol=0.1)
-    assert all(abs(np.corrcoef(samples[:, index], knockoffs[:, index])[0, 1]) < 0.95 for index in range(4))
