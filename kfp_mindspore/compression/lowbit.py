@@ -94,17 +94,22 @@ def compute_scale(weight: NDArray[Any], levels: NDArray[Any]) -> NDArray[np.floa
     return np.asarray(best, np.float32)
 
 
+def list_searched_layers(network: Any) -> list[str]:
+    """Return the paths of a network's dense layers and convolutions but the first and the last."""
+    found = [path for path, cell in network.cells_and_names() if type(cell) in (nn.Dense, nn.Conv2d)]
+    return found[1:-1]
+
+
 def search_weights(network: Any, bits: int) -> tuple[dict[str, SearchedLayer], Any]:
-    """Replace a network's dense layers and convolutions but the first and the last by searched ones.
+    """Replace the layers of `list_searched_layers` by searched ones.
 
     Returns:
         The layers by their weight's name, and the temperature.
     """
     cells = dict(network.cells_and_names())
-    found = [path for path, cell in cells.items() if type(cell) in (nn.Dense, nn.Conv2d)]
     temperature = Parameter(Tensor([_FIRST], mindspore.float32), name="temperature", requires_grad=False)
     layers = {}
-    for path in found[1:-1]:
+    for path in list_searched_layers(network):
         name = cells[path].weight.name
         layers[name] = SearchedLayer(cells[path], bits, temperature)
         replace_layer(network, path, layers[name])

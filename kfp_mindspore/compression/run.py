@@ -139,6 +139,7 @@ class _Work:
         self, checkpoint: Checkpoint, dataset: Dataset, options: CompressionOptions, augment: Any, scratch: Path
     ) -> None:
         from kfp_mindspore.compression.cutting import find_groups
+        from kfp_mindspore.compression.lowbit import list_searched_layers
         from kfp_mindspore.compression.measure import evaluate_network, measure_latency
         from kfp_mindspore.compression.scores import compute_scores
         from kfp_mindspore.mindir.parameters.files import get_source, load_matching, read_parameters
@@ -152,6 +153,8 @@ class _Work:
         )
         network = build_described(checkpoint)
         load_matching(network, read_parameters(checkpoint.path), get_source(checkpoint))
+        if options.weights in SEARCHED_BITS and not list_searched_layers(network):
+            raise UserError(f"weights: {options.weights} needs three or more nn.Dense and nn.Conv2d layers")
         self._loss = build_task_loss(dataset.task, dataset.labels)
         if self._loss is None:
             raise UserError(f"{dataset.path}: task {dataset.task}: compression has no loss to fine-tune with")
@@ -329,8 +332,6 @@ class _Work:
         set_parameters(network, values)
         own = {parameter.name: parameter for parameter in network.get_parameters()}
         layers, temperature = search_weights(network, SEARCHED_BITS[self.options.weights])
-        if not layers:
-            raise UserError(f"weights: {self.options.weights} needs three or more nn.Dense and nn.Conv2d layers")
         self._fine_tune(network, callbacks=[Cooling(temperature, self.options.epochs)])
         trained = {name: parameter.asnumpy().copy() for name, parameter in own.items()}
         return trained, {name: layer.read() for name, layer in layers.items()}

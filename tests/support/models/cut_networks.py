@@ -13,6 +13,17 @@ def build_convolution(inputs: int, outputs: int, group: int = 1, *, has_bias: bo
     return nn.Conv2d(inputs, outputs, 3, group=group, has_bias=has_bias)
 
 
+class Pair(nn.Cell):  # type: ignore[misc]
+    """Two dense layers without bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Dense(5, 6, has_bias=False), nn.Dense(6, 3, has_bias=False)
+
+    def construct(self, rows: Any) -> Any:
+        return self.last(self.first(rows))
+
+
 class Plain(nn.Cell):  # type: ignore[misc]
     """Two convolutions with BatchNorm, flattened into a dense layer."""
 

@@ -225,15 +225,35 @@ def test_damaged_checkpoint_exits_with_2_and_writes_nothing(
     assert not (tmp_path / "small").exists()
 
 
+def write_rows(path: Path, width: int) -> Path:
+    rows = {"rows": np.ones((12, width), np.float32), "label": np.arange(12, dtype=np.int32) % 3}
+    columns = [Column("rows", "float32", (width,), "feature"), Column("label", "int32", (), "target")]
+    return write_images(path, columns=columns, splits={"train": rows, "validation": rows})
+
+
 @pytest.mark.mindspore
 def test_network_of_one_layer_is_refused_with_the_reason(tmp_path: Path) -> None:
     from mindspore import nn
 
-    rows = {"rows": np.ones((12, 4), np.float32), "label": np.arange(12, dtype=np.int32) % 3}
-    columns = [Column("rows", "float32", (4,), "feature"), Column("label", "int32", (), "target")]
-    data = write_images(tmp_path / "data", columns=columns, splits={"train": rows, "validation": rows})
     arguments = {"in_channels": 4, "out_channels": 3}
     path = write_network(tmp_path / "dense", "mindspore.nn:Dense", nn.Dense(4, 3), arguments)
 
     with pytest.raises(UserError, match=r"no layer can be cut: .*the network's output"):
-        compress(path, data, tmp_path / "small")
+        compress(path, write_rows(tmp_path / "data", 4), tmp_path / "small")
+
+
+@pytest.mark.mindspore
+def test_search_without_a_middle_layer_is_refused_before_fine_tuning(tmp_path: Path) -> None:
+    from tests.support.models.cut_networks import Pair
+
+    path = write_network(tmp_path / "pair", f"{NETWORKS}:Pair", Pair())
+    trained: list[Any] = []
+    options = CompressionOptions(method="l1", weights="slb4", epochs=1)
+
+    with pytest.raises(UserError, match=r"weights: slb4 needs three or more nn.Dense and nn.Conv2d layers"):
+        compress(
+            *(path, write_rows(tmp_path / "data", 5), tmp_path / "small", options),
+            augment=lambda inputs, generator: trained.append(inputs) or inputs,
+        )
+    assert trained == []
+    assert not (tmp_path / "small").exists()

@@ -11,20 +11,10 @@ from mindspore import Parameter, Tensor, nn
 from kfp_mindspore.compression.cutting import Cutter
 from kfp_mindspore.compression.scop import MixedLayer, build_knockoffs, score_scop
 from kfp_mindspore.errors import UserError
+from tests.support.models.cut_networks import Pair
 from tests.support.models.traced_graphs import Graph
 
 pytestmark = pytest.mark.mindspore
-
-
-class Pair(nn.Cell):  # type: ignore[misc]
-    """Two dense layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Dense(5, 6, has_bias=False), nn.Dense(6, 3, has_bias=False)
-
-    def construct(self, rows: Any) -> Any:
-        return self.last(self.first(rows))
 
 
 @pytest.fixture(scope="module")
