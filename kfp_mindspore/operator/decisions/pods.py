@@ -13,10 +13,10 @@ from typing import Any
 from kfp_mindspore.kube.quantities import max_resources, sum_resources
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
 from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.security import restrict_pod
 from kfp_mindspore.msjob.decisions.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
-from kfp_mindspore.operator.decisions.security import restrict_pod
 from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import PROGRESS_VARIABLE
 
