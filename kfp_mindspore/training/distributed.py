@@ -37,6 +37,7 @@ from kfp_mindspore.settings import (
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
+from kfp_mindspore.training.workers.rendezvous import PeerWatch, is_trainjob_gang, join_gang
 from kfp_mindspore.training.workers.sampler import get_part
 from kfp_mindspore.training.workers.watchdog import read_hang_seconds
 
@@ -83,6 +84,7 @@ class WorkerInfo:
 def init_distributed() -> WorkerInfo:
     """Initialise MindSpore's dynamic cluster as MS_ROLE and its companions define it.
 
+    Under Kubeflow Trainer's jax policy the variables are set from JAX_*, and rank 0 starts the scheduler.
     In the scheduler's role the call serves the workers until they have exited and then raises SystemExit(0): the
     scheduler runs the same script as the workers. Further calls return the same object.
 
@@ -93,6 +95,9 @@ def init_distributed() -> WorkerInfo:
         UserError: The role is unknown, a variable that it needs is missing or no number, KFP_MINDSPORE_HANG_SECONDS
             is wrong, or another launcher's variables announce several processes and MS_ROLE is not set.
     """
+    in_gang = not os.environ.get(ROLE_VARIABLE) and is_trainjob_gang(os.environ)
+    if in_gang:
+        join_gang(os.environ)
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
         _refuse_lone_process(os.environ)
@@ -120,7 +125,16 @@ def init_distributed() -> WorkerInfo:
         # MindSpore 2.9 exits inside init(); a version that returns has finished serving too.
         raise SystemExit(0)
     size = communication.get_group_size()
-    return WorkerInfo(rank=communication.get_rank(), size=size, requested=max(requested, size))
+    worker = WorkerInfo(rank=communication.get_rank(), size=size, requested=max(requested, size))
+    if in_gang:
+        _watch_peers(worker)
+    return worker
+
+
+@lru_cache(maxsize=1)
+def _watch_peers(worker: WorkerInfo) -> PeerWatch:
+    # float32 holds a port exactly. Cached, so that the connections live as long as the process.
+    return PeerWatch(worker.rank, worker.size, lambda number: int(sum_values(worker, [number])[0]))
 
 
 def _refuse_lone_process(environ: Mapping[str, str]) -> None:

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.podside.launchers import Rendezvous, build_environment, read_rendezvous, resolve_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
+from kfp_mindspore.training.workers.rendezvous import (
+    Rendezvous,
+    build_environment,
+    read_rendezvous,
+    resolve_address,
+)
 from tests.support.training.jobs import eventually, is_alive
 
 MODULE = "kfp_mindspore.podside.launchers"

@@ -138,6 +138,17 @@ def test_process_does_not_train_alone_where_several_are_announced(
     assert init_distributed() == WorkerInfo(rank=0, size=1)
 
 
+def test_several_nodes_are_refused_by_runtime_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_launchers(monkeypatch)
+    variables = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1", "JAX_COORDINATOR_ADDRESS": "a-node-0-0.a:29500"}
+    for name, value in {**variables, "MS_WORKER_NUM": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"JAX_NUM_PROCESSES=2 .* the runtime sets MS_WORKER_NUM=1: it is for one node"):
+        init_distributed()
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
+    assert init_distributed() == WorkerInfo(rank=0, size=1)
+
+
 def clear_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MS_ROLE", *SIZE_VARIABLES):
         monkeypatch.delenv(name, raising=False)

@@ -13,6 +13,7 @@ import pytest
 
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses, start_gang
+from tests.support.ports import reserve_port
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 SCRIPT = Path(__file__).with_name("gang_script.py")
@@ -42,7 +43,9 @@ def gangs(
         # An elastic job with three of four workers: each computes its part in two pieces.
         3: start(3, NAMES[:2], KFP_MINDSPORE_REQUESTED_WORKERS="4"),
     }
-    found: dict[Any, Any] = {}
+    trainjob = start_trainjob(mindspore_processes, [SCRIPT, root / "trainjob", "lenet"], root / "trainjob", environment)
+    codes = [process.wait(300) for process in trainjob]
+    found: dict[Any, Any] = {"trainjob": ([dict(np.load(file)) for file in (root / "trainjob").glob("*.npz")], codes)}
     for size, processes in started.items():
         results = [process.finish(300) for process in processes]
         for rank in range(size):
@@ -52,6 +55,16 @@ def gangs(
         found[size] = [code for code, _ in results]
         found[size, "output"] = "".join(output for _, output in results)
     return found
+
+
+def start_trainjob(
+    processes: MindSporeProcesses, command: Sequence[object], directory: Path, environment: dict[str, str]
+) -> list[MindSporeProcess]:
+    """Start two processes with the variables of Kubeflow Trainer's jax policy, and no other launcher's."""
+    common = {**environment, "JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": f"localhost:{reserve_port()}"}
+    return [
+        processes.start(command, directory, environment={**common, "JAX_PROCESS_ID": str(rank)}) for rank in range(2)
+    ]
 
 
 def compare(first: dict[str, Any], second: dict[str, Any], prefix: str) -> float:
@@ -82,6 +95,14 @@ def test_workers_compute_what_one_does(gangs: dict[Any, Any], size: int, name: s
         assert own_values[name]["steps"] == steps
         assert own_values[name]["metrics"] == pytest.approx(values[name]["metrics"], abs=10 * limit)
     assert all(gangs[size, rank][0][name]["metrics"] == gangs[size, 0][0][name]["metrics"] for rank in range(size))
+
+
+def test_trainjob_of_two_nodes_computes_what_msjob_does(gangs: dict[Any, Any]) -> None:
+    trained, codes = gangs["trainjob"]
+    assert codes == [0, 0]
+    assert len(trained) == 2
+    for weights in trained:
+        assert compare(gangs[2, 0][1], weights, "lenet/") < 1e-6
 
 
 def test_batch_norm_of_workers_is_that_of_one_worker_in_as_many_pieces(gangs: dict[Any, Any]) -> None:
