@@ -31,6 +31,7 @@ COMMANDS = {
     "dataset": "Load data into a dataset directory, and inspect one.",
     "model": "Export, inspect and verify model bundles (MindIR); predict with them.",
     "lm": "Import, fine-tune, evaluate, export and route language models.",
+    "trainer": "Write the runtimes with which Kubeflow Trainer trains MindSpore.",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
     "service": "Create, list, describe, promote, roll back and stop services.",

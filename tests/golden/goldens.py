@@ -54,6 +54,7 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         for name, namespace in (("runtime", None), ("servingruntime", "default")):
             goldens[ROOT / "serving" / f"{prefix}{name}.yaml"] = partial(render_runtime, namespace, model_format)
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
+    goldens[ROOT / "config" / "trainer" / "runtimes.yaml"] = render_training_runtimes
     for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation"):
         goldens[KINDS / f"{kind.lower()}.yaml"] = partial(render_kind, kind)
     for file in sorted(DSL.glob("*.py")):
@@ -108,3 +109,13 @@ def render_definition() -> str:
     from kfp_mindspore.operator.install.objects import dump_documents
 
     return "# Generated from kfp_mindspore/msjob/api/crd.py by `make golden`.\n" + dump_documents([build_crd()])
+
+
+def render_training_runtimes() -> str:
+    """Return the output of `kfp-mindspore trainer runtime`."""
+    from click.testing import CliRunner
+
+    from kfp_mindspore.cli.trainer import trainer
+
+    header = "# Written by `kfp-mindspore trainer runtime` (`make golden`), whose --image replaces the placeholder.\n"
+    return header + CliRunner().invoke(trainer, ["runtime"], env={"KFP_MINDSPORE_IMAGE": ""}).stdout

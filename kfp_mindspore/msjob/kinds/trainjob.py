@@ -33,15 +33,15 @@ from kfp_mindspore.msjob.kinds.common import (
 )
 
 _NAME = "TrainJob"
-_RUNTIME = "ClusterTrainingRuntime"
-_NODE, _SCHEDULER = "node", "scheduler"
+RUNTIME_KIND = "ClusterTrainingRuntime"
+NODE, _SCHEDULER = "node", "scheduler"
 _KEPT = tuple(
     f"runPolicy.{name}"
     for name in ("activeDeadlineSeconds", "backoffLimit", "managedBy", "suspend", "ttlSecondsAfterFinished")
 )
 _OWN_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
-_FRAMEWORK = {"trainer.kubeflow.org/framework": "mindspore"}
-_STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+FRAMEWORK_LABELS = {"trainer.kubeflow.org/framework": "mindspore"}
+STEP_LABELS = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 # Moved from the template into the TrainJob.
 _TRAINER_FIELDS = ("image", "command", "args", "env")
 
@@ -57,9 +57,9 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     alone = job.workers == 1
     note_scheduler(job, _NAME, notes, policy_only=not alone)
     jobs = [] if alone else [_build_replicated_job(job, SCHEDULER, _SCHEDULER, notes)]
-    node = _build_replicated_job(job, WORKER, _NODE, notes)
+    node = _build_replicated_job(job, WORKER, NODE, notes)
     jobs.append(node)
-    container = get_container(node["template"]["spec"]["template"], _NODE)
+    container = get_container(node["template"]["spec"]["template"], NODE)
     trainer = {name: copy.deepcopy(container[name]) for name in _TRAINER_FIELDS if name in container}
     for name in ("command", "args", "env"):
         container.pop(name, None)
@@ -68,7 +68,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         trainer["resourcesPerNode"] = copy.deepcopy(resources)
     job_set: Manifest = {
         "replicatedJobs": jobs,
-        "successPolicy": {"operator": "All", "targetReplicatedJobs": [_NODE]},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [NODE]},
         "failurePolicy": {"maxRestarts": convert_restart_policy(job, _NAME, notes)},
         # Workers resolve the scheduler's name before it is ready.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -77,11 +77,11 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         job_set["ttlSecondsAfterFinished"] = policy.ttl_seconds_after_finished
     runtime = {
         "apiVersion": KIND.api_version,
-        "kind": _RUNTIME,
-        "metadata": {"name": runtime_name, "labels": _FRAMEWORK},
+        "kind": RUNTIME_KIND,
+        "metadata": {"name": runtime_name, "labels": FRAMEWORK_LABELS},
         "spec": {"mlPolicy": {"numNodes": job.workers}, "template": {"spec": job_set}},
     }
-    spec: Manifest = {"runtimeRef": {"name": runtime_name, "kind": _RUNTIME}, "trainer": trainer}
+    spec: Manifest = {"runtimeRef": {"name": runtime_name, "kind": RUNTIME_KIND}, "trainer": trainer}
     if policy.suspend:
         spec["suspend"] = True
     if policy.managed_by:
@@ -92,12 +92,12 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
 def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes: Notes) -> Manifest:
     template = copy_template(job, replica_type)
     container = get_container(template)
-    container["name"] = _NODE
+    container["name"] = NODE
     set_pod_restart_policy(template, f"spec.msReplicaSpecs.{replica_type}.template", notes)
     template["spec"]["containers"].sort(key=lambda item: item is not container)
     if job.workers > 1:
         set_cluster_variables(container, job, replica_type, f"{job.name}-{_SCHEDULER}-0-0.{job.name}", notes)
-    count = job.workers if name == _NODE else 1
+    count = job.workers if name == NODE else 1
     spec: Manifest = {
         "completionMode": "Indexed",
         "parallelism": count,
@@ -107,7 +107,7 @@ def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes:
     }
     if (deadline := job.effective_run_policy.active_deadline_seconds) is not None:
         spec["activeDeadlineSeconds"] = deadline
-    metadata = {"metadata": {"labels": _STEP}} if name == _NODE else {}
+    metadata = {"metadata": {"labels": STEP_LABELS}} if name == NODE else {}
     return {"name": name, "replicas": 1, "template": {**metadata, "spec": spec}}
 
 
@@ -115,7 +115,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     """Return the MSJob document for a TrainJob; its runtime must be among the other documents."""
     spec = notes.read(job["spec"], "spec")
     reference = spec.child("runtimeRef")
-    name, kind = reference.take("name"), reference.take("kind", _RUNTIME)
+    name, kind = reference.take("name"), reference.take("kind", RUNTIME_KIND)
     reference.drop("the runtime becomes part of the job", apiGroup=KIND.api_version.partition("/")[0])
     found = [item for item in others if (item.get("kind"), item["metadata"].get("name")) == (kind, name)]
     if not found:
@@ -144,25 +144,25 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     replicas: dict[str, Any] = {}
     deadlines = [spec.take("activeDeadlineSeconds")]
     for index, item in enumerate(job_set.take("replicatedJobs", [])):
-        replica_type = {_SCHEDULER: SCHEDULER, _NODE: WORKER}.get(item["name"])
+        replica_type = {_SCHEDULER: SCHEDULER, NODE: WORKER}.get(item["name"])
         path = f"{job_set.path}.replicatedJobs[{index}]"
         if replica_type is None or replica_type in replicas:
-            notes.errors.append(f"{path}: must be {_NODE!r} or {_SCHEDULER!r}, each once, got {item['name']!r}")
+            notes.errors.append(f"{path}: must be {NODE!r} or {_SCHEDULER!r}, each once, got {item['name']!r}")
             continue
         pods = _read_replicated_job(notes.read(item, path), notes)
         deadlines.append(pods.deadline)
         is_worker = replica_type == WORKER
         container_path = f"{pods.path}.spec.containers[0]"
         if is_worker:
-            _read_trainer(trainer, get_container(pods.template, _NODE), container_path, notes)
-        remove_variables(read_container(pods.template, pods.path, notes, _NODE), container_path, notes)
+            _read_trainer(trainer, get_container(pods.template, NODE), container_path, notes)
+        remove_variables(read_container(pods.template, pods.path, notes, NODE), container_path, notes)
         replicas[replica_type] = {
             "replicas": (count or pods.count) if is_worker else 1,
             "restartPolicy": "OnFailure" if maximum else "Never",
             "template": pods.template,
         }
     if WORKER not in replicas:
-        notes.errors.append(f"{job_set.path}.replicatedJobs: must have one named {_NODE!r}")
+        notes.errors.append(f"{job_set.path}.replicatedJobs: must have one named {NODE!r}")
         return {}
     managed_by = spec.take("managedBy")
     run_policy = {
@@ -199,7 +199,7 @@ def _read_replicated_job(item: Fields, notes: Notes) -> _Pods:
         notes.errors.append(f"{item.path}.replicas: must be 1, got {replicas}: numNodes is the number of workers")
     template = item.child("template")
     metadata = template.child("metadata")
-    metadata.drop("an MSJob has labels and annotations of its own", "annotations", labels=_STEP)
+    metadata.drop("an MSJob has labels and annotations of its own", "annotations", labels=STEP_LABELS)
     spec = template.child("spec")
     spec.drop("that of the TrainJob is used", suspend=False)
     spec.drop("the job is restarted as a whole", "backoffLimitPerIndex", "maxFailedIndexes", backoffLimit=0)
