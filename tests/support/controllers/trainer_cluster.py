@@ -87,11 +87,13 @@ def _run_jobset(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]])
 @contextlib.contextmanager
 def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]) -> Iterator[None]:
     """Run Trainer, which issues its own certificate, writes it into a Secret and expects that Secret as a volume."""
-    (configuration,) = _read(folder / "trainer-webhooks.yaml")
-    for hook in configuration["webhooks"]:
-        hook["clientConfig"]["service"].update(name=_SERVICE, namespace=_NAMESPACE)
-    configuration["metadata"]["name"] = "validator.trainer.kubeflow.org"
-    hooks.append(configuration)
+    configurations = _read(folder / "trainer-webhooks.yaml")
+    for item in configurations:
+        for hook in item["webhooks"]:
+            hook["clientConfig"]["service"].update(name=_SERVICE, namespace=_NAMESPACE)
+        role = "defaulter" if item["kind"].startswith("Mutating") else "validator"
+        item["metadata"]["name"] = f"{role}.trainer.kubeflow.org"
+    hooks += configurations
     metadata = {"name": _SERVICE, "namespace": _NAMESPACE}
     port = {"name": "https", "port": _TRAINER_PORT, "protocol": "TCP"}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
@@ -105,12 +107,22 @@ def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]
     }
     spec = {"ports": [{"name": "https", "port": 443, "targetPort": _TRAINER_PORT}]}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": _SECRET, "namespace": _NAMESPACE}}
-    _apply(cluster, {**service, "spec": spec}, endpoints, secret, configuration)
+    _apply(cluster, {**service, "spec": spec}, endpoints, secret, *configurations)
     directory = cluster.directory / "trainer"
     certificates = directory / "serving-certs"
     certificates.mkdir(parents=True, exist_ok=True)
-    flags = [f"--webhook-server-port={_TRAINER_PORT}", f"--health-probe-bind-address=:{_TRAINER_PROBE}"]
-    program = [str(folder / "trainer-manager"), f"--kubeconfig={cluster.kubeconfig}", *flags]
+    settings = {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f":{_TRAINER_PROBE}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"port": _TRAINER_PORT},
+        "leaderElection": {"leaderElect": False},
+        "certManagement": {"enable": True, "webhookServiceName": _SERVICE, "webhookSecretName": _SECRET},
+    }
+    file = directory / "config.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    program = [str(folder / "trainer-manager"), f"--kubeconfig={cluster.kubeconfig}", f"--config={file}"]
     api = Cluster(cluster.kubeconfig)
 
     def mount_secret() -> bool:
