@@ -113,9 +113,16 @@ test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, bu
 	$(BIN)/python -m tests.cluster build --gang
 	KFP_MINDSPORE_TEST_GANG=1 $(PYTEST) -m cluster tests/cluster/scenarios/test_gang_scheduling.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py
 
-test-kubeflow: cluster-build ## KServe, the MPI operator, Kubeflow Trainer, Katib and KubeRay, built first (13 minutes the first time)
+KUBEFLOW_SDK := .venv-kubeflow-sdk
+
+$(KUBEFLOW_SDK)/.installed: tests/cluster/kubeflow_sdk/requirements.txt $(STAMP)
+	$(BIN)/uv venv --quiet --clear $(KUBEFLOW_SDK)
+	$(BIN)/uv pip install --quiet --python $(KUBEFLOW_SDK)/bin/python --requirement $<
+	@touch $@
+
+test-kubeflow: cluster-build $(KUBEFLOW_SDK)/.installed ## KServe, the MPI operator, Kubeflow Trainer with its SDK, Katib and KubeRay, built first (13 minutes the first time)
 	$(BIN)/python -m tests.cluster build --kserve --trainers --katib --kuberay
-	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py tests/cluster/scenarios/test_kuberay.py
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 KFP_MINDSPORE_KUBEFLOW_SDK=$(abspath $(KUBEFLOW_SDK))/bin/python $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kubeflow_sdk.py tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py tests/cluster/scenarios/test_kuberay.py
 
 cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up
@@ -142,4 +149,4 @@ fuzz: $(STAMP) ## 100,000 generated bodies, 30 s of overload and reloads against
 	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py tests/faults/test_serving_graphs.py
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(PEERS) .venv-3.1* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(KUBEFLOW_SDK) .venv-3.1* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
