@@ -38,7 +38,7 @@ def render_report(result: SweepResult, histories: Mapping[int, Records] | None =
         result=result,
         options=options,
         names=list(space.parameters),
-        best=ranked[0] if any(trial.state == COMPLETE for trial in ranked) else None,
+        best=ranked[0] if ranked and ranked[0].state == COMPLETE else None,
         fronts=[_compute_front(name, result) for name in list(result.directions)[1:]],
         has_spread=any(trial.spread is not None for trial in result.trials),
         coordinates=_compute_coordinates(ranked, space, result.objective),
@@ -53,9 +53,11 @@ def render_report(result: SweepResult, histories: Mapping[int, Records] | None =
 
 
 def rank_trials(result: SweepResult) -> list[TrialResult]:
-    """Return the trials that have a value, the best first."""
+    """Return the trials that have a value: complete ones before others, then the best first."""
     measured = [trial for trial in result.trials if trial.value is not None]
-    return sorted(measured, key=lambda trial: trial.value or 0.0, reverse=result.is_maximized)
+    sign = -1 if result.is_maximized else 1
+    # A trial that was pruned or diverged may have had a better epoch than the best one.
+    return sorted(measured, key=lambda trial: (trial.state != COMPLETE, sign * (trial.value or 0.0)))
 
 
 def select_histories(ranked: Sequence[TrialResult], histories: Mapping[int, Records] | None) -> dict[str, Records]:
@@ -68,7 +70,7 @@ def select_histories(ranked: Sequence[TrialResult], histories: Mapping[int, Reco
 
 
 def render_table(result: SweepResult) -> str:
-    """Return the trials as a Markdown table, the best first."""
+    """Return the trials as a Markdown table in the order of `rank_trials`, then those without a value."""
     names = list(Space(dict(read_description(result.directory)["space"])).parameters)
     rows = [["trial", "state", result.objective, "epochs", "seconds", *names, "reason"]]
     rows.append(["---"] * len(rows[0]))
