@@ -77,11 +77,9 @@ def render_table(result: SweepResult) -> str:
     ranked = rank_trials(result)
     for trial in [*ranked, *(trial for trial in result.trials if trial not in ranked)]:
         value = "" if trial.value is None else f"{trial.value:.4g}"
-        parameters = [_format(trial.parameters.get(name, "")) for name in names]
-        reason = " ".join(trial.reason.replace("|", "\\|").split())
-        rows.append(
-            [str(trial.number), trial.state, value, str(trial.epochs), str(trial.seconds or ""), *parameters, reason]
-        )
+        texts = [_format(trial.parameters.get(name, "")) for name in names] + [trial.reason]
+        cells = [" ".join(text.replace("|", "\\|").split()) for text in texts]
+        rows.append([str(trial.number), trial.state, value, str(trial.epochs), str(trial.seconds or ""), *cells])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

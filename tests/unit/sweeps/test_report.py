@@ -130,6 +130,17 @@ def test_table_has_measured_trials_first_and_one_line_for_each(tmp_path: Path) -
     ]
 
 
+def test_table_escapes_parameters(tmp_path: Path) -> None:
+    space = [["layers", {"choices": ["conv|pool", "conv\npool"]}]]
+    trials = [make_trial(0, "complete", 0.5, parameters={"layers": "conv|pool"})]
+    trials.append(make_trial(1, "complete", 0.6, parameters={"layers": "conv\npool"}))
+    rows = render_table(make_sweep(tmp_path, *trials, space=space)).splitlines()
+    assert rows[2:] == [
+        "| 0 | complete | 0.5 | 3 | 1.5 | conv\\|pool |  |",
+        "| 1 | complete | 0.6 | 3 | 1.5 | conv pool |  |",
+    ]
+
+
 @pytest.mark.parametrize(
     ("trial", "line"),
     [
