@@ -303,7 +303,7 @@ def _name_damaged_line(directory: Path) -> Iterator[None]:
     """Raise UserError with the journal's damaged line in place of Optuna's errors."""
     try:
         yield
-    except (ValueError, KeyError, AssertionError) as error:
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
         journal = directory / JOURNAL_FILE
         number = _get_damaged_line(journal)
         place = f"{journal}: line {number} is no entry of Optuna's journal" if number else f"{journal}: cannot be read"
