@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import re
 import typing
 from collections.abc import Collection, Mapping
@@ -64,6 +65,8 @@ class Parameter:
             return []
         if low is None or high is None:
             return [f"{name}: must have choices, or low and high"]
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return [f"{name}: low and high must be finite numbers, got {low:g} and {high:g}"]
         if low >= high:
             return [f"{name}: low must be below high, got {low:g} and {high:g}"]
         if self.log and low <= 0:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
+import json
+import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import optuna
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.cli.main import run
@@ -17,7 +21,7 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
 from kfp_mindspore.sweeps import Parameter, sweep
 from kfp_mindspore.sweeps.options import SweepOptions
-from kfp_mindspore.sweeps.space import Space
+from kfp_mindspore.sweeps.space import Space, parse_space
 from kfp_mindspore.sweeps.study import read_sweep
 from kfp_mindspore.training import TrainingConfig
 
@@ -30,6 +34,8 @@ from kfp_mindspore.training import TrainingConfig
         ({"epochs": 3}, "epochs: must be a list of choices, or low and high, got 3"),
         ({"epochs": []}, "epochs.choices: must not be empty"),
         ({"epochs": [[1]]}, "epochs.choices: must be numbers, texts, true, false or null, got [1]"),
+        ({"epochs": {"low": math.nan, "high": 1}}, "epochs: low and high must be finite numbers, got nan and 1"),
+        ({"epochs": {"low": 0, "high": math.inf}}, "epochs: low and high must be finite numbers, got 0 and inf"),
         ({"epochs": {"low": 1}}, "epochs: must have choices, or low and high"),
         ({"epochs": {"low": 3, "high": 3}}, "epochs: low must be below high, got 3 and 3"),
         ({"epochs": {"low": 1, "high": 3, "choices": [1]}}, "epochs: must have either choices, or low and high"),
@@ -59,6 +65,16 @@ def test_wrong_space_is_refused_by_name(space: dict[str, Any], message: str) -> 
         ({"objective": "loss", "pruner": "asah"}, "pruner: must be"),
         ({"objective": "loss", "objectives": ["speed"]}, "objectives: must be speed:minimize or speed:maximize"),
         ({"objective": "loss", "objectives": ["loss"]}, "objectives: 'loss' is there twice"),
+        ({"objective": "mine", "direction": "up"}, "direction: must be"),
+        ({"objective": "loss", "seeds": 0}, "seeds: must be an integer ≥ 1, got 0"),
+        ({"objective": "loss", "parallel": 1.5}, "parallel: must be an integer"),
+        ({"objective": "loss", "trial_timeout": 0}, "trial_timeout: must be"),
+        ({"objective": "loss", "seed": -1}, "seed: must be an integer ≥ 0, got -1"),
+        (
+            {"objective": "loss", "pruner": "pbt", "sampler": "grid"},
+            "pruner: pbt has one objective, one seed and no grid",
+        ),
+        ({"objective": "loss", "pruner": "halving", "objectives": ["rmse"]}, "pruner: halving has one objective"),
         ({"objective": "acuracy"}, "direction: must be minimize or maximize for 'acuracy'"),
     ],
 )
@@ -76,6 +92,7 @@ def test_direction_is_metrics_own(objective: str, direction: str, is_maximized: 
     assert SweepOptions(objective=objective, direction=direction).is_maximized is is_maximized
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_chosen_values_are_in_space(seed: int) -> None:
     space = Space(
@@ -168,6 +185,133 @@ def test_missing_space_is_refused(space: str, message: str, tmp_path: Path, caps
     assert run(words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # YAML 1.1 reads 1e-4 as a text.
+        ("rate: [1e-4, 1.5E+3, -2e3, 1.e2]", {"rate": [1e-4, 1500.0, -2000.0, 100.0]}),
+        ("rate: {low: 1e-4, high: 1e-1, log: true}", {"rate": {"low": 1e-4, "high": 0.1, "log": True}}),
+        ("layer: [1e5x, e3, conv1e2]", {"layer": ["1e5x", "e3", "conv1e2"]}),
+        (
+            '{"x": {"choices": [1, "a", null], "when": {"y": [1e-3]}}}',
+            {"x": {"choices": [1, "a", None], "when": {"y": [1e-3]}}},
+        ),
+        ("1: [2]", {"1": [2]}),
+    ],
+)
+def test_space_is_parsed_from_yaml_or_json(text: str, expected: dict[str, Any]) -> None:
+    assert parse_space(text, "space.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "space.yaml: must map parameters to values, got NoneType"),
+        ("[1, 2]", "space.yaml: must map parameters to values, got list"),
+        ("3", "space.yaml: must map parameters to values, got int"),
+        ("x: [1", "space.yaml: is no YAML (while parsing a flow sequence)"),
+        ("x: !!python/object:os.system []", "space.yaml: is no YAML (could not determine a constructor"),
+    ],
+)
+def test_text_that_is_no_space_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_space(text, "space.yaml")
+    assert message in str(caught.value)
+
+
+choice_lists = st.lists(st.one_of(st.integers(-5, 5), st.sampled_from("abc"), st.booleans(), st.none()), min_size=1)
+bounds = st.tuples(st.integers(1, 50), st.integers(51, 100))
+
+
+@settings(max_examples=20)
+@given(
+    choice_lists,
+    bounds,
+    st.booleans(),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.integers(0, 2**32 - 1),
+)
+def test_space_survives_yaml_and_sampler_stays_in_it(
+    choices: list[Any], ends: tuple[int, int], is_float: bool, step: int | None, seed: int
+) -> None:
+    low, high = map(float, ends) if is_float else ends
+    step = None if step is None or step > high - low else step
+    fields = {"low": low, "high": high, **({} if step is None else {"step": float(step) if is_float else step})}
+    given = {"choice": choices, "range": fields}
+    assert parse_space(yaml.safe_dump(given), "x") == given
+    assert parse_space(json.dumps(given), "x") == given
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    with warnings.catch_warnings():
+        # Optuna shortens a range that is no multiple of its step.
+        warnings.simplefilter("ignore", UserWarning)
+        chosen = Space(given).suggest(study.ask())
+    assert chosen["choice"] in choices
+    assert low <= chosen["range"] <= high
+    assert isinstance(chosen["range"], float if is_float else int)
+    assert Space({"range": {**fields, "default": chosen["range"]}}).defaults == {"range": chosen["range"]}
+
+
+CONDITIONAL = {
+    "optimizer": ["Adam", "SGD", "Momentum"],
+    "momentum": {"choices": [0.5, 0.9], "when": {"optimizer": ["SGD", "Momentum"]}},
+    "nesterov": {"choices": [True, False], "when": {"optimizer": "SGD", "momentum": 0.9}},
+}
+
+
+def test_grid_has_conditional_parameters_where_they_are_used() -> None:
+    assert Space(CONDITIONAL).list_grid() == [
+        {"optimizer": "Adam"},
+        {"optimizer": "SGD", "momentum": 0.5},
+        {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
+        {"optimizer": "SGD", "momentum": 0.9, "nesterov": False},
+        {"optimizer": "Momentum", "momentum": 0.5},
+        {"optimizer": "Momentum", "momentum": 0.9},
+    ]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_sampled_trial_is_in_grid(seed: int) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    assert Space(CONDITIONAL).suggest(study.ask()) in Space(CONDITIONAL).list_grid()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_used"),
+    [
+        ({"optimizer": "SGD", "momentum": 0.9}, True),
+        ({"optimizer": "SGD", "momentum": 0.5}, False),
+        ({"optimizer": "Momentum", "momentum": 0.9}, False),
+        # A condition on a parameter that is itself not used.
+        ({"optimizer": "SGD"}, False),
+        ({}, False),
+    ],
+)
+def test_parameter_is_used_where_all_conditions_are_met(chosen: dict[str, Any], is_used: bool) -> None:
+    assert Space(CONDITIONAL).parameters["nesterov"].is_used(chosen) is is_used
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "expected"),
+    [
+        ({"loss": 0.5}, "", 0.5),
+        ({"loss": 1}, "", 1.0),
+        ({"loss": 0.5, "validation": {"loss": 0.25}}, "", 0.25),
+        ({"loss": 0.5, "validation": None}, "", 0.5),
+        ({"loss": 0.5, "validation": {"accuracy": 0.75}}, "accuracy", 0.75),
+        ({"loss": "0.5"}, "", None),
+        ({"loss": None}, "", None),
+        ({"validation": {"loss": [1.0]}}, "", None),
+        ({}, "", None),
+    ],
+)
+def test_objective_is_validation_metric_or_value_of_record(
+    record: dict[str, Any], name: str, expected: float | None
+) -> None:
+    assert SweepOptions(objective="loss").read_value(record, name) == expected
 
 
 def test_grid_needs_choices(tmp_path: Path) -> None:
