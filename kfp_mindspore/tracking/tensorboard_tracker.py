@@ -36,8 +36,9 @@ class TensorBoardTracker:
         from tensorboardX.summary import text
 
         self._directory.mkdir(parents=True, exist_ok=True)
-        # Its own suffix is the second, which a quick restart may share.
-        self._writer = EventsWriter(str(self._directory / "events"), f".{os.getpid()}")
+        # Its own suffix is the second, which a quick restart may share, also in the same process. TensorBoard reads the
+        # files by name.
+        self._writer = EventsWriter(str(self._directory / "events"), f".{time.time_ns()}.{os.getpid()}")
         # TensorBoard drops what was written for this step and later ones.
         self._write(step + 1, session_log=SessionLog(status=SessionLog.START))
         if state is None:
