@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import posixpath
+import re
 import threading
 import time
 from collections import deque
@@ -25,8 +27,9 @@ WAITING_POINTS = 20_000
 # A finished training waits so long for a server that is slow; a failed or terminated one, and any training for a server
 # that has failed to answer, so long.
 SLOW_SECONDS, DOWN_SECONDS = 60.0, 10.0
-# MLflow's server takes at most 1,000 metrics in a request, and parameter values of 6,000 characters.
+# MLflow's server takes at most 1,000 metrics in a request, names of 250 characters, and parameter values of 6,000.
 _REQUEST_METRICS = 900
+_NAME_LENGTH = 250
 _VALUE_LENGTH = 6000
 # Of the first and of the longest delay between two attempts.
 _DELAYS = (1.0, 30.0)
@@ -178,7 +181,8 @@ class _Session:
         if is_known or run.data.metrics:
             # An interrupted training's points behind its last checkpoint are computed again.
             self._logged = {name: self._find_last(name) for name in run.data.metrics}
-        missing = [Param(name, value) for name, value in parameters.items() if name not in run.data.params]
+        given = {_to_key(name): value for name, value in parameters.items()}
+        missing = [Param(name, value) for name, value in given.items() if name not in run.data.params]
         self._client.log_batch(self.run_id, params=missing)
         if run.info.status != "RUNNING":
             self._client.update_run(self.run_id, status="RUNNING")
@@ -217,7 +221,7 @@ class _Session:
         metrics = [
             Metric(name, value, milliseconds, step)
             for step, values, milliseconds in points
-            for name, value in values.items()
+            for name, value in ((_to_key(name), value) for name, value in values.items())
             if step > self._logged.get(name, -1)
         ]
         if metrics:
@@ -232,6 +236,13 @@ class _Session:
         self._client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         if status is not None:
             self._client.set_terminated(self.run_id, status)
+
+
+def _to_key(name: str) -> str:
+    """Return a name that MLflow accepts: it refuses whole requests for one such as `top@5` or `/loss`."""
+    key = re.sub(r"[^/\w.\- :]", "_", name)[:_NAME_LENGTH]
+    is_path = posixpath.normpath(key) == key and not key.startswith(("/", "."))
+    return key if is_path else re.sub(r"^\.|/", "_", key) or "_"
 
 
 def _get_experiment_name() -> str:
