@@ -42,12 +42,12 @@ def compress_checkpoint(
     *,
     augment: str = "",
 ) -> CompressionOutputs:
-    """Compress a model's checkpoint, log its sizes and emit the gate's decision.
+    """Compress a model's checkpoint, log sizes and emit the gate's decision.
 
     Args:
-        model: A training step's output; its `checkpoint/` is compressed.
+        model: A training step's output, whose `checkpoint/` is compressed.
         dataset: The dataset directory that it was trained on.
-        compressed: Receives the compressed checkpoint and its report.
+        compressed: Receives the compressed checkpoint and the report.
         metrics: Receives sizes before and after, and the metric.
         report: Receives the HTML page.
         options: The options.

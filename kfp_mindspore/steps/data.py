@@ -21,7 +21,7 @@ def prepare_dataset(
     """Load a dataset into an artifact, split it and describe it in the artifact's metadata.
 
     Args:
-        artifact: Output artifact; the dataset directory is written to its path.
+        artifact: Output artifact; the dataset directory is written there.
         name: Name, path or URI, see `kfp_mindspore.data.load_dataset`.
         source: Artifact with the data, in place of the name; None without one.
         options: The options, as texts where a parameter has one type.

@@ -23,9 +23,9 @@ def export_model(
     """Export a model's checkpoint to a verified bundle and describe it in the bundle's metadata.
 
     Args:
-        model: A training step's output; its `checkpoint/` is exported.
+        model: A training step's output, whose `checkpoint/` is exported.
         dataset: The dataset directory, whose test split verifies the graph; None for the model's `dataset/`.
-        bundle: Output artifact; the bundle is written to its path.
+        bundle: Output artifact; the bundle is written there.
         options: The options.
 
     Returns:

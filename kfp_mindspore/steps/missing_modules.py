@@ -44,7 +44,7 @@ def list_missing_modules(message: str) -> set[str]:
     """Return the modules, at the top level, that a failed process lacks.
 
     Args:
-        message: The process's last lines: python has no exit code of its own for a missing module.
+        message: The process's last lines: python has no exit code for a missing module.
     """
     return set(_NO_MODULE.findall(message))
 

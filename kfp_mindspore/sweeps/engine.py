@@ -115,7 +115,7 @@ def sweep(
 def resume_sweep(
     directory: Path | str, *, client: MSJobClient | None = None, on_trial: Callable[[TrialResult], None] | None = None
 ) -> SweepResult:
-    """Go on with a sweep by its directory alone; see `sweep`."""
+    """Go on with a sweep by the directory alone; see `sweep`."""
     folder = Path(directory).absolute()
     description = studies.read_description(folder)
     options, space = SweepOptions(**description["options"]), Space(dict(description["space"]))
@@ -335,7 +335,7 @@ class _Engine:
         return f"{self._description['name']}-{number}" + (f"-seed{seed}" if seed else "")
 
     def _follow(self, running: _Running) -> None:
-        """Report a trial's new epochs, and end the trial when its job has ended or the pruner stops it."""
+        """Report a trial's new epochs, and end the trial when the job has ended or the pruner stops it."""
         try:
             state = self._jobs.read(running.job)
         except NotFoundError:
@@ -370,7 +370,7 @@ class _Engine:
             self._finish(running, "", is_pruned=True)
 
     def _complete(self, running: _Running, state: TrialJobState) -> None:
-        """End a trial, or start its next seed."""
+        """End a trial, or start the next seed."""
         if not running.values:
             self._finish(running, self._explain_missing(state))
             return

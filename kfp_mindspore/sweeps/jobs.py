@@ -1,4 +1,4 @@
-"""Trial jobs: the engine's interface to whatever runs trials, and its implementation by MSJobClient."""
+"""Trial jobs: the engine's interface to whatever runs trials, and an implementation by MSJobClient."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class TrialJob:
         number: The trial's number.
         name: Job name.
         parameters: The trial's parameters.
-        output: Output directory or URI; checkpoints to resume from are in its `checkpoints`.
-        source: Another trial's output, from whose checkpoints a new job starts; empty for its own.
+        output: Output directory or URI; checkpoints to resume from are in the subfolder `checkpoints`.
+        source: Another trial's output, from whose checkpoints a new job starts; empty for the trial's own.
         slot: Its place among the trials that run at the same time, from 0.
         slots: How many these are; on one machine each has its share of the cores.
         timeout: Seconds after which the job is terminated and fails; None for no limit.
@@ -51,7 +51,7 @@ class TrialJobState:
     """A job's state.
 
     Args:
-        phase: `running` also before its start, `succeeded` or `failed`.
+        phase: `running` also before the start, `succeeded` or `failed`.
         records: Epochs as in metrics.jsonl: all, or the newest one where only that is known.
         reason: Why it failed.
     """
@@ -70,7 +70,7 @@ class TrialJobs(Protocol):
         """Return all job names, including other jobs than trials."""
 
     def start(self, job: TrialJob) -> None:
-        """Start a job, which resumes from the checkpoints in its output; one that exists is kept."""
+        """Start a job, which resumes from the checkpoints in the output; one that exists is kept."""
 
     def read(self, job: TrialJob) -> TrialJobState:
         """Return a job's state.
@@ -130,7 +130,7 @@ class ClientJobs:
             self._client.train(job.name, **template, trainer_parameters=parameters, output_dir=job.output)
 
     def read(self, job: TrialJob) -> TrialJobState:
-        """Return a job's state; a cluster's job has the newest epoch only, from the progress in its status.
+        """Return a job's state; a cluster's job has the newest epoch only, from the progress in the status.
 
         The operator writes the last epoch together with the job's end.
         """
@@ -166,7 +166,7 @@ class ClientJobs:
 def share_cores(job: TrialJob, workers: int) -> dict[str, str]:
     """Return the variables by which a trial's processes use its share of this machine's cores.
 
-    OpenMP has no more threads than that, and `fit` binds a trial with one worker to its cores; {} if the user has
+    OpenMP has no more threads than that, and `fit` binds a trial with one worker to these cores; {} if the user has
     set the number of threads.
     """
     if THREADS_VARIABLE in os.environ:

@@ -82,7 +82,7 @@ class SweepOptions:
             raise ValidationError(errors, subject="sweep")
 
     def _parse_objectives(self) -> list[tuple[str, str]]:
-        """Return each objective and its direction, empty for the metric's own."""
+        """Return each objective and direction, empty for the metric's own."""
         further = (text.partition(":") for text in self.objectives)
         return [(self.objective, self.direction), *((name, direction) for name, _, direction in further)]
 

@@ -101,7 +101,7 @@ class SweepResult:
     def get_checkpoint(self, trial: TrialResult) -> str | None:
         """Return a trial's final checkpoint; None if it has written none.
 
-        On a cluster it is in the pods' storage, where its existence is not checked.
+        On a cluster it is in the pods' storage, and not checked to exist.
         """
         checkpoint = f"{trial.output}/checkpoint"
         is_here = Path(trial.output).is_relative_to(self.directory.absolute())

@@ -68,7 +68,7 @@ class MlflowTracker:
         self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
 
     def begin(self, parameters: Mapping[str, Any], state: TrackerState | None, step: int) -> None:
-        """Start the thread; a resumed training continues its run."""
+        """Start the thread; a resumed training continues the earlier run."""
         _set_client_defaults()
         self._parameters = {name: str(value)[:_VALUE_LENGTH] for name, value in parameters.items()}
         if state is not None:
@@ -188,7 +188,7 @@ class _Session:
             self._client.update_run(self.run_id, status="RUNNING")
 
     def _find(self, location: str | None) -> str:
-        """Return the run of a training that was killed before its first checkpoint, or ''."""
+        """Return the run of a training that was killed before the first checkpoint, or ''."""
         experiment = self._find_experiment()
         if location is None or not experiment:
             return ""

@@ -17,7 +17,7 @@ class TensorBoardTracker:
     """Writes event files with tensorboardX's EventsWriter.
 
     tensorboardX's SummaryWriter hands points to a thread that `flush` does not wait for, so that a killed training
-    would lose some that its last checkpoint has.
+    would lose some that the last checkpoint has.
 
     Args:
         directory: Directory for the files. A resumed training adds a file, which hides the later steps' points in the

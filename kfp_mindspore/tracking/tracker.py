@@ -18,7 +18,7 @@ class Tracker(Protocol):
         """Begin or continue a run.
 
         Args:
-            parameters: The training's parameters and its data's tags, by name.
+            parameters: The training's parameters and data tags, by name.
             state: From the checkpoint that the training resumes from; None for a new training.
             step: Optimizer steps that the training has done.
         """

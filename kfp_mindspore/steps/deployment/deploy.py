@@ -57,7 +57,7 @@ def deploy_model(bundle: dsl.Model, service: Service, options: DeploymentOptions
 
     Args:
         bundle: The model bundle.
-        service: The service. Its model is the bundle, and its run, if empty, the step's pod.
+        service: The service. The model is the bundle, and an empty run the step's pod.
         options: How it is deployed and tested.
 
     Raises:
@@ -172,7 +172,7 @@ def _describe(report: CanaryReport) -> str:
 def _roll_back(
     client: InferenceClient, status: ServiceStatus, wait_seconds: float, error: KfpMindSporeError, outcome: str
 ) -> None:
-    """Roll back after an error, and add the outcome to its hint."""
+    """Roll back after an error, and add the outcome to the hint."""
     try:
         client.rollback(status.name, wait_seconds)
     except KfpMindSporeError as failure:
@@ -197,7 +197,7 @@ def rollback_service(
         wait_seconds: Seconds to wait until the version before serves.
 
     Returns:
-        The service's HTTP URL, the serving model's directory or URI, and its version.
+        The service's HTTP URL, the serving model's directory or URI, and version.
 
     Raises:
         NotFoundError: The service does not exist.
@@ -218,7 +218,7 @@ def rollback_service(
 def smoke_test_service(
     bundle: dsl.Model, url: str, model_name: str, *, sample_count: int, tolerance: float
 ) -> tuple[str, str, float, int]:
-    """Send held-out samples to a service by V1 and V2 and compare its predictions with the bundle's.
+    """Send held-out samples to a service by V1 and V2 and compare the predictions with the bundle's.
 
     Args:
         bundle: The model bundle that is served.

@@ -16,7 +16,7 @@ def deploy_service_graph(
     namespace: str = "",
     wait_seconds: float = 120,
 ) -> str:
-    """Deploy an InferenceGraph over existing services and return its address; a local run only checks it.
+    """Deploy an InferenceGraph over existing services and return the address; a local run only checks it.
 
     Args:
         graph_name: Graph name.

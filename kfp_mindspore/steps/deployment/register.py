@@ -65,7 +65,7 @@ def register_bundle(
     """Register a bundle's URI as a model version; a repeated registration changes nothing.
 
     Args:
-        bundle: The model bundle; its URI is registered, its files stay where they are.
+        bundle: The model bundle; the URI is registered, the files stay where they are.
         model_name: The registered model's name, created if it does not exist.
         registry: The registry's http:// or https:// address; may be empty in a local run, which registers nothing.
         version: Version name; empty for the first 12 hexadecimal digits of model.mindir's digest, or of a
@@ -82,7 +82,7 @@ def register_bundle(
         UserError: The registry's address is missing or invalid, or a property is no text or number.
         AlreadyExistsError: The version exists with another URI.
         MissingExtraError: The package model-registry is not installed.
-        KfpMindSporeError: The registry does not answer or refuses a request; the message has its response.
+        KfpMindSporeError: The registry does not answer or refuses a request; the message has the response.
     """
     from kfp_mindspore.files import read_json
     from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def select_best_model(
     models: Sequence[dsl.Model], best: dsl.Model, sources: Sequence[dsl.Artifact], *, metric: str, direction: str = ""
 ) -> tuple[int, float]:
-    """Copy the model with the best metric value, with its metadata.
+    """Copy the model with the best metric value, and the metadata.
 
     Args:
         models: The models.
-        best: Output artifact; the model is copied to its path. Its metadata names the model that it copies.
+        best: Output artifact; the model is copied there. The metadata names the copied model.
         sources: Artifacts with the metric in their metadata, in model order.
         metric: Metric name.
         direction: `max` or `min`; empty for the metric's direction.

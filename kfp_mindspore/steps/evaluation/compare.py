@@ -54,7 +54,7 @@ def compare_with_baseline(
 ) -> ComparisonOutputs:
     """Compare a candidate's metric with a baseline's on the same held-out samples.
 
-    The candidate is better if its improvement's whole bootstrap interval lies above the margin.
+    The candidate is better if the improvement's whole bootstrap interval lies above the margin.
 
     Args:
         candidate: The candidate's bundle.

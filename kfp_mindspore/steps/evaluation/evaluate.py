@@ -1,4 +1,4 @@
-"""The steps that evaluate a model bundle and decide its gate."""
+"""The steps that evaluate a model bundle and decide the gate."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def evaluate_by_function(
     threshold: float | None = None,
     lower_is_better: bool = False,
 ) -> tuple[str, float, bool]:
-    """Evaluate a bundle by a function, log its metrics and emit the gate's decision by the first one.
+    """Evaluate a bundle by a function, log the metrics and emit the gate's decision by the first one.
 
     Args:
         bundle: The model bundle.

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Tick:
-    """An axis value's position in pixels, and its text."""
+    """An axis value: position in pixels, and text."""
 
     at: float
     label: str

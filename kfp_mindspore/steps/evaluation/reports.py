@@ -182,7 +182,7 @@ def _to_pixels(array: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def _preview_large(content: bytes) -> dict[str, str]:
-    """Return a thumbnail of an image file, or its size when it cannot be decoded."""
+    """Return an image file's thumbnail, or the size when it cannot be decoded."""
     images = _import_pillow()
     try:
         with images.open(io.BytesIO(content)) as image:

@@ -32,7 +32,7 @@ def select_from_pool(
     Args:
         bundle: The model whose scores decide; None for the strategy `random`.
         dataset: The dataset directory; without a split `pool`, `train` is the pool.
-        selected: Output artifact; the dataset directory is written to its path.
+        selected: Output artifact; the dataset directory is written there.
         strategy: See `kfp_mindspore.evaluation.select_samples`.
         count: Samples to select.
         seed: Seed for `random`, and for the order among equal samples.

@@ -1,1 +1,1 @@
-"""Data hand-over between a launcher step and its job's pods."""
+"""Data hand-over between a launcher step and job pods."""

@@ -18,9 +18,9 @@ _DIGEST_LENGTH = 12
 class StepCheckpoints:
     """Checkpoint directory for a step that names none; it is created.
 
-    A run of a pipeline keeps them in its own directory until it has succeeded, under the step's name and a digest over
+    A run of a pipeline keeps them in a directory until it has succeeded, under the step's name and a digest over
     what it trains from: a resumed run's step has other output paths, and another iteration of a loop other arguments.
-    A step of a resumed run that finds no checkpoint reports it in its log and in the run's notes.
+    A step of a resumed run that finds no checkpoint reports it in the log and in the run's notes.
 
     Args:
         beside: Directory for a step outside a run; deleted by `delete`.

@@ -1,4 +1,4 @@
-"""An `@msjob_component`'s artifacts and outputs, on this machine and in its job's pods."""
+"""An `@msjob_component`'s artifacts and outputs, on this machine and in job pods."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ArtifactFunctionFiles:
 def open_function_files(
     storage: str, executor_input: Mapping[str, Any], arguments: Mapping[str, Any], patch: PodPatch | None = None
 ) -> LocalFunctionFiles | ArtifactFunctionFiles:
-    """Return a function's files in its job's workers.
+    """Return a function's files in the job's workers.
 
     Args:
         storage: The parameter `storage`.

@@ -50,7 +50,7 @@ class StepPod:
     def is_deleted(self) -> bool:
         """Return whether the pod is being deleted, evicted or gone: the node is drained, and the run goes on.
 
-        Argo terminates a run by signals to its pods' processes, which it does not delete. One short request: a
+        Argo terminates a run by signals to the pods' processes, which it does not delete. One short request: a
         terminated step has half a second left.
         """
         if self.cluster is None:
@@ -69,9 +69,9 @@ class StepPod:
             return False
 
     def delete_now(self) -> None:
-        """Delete the terminating pod without its grace period, so that Argo retries the step.
+        """Delete the terminating pod without grace period, so that Argo retries the step.
 
-        Argo 4.0 records a pod that ends, whatever its exit code, as Failed, and one that is gone as Error; Kubeflow's
+        Argo 4.0 records a pod that ends, whatever the exit code, as Failed, and one that is gone as Error; Kubeflow's
         default policy, OnError, retries errors only.
         """
         from kfp_mindspore.kube.resources import PODS
@@ -82,7 +82,7 @@ class StepPod:
                 self.cluster.delete(PODS, self.name, self.namespace, grace_seconds=0, uid=self.uid)
 
     def has_run(self, metadata: Mapping[str, Any]) -> bool:
-        """Return whether an object belongs to this pod's run: by its label, or by its owner."""
+        """Return whether an object belongs to this pod's run: by label or owner."""
         if self.run_id and (metadata.get("labels") or {}).get(RUN_LABEL) == self.run_id:
             return True
         owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or []]

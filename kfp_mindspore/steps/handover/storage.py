@@ -102,10 +102,10 @@ def plan_storage(
         root: The step's output root URI.
         folder: Job directory in a workspace or claim, the same for each step retry.
         cluster: The cluster.
-        namespace: Step namespace, with its ConfigMap and Secrets.
+        namespace: Step namespace, with ConfigMap and Secrets.
         inputs: The input artifacts' paths in this process, by URI.
         outputs: The outputs' URIs by name; a name that ends with `/` is a directory that the command expects.
-        job_namespace: Job namespace, with its claims; empty for the step's.
+        job_namespace: Job namespace, with the claims; empty for the step's.
         checkpoint_dir: URI or mounted directory with checkpoints from several runs; empty for this step's own.
         workflow: The run's Workflow name; empty if it is unknown.
         patch: Volumes and mounts that the pods have besides.

@@ -1,4 +1,4 @@
-"""The parameter `storage`, and its check in a compiled pipeline."""
+"""The parameter `storage`, and a check in compiled pipelines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StorageSpec:
     Args:
         kind: ARTIFACTS, WORKSPACE or CLAIM.
         claim: The PersistentVolumeClaim's name; empty unless `kind` is CLAIM.
-        path: Directory in the workspace or claim; empty for its root.
+        path: Directory in the workspace or claim; empty for the root.
     """
 
     kind: str = ARTIFACTS
@@ -80,7 +80,7 @@ def list_storage_errors(text: str) -> list[str]:
     Values that are known at run time only are checked by the step, before it submits the job.
 
     Args:
-        text: A compiled pipeline: the pipeline spec and, after it, the platform spec with its workspace.
+        text: A compiled pipeline: the pipeline spec and, after it, the platform spec with the workspace.
     """
     import yaml
 

@@ -1,4 +1,4 @@
-"""KFP's TaskConfig: what the pipeline has set on a launcher's task, for its job's pods."""
+"""KFP's TaskConfig: what the pipeline has set on a launcher's task, for the job's pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_task_config(config: Any) -> PodPatch:
     """Return the additions to the job's pods that a TaskConfig holds.
 
     Args:
-        config: A kfp.dsl.TaskConfig, its value in the executor input, or None, as in a local run.
+        config: A kfp.dsl.TaskConfig, the executor input's value, or None, as in a local run.
     """
     values: Mapping[str, Any] = config if isinstance(config, Mapping) else vars(config) if config is not None else {}
     fields = {name: values.get(name) or values.get(key) for name, key in _KEYS.items()}

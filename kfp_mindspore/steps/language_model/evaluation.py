@@ -44,7 +44,7 @@ def evaluate_examples(
     data: str = "",
     dataset: dsl.Dataset | None = None,
 ) -> EvaluationOutputs:
-    """Evaluate a language model beside its base and emit the gate's decision.
+    """Evaluate a language model beside the base and emit the gate's decision.
 
     Args:
         model: The bundle.

@@ -28,10 +28,10 @@ _DIGEST_LENGTH = 12
 
 
 class StepJobs:
-    """A step's access to its MSJobs.
+    """A step's access to MSJobs.
 
     On a cluster a job has a lease that this process renews, and belongs to the step pod's Workflow. When the run is
-    terminated, the jobs are deleted; when the step's pod is deleted, as when its node is drained, they are left to the
+    terminated, the jobs are deleted; when the step's pod is deleted, as when the node is drained, they are left to the
     step's retry and to leases of an hour, in which a person can retry the run.
 
     Args:
@@ -60,7 +60,7 @@ class StepJobs:
         pod: PodPatch | None = None,
         has_step_image: bool = False,
     ) -> MSJob:
-        """Return a job that belongs to this step and its run; the arguments are `launch_job`'s."""
+        """Return a job that belongs to this step and run; the arguments are `launch_job`'s."""
         from kfp_mindspore.msjob import build_msjob
 
         step = self._step
@@ -114,11 +114,11 @@ class StepJobs:
         return self.client.backend.create(job)
 
     def is_drained(self) -> bool:
-        """Return whether this step's pod is being deleted, so that a retry adopts its jobs."""
+        """Return whether this step's pod is being deleted, so that a retry adopts the jobs."""
         return self._step is not None and self._step.is_deleted()
 
     def leave(self, jobs: Iterable[MSJob] = ()) -> None:
-        """Leave the jobs to the step's retry: delete its terminating pod at once, and extend their leases."""
+        """Leave the jobs to the step's retry: delete the terminating pod at once, and extend their leases."""
         from kfp_mindspore.msjob.api.names import LEASE_ANNOTATION
         from kfp_mindspore.msjob.lease import DRAINED_LEASE_SECONDS, format_lease
 
@@ -149,7 +149,7 @@ class StepJobs:
 
 
 class JobWatch:
-    """Keeps a submitted job's lease and limits its start, within a block that waits for the job.
+    """Keeps a submitted job's lease and limits the start, within a block that waits for the job.
 
     Args:
         jobs: The step's jobs.
@@ -158,7 +158,7 @@ class JobWatch:
         on_line: Called with each sentence about the job.
 
     Attributes:
-        limit: The limit for its start, which has the reason if the job was deleted.
+        limit: The limit for the start, which has the reason if the job was deleted.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ def launch_job(
     has_step_image: bool = False,
     pod: PodPatch | None = None,
 ) -> str:
-    """Submit a job, print its log and wait until it has succeeded; a retry of the step adopts the job.
+    """Submit a job, print the log and wait until it has succeeded; a retry of the step adopts the job.
 
     Args:
         root: The step's output root, which identifies it, see `make_job_name`.
@@ -226,7 +226,7 @@ def launch_job(
     Raises:
         ValidationError: The job is invalid; the message names the field.
         AlreadyExistsError: A job with this name, which another step or user has submitted, is running.
-        ProcessFailedError: The job failed; its last lines have been printed or are in the message.
+        ProcessFailedError: The job failed; the last lines have been printed or are in the message.
     """
     jobs = StepJobs(root, namespace)
     job = jobs.build(name or make_job_name(root), command, options, env=env, pod=pod, has_step_image=has_step_image)

@@ -60,10 +60,10 @@ def train_on_ray(
     namespace: str = "",
     task_config: dsl.TaskConfig | None = None,
 ) -> TrainingResult:
-    """Run a Python command in Ray's workers, describe its model and log its metrics.
+    """Run a Python command in Ray's workers, describe the model and log metrics.
 
     Args:
-        model: Output artifact; its path is the job's output directory.
+        model: Output artifact; the path is the job's output directory.
         metrics: Receives each metric's last value in metrics.jsonl.
         curves: Receives the page with the metrics by epoch.
         command: The Python command, which uses `fit`.
@@ -78,7 +78,7 @@ def train_on_ray(
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
-        ProcessFailedError: The job failed, or its output directory is empty.
+        ProcessFailedError: The job failed, or the output directory is empty.
     """
     options = merge_task_options(options)
     parts = [to_text(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
@@ -138,10 +138,10 @@ def run_rayjob(
     *,
     wrapper: Sequence[str] = (),
 ) -> None:
-    """Create a RayJob or adopt an earlier attempt's, print its log and wait for its end.
+    """Create a RayJob or adopt an earlier attempt's, print the log and wait for the end.
 
     Args:
-        jobs: The step's access to its jobs.
+        jobs: The step's access to jobs.
         name: RayJob name.
         command: The Python command.
         options: The job's options.
@@ -178,7 +178,7 @@ def build_manifest(job: MSJob, wrapper: Sequence[str]) -> Manifest:
 
     Args:
         job: The MSJob that describes it.
-        wrapper: The pods' entrypoint, with its options and `--`; empty for none.
+        wrapper: The pods' entrypoint, with options and `--`; empty for none.
     """
     (manifest,) = export_job(job, rayjob.KIND.name).manifests
     # A conversion carries no owner; this one is the step's run.
@@ -263,12 +263,12 @@ class RayJobs:
             token.cancel()
 
     def cancel(self) -> None:
-        """Request the job's deletion, with its cluster."""
+        """Request deletion for the job and cluster."""
         with contextlib.suppress(NotFoundError):
             self._cluster.delete(self._resource, self._name, self._namespace, uid=self._uid)
 
     def _print_log(self, token: CancellationToken) -> None:
-        """Print the submitter's log from its first line."""
+        """Print the submitter's log from the first line."""
         label = f"{_SUBMITTER_LABEL}={self._name}"
         for pods in self._cluster.watch(PODS, self._namespace, labels=label, token=token):
             started = [pod for pod in pods.values() if pod["status"].get("phase") not in (None, "Pending")]

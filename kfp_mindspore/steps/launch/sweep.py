@@ -106,7 +106,7 @@ def sweep_models(
 
     Args:
         model: Receives the best trial's output, described in the metadata.
-        metrics: Receives each of its metrics' last value.
+        metrics: Receives each metric's last value, from the best trial.
         curves: Receives the page with the best trials' metrics by epoch.
         report: Receives the sweep's report.
         trial_table: Receives the trials as a table.
@@ -195,7 +195,7 @@ def sweep_models(
 
 
 def nest_mlflow_runs(pod: PodPatch) -> PodPatch:
-    """Return additions to the trials' pods by which each trial has an MLflow run of its own in the step's run.
+    """Return additions to the trials' pods by which each trial has a separate MLflow run in the step's run.
 
     In one run, the points of all trials but the first would count as logged before.
 
@@ -229,6 +229,6 @@ def _open_place(model: dsl.Model, storage: str, identity: Sequence[Any]) -> Iter
 
 
 def _name_sweep(root: str) -> str:
-    """Return the name of a step's sweep, short enough for its jobs' names."""
+    """Return the name of a step's sweep, short enough for job names."""
     task, _, digest = make_job_name(root).rpartition("-")
     return f"{task[:_TASK_LENGTH].strip('-')}-{digest}"

@@ -73,7 +73,7 @@ class LocalTrainingFiles:
     Args:
         output_dir: Output directory.
         dataset_dir: Dataset directory; empty for none.
-        checkpoint_dir: Checkpoint directory; empty for one that is deleted once the job, or its run, has succeeded.
+        checkpoint_dir: Checkpoint directory; empty for one that is deleted once the job, or the run, has succeeded.
         command: Worker command with all arguments.
     """
 
@@ -203,7 +203,7 @@ class ArtifactTrainingFiles:
         return directory
 
     def read_checkpoint(self, directory: Path) -> Checkpoint | None:
-        """Return the final checkpoint; its path has only the description."""
+        """Return the final checkpoint; the path has only the description."""
         final = directory / CHECKPOINT_FOLDER
         return Checkpoint.read_description(final) if final.is_dir() else None
 
@@ -223,10 +223,10 @@ def train_model(
     namespace: str = "",
     task_config: dsl.TaskConfig | None = None,
 ) -> TrainingResult:
-    """Run a training job, wait until it has finished, describe it in the model's metadata and log its metrics.
+    """Run a training job, wait until it has finished, describe it in the model's metadata and log metrics.
 
     Args:
-        model: Output artifact; its path is the job's output directory, created if missing.
+        model: Output artifact; the path is the job's output directory, created if missing.
         metrics: Receives each metric's last value in metrics.jsonl.
         curves: Receives the page with the metrics by epoch.
         command: Each worker's command.
@@ -242,7 +242,7 @@ def train_model(
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
-        ProcessFailedError: The job failed, or its output directory is empty.
+        ProcessFailedError: The job failed, or the output directory is empty.
     """
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
@@ -280,7 +280,7 @@ def train_model(
 
 
 def describe_model(model: dsl.Model, metrics: dsl.Metrics, result: TrainingResult) -> None:
-    """Describe a training job in its model's metadata and log its metrics."""
+    """Describe a training job in the model's metadata and log metrics."""
     model.metadata.update(
         framework="mindspore",
         job=result.job_name,
@@ -302,7 +302,7 @@ def describe_model(model: dsl.Model, metrics: dsl.Metrics, result: TrainingResul
 
 
 def read_result(files: LocalTrainingFiles | ArtifactTrainingFiles, result: TrainingResult) -> TrainingResult:
-    """Return a succeeded job's result with what is in its output.
+    """Return a succeeded job's result with what is in the output.
 
     Args:
         files: The job's files.
@@ -337,7 +337,7 @@ def open_files(
     patch: PodPatch,
     namespace: str,
 ) -> LocalTrainingFiles | ArtifactTrainingFiles:
-    """Return a training job's files on this machine or in its pods.
+    """Return a training job's files on this machine or in pods.
 
     Args:
         storage: How data reach the pods on a cluster.

@@ -1,4 +1,4 @@
-"""A sweep's trials as a step's MSJobs, and its study in the artifact store."""
+"""A sweep's trials as a step's MSJobs, and the study in the artifact store."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class StepTrials:
         running.stack.enter_context(watch)
 
     def read(self, job: TrialJob) -> TrialJobState:
-        """Return a job's state, with all epochs that its pods have uploaded; print why its pods do not run.
+        """Return a job's state, with all epochs that the pods have uploaded; print why pods do not run.
 
         Raises:
             NotFoundError: It does not exist.
