@@ -1,4 +1,4 @@
-"""A canary's test: against its bundle, and against the service on the same requests."""
+"""A canary's test: against the bundle, and against the service on the same requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CanaryReport:
     """A canary test's result.
 
     Args:
-        smoke: The canary's comparison with its bundle.
+        smoke: The canary's comparison with the bundle.
         agreement: Fraction of samples with the same prediction from service and canary; None for numbers, and when the
             service does not accept the requests, such as a model with other inputs.
         metric: The bundle task's default metric; empty without a task.
@@ -53,7 +53,7 @@ def run_canary_test(
     max_worsening: float = 0.0,
     timeout: float = 60.0,
 ) -> CanaryReport:
-    """Compare a canary with its bundle, and with the service on the same samples; send them also through the splitter.
+    """Compare a canary with the bundle, and with the service on the same samples; send them also through the splitter.
 
     Args:
         status: The service; it has a canary.

@@ -62,7 +62,7 @@ class InferenceClient:
             lease: The service is terminated when this lease is released; default the enclosing run's lease, if any;
                 without effect on a cluster.
             canary: Percentage of requests for a canary, 1 to 99; 0 for a new version. A service that does not exist yet
-                or is stopped gets its first version, and no canary.
+                or is stopped gets the first version, and no canary.
 
         Returns:
             The service's status, with addresses.
@@ -90,7 +90,7 @@ class InferenceClient:
         Raises:
             NotFoundError: The service does not exist.
             UserError: It has no canary.
-            ProcessFailedError: The version does not start; the service and its canary are as before.
+            ProcessFailedError: The version does not start; service and canary are as before.
             WaitTimeoutError: It was not ready before the timeout; the same.
         """
         return self.backend.promote(*self._check(name, namespace), wait_seconds=wait_seconds)
@@ -104,7 +104,7 @@ class InferenceClient:
         wait_seconds: float = 120,
         namespace: str | None = None,
     ) -> tuple[ServiceStatus, CanaryReport]:
-        """Test a canary against its bundle and against the service, then promote it, or roll it back and raise.
+        """Test a canary against the bundle and against the service, then promote it, or roll it back and raise.
 
         Args:
             name: Service name.
@@ -259,7 +259,7 @@ class InferenceClient:
         return self.backend.read_logs(*self._check(name, namespace), follow=follow, lines=lines)
 
     def stop(self, name: str, namespace: str | None = None) -> ServiceStatus:
-        """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
+        """Stop a service and wait until the processes are gone; status and log are kept. Idempotent.
 
         Args:
             name: Service name.

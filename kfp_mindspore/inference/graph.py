@@ -73,7 +73,7 @@ def build_graph(
 
 
 def deploy_graph(cluster: Cluster, document: dict[str, Any], *, wait_seconds: float = 120) -> str:
-    """Apply an InferenceGraph, wait until its router serves, and return its address.
+    """Apply an InferenceGraph, wait until the router serves, and return the address.
 
     Args:
         cluster: The cluster.

@@ -1,4 +1,4 @@
-"""A served language model's answers to its bundle's verified prompts, by the OpenAI protocol."""
+"""A served language model's answers to the bundle's verified prompts, by the OpenAI protocol."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float
         timeout: Timeout for each request in seconds.
 
     Raises:
-        RequestError: A request failed, or its response has no such values.
+        RequestError: A request failed, or the response has no such values.
     """
     import numpy as np
 

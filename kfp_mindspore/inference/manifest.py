@@ -122,7 +122,7 @@ def name_graph(name: str) -> str:
 
 
 def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]:
-    """Return a service's canary as its own InferenceService, whose model has the service's name in URLs."""
+    """Return a service's canary as a separate InferenceService, whose model has the service's name in URLs."""
     document = build_inference_service(service)
     document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
     metadata = document["metadata"]
@@ -133,7 +133,7 @@ def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]
 
 
 def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) -> dict[str, Any]:
-    """Return the InferenceGraph (serving.kserve.io/v1alpha1) that splits requests between a service and its canary.
+    """Return the InferenceGraph (serving.kserve.io/v1alpha1) that splits requests between a service and a canary.
 
     Args:
         service: The canary's service.
@@ -210,7 +210,7 @@ def is_same_version(text: str, service: Service) -> bool:
 
 
 def keep_location(text: str, service: Service) -> Service:
-    """Return the service with its bundle's recorded location, if nothing else in the record but the run differs.
+    """Return the service with the bundle's recorded location, if nothing else in the record but the run differs.
 
     Bundles with equal digests are the same model wherever they are.
     """

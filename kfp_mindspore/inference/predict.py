@@ -118,7 +118,7 @@ def predict_v2(
     have one length.
 
     Raises:
-        RequestError: The request failed, or its response has not these outputs.
+        RequestError: The request failed, or the response has not these outputs.
     """
     if layout is not None and any(map(is_ragged, inputs.values())):
         inputs = {key: _encode_lists(array) for key, array in unpack_inputs(inputs, layout).items()}
@@ -234,7 +234,7 @@ def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def read_layout(url: str, name: str, *, timeout: float) -> RowLayout | None:
-    """Return the columns by which a service accepts rows; None when it accepts its model's inputs only.
+    """Return the columns by which a service accepts rows; None when it accepts the model's inputs only.
 
     Raises:
         RequestError: The request failed.

@@ -45,7 +45,7 @@ def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60
 
     Raises:
         UserError: The address or the token is invalid.
-        RequestError: The request failed, or its response was not 200 with JSON.
+        RequestError: The request failed, or the response was not 200 with JSON.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -122,7 +122,7 @@ def predict_v1(url: str, name: str, instances: list[Any], *, timeout: float = 60
     """Send a V1 request and return the predictions, one for each instance.
 
     Raises:
-        RequestError: The request failed, or its response has no prediction list.
+        RequestError: The request failed, or the response has no prediction list.
     """
     address = f"{url}/v1/models/{name}:predict"
     answer = request_json("POST", address, {"instances": instances}, timeout=timeout)
@@ -136,7 +136,7 @@ def infer_v2(url: str, name: str, inputs: list[dict[str, Any]], *, timeout: floa
     """Send a V2 request and return the outputs by name: {name, shape, datatype, data}.
 
     Raises:
-        RequestError: The request failed, or its response has no outputs.
+        RequestError: The request failed, or the response has no outputs.
     """
     address = f"{url}/v2/models/{name}/infer"
     answer = request_json("POST", address, {"inputs": inputs}, timeout=timeout)

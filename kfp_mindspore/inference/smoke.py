@@ -84,7 +84,7 @@ def run_smoke_test(
     Args:
         url: The service's HTTP address.
         model_name: Model name in the service's URLs.
-        bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
+        bundle_dir: The bundle that is served, whose verified.npz has samples and the network's outputs.
         samples: Samples to send by each protocol, in one request; images for a declared preprocessing in as many as the
             server's pixel limit needs.
         tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.

@@ -47,7 +47,7 @@ def get_secret_name(cluster: Cluster, account: str, namespace: str) -> str:
 
     Raises:
         NotFoundError: The account does not exist.
-        ForbiddenError: The caller may not read the account or its Secrets.
+        ForbiddenError: The caller may not read the account or the Secrets.
     """
     for reference in cluster.get(ACCOUNTS, account, namespace).get("secrets") or []:
         try:

@@ -28,7 +28,7 @@ class ServingBackend(ABC):
             wait_seconds: Seconds to wait until it is ready.
             lease: The service ends when this lease is no longer held; None for one named by the environment, if any.
             canary: Percentage of requests for a canary; 0 for a new version. A service that does not exist yet or is
-                stopped gets its first version.
+                stopped gets the first version.
 
         Raises:
             UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0.
@@ -43,7 +43,7 @@ class ServingBackend(ABC):
         Raises:
             NotFoundError: The service does not exist.
             UserError: It has no canary.
-            ProcessFailedError: The version does not start; the service and its canary are as before.
+            ProcessFailedError: The version does not start; service and canary are as before.
             WaitTimeoutError: It was not ready before the timeout; the same.
         """
 
@@ -86,7 +86,7 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
+        """Stop a service and wait until the processes are gone; status and log are kept. Idempotent.
 
         Raises:
             NotFoundError: The service does not exist.

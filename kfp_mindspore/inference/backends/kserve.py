@@ -81,11 +81,11 @@ class KServeBackend(ServingBackend):
         return self.cluster.namespace
 
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
-        """Apply a service, or its canary, and return once the new version serves.
+        """Apply a service, or a canary, and return once the new version serves.
 
-        The same service again is no new rollout, nor is an equal digest at another URI: the service keeps its URI. When
+        The same service again is no new rollout, nor is an equal digest at another URI: the old one is kept. When
         the new version fails, the InferenceService is restored to the version before, or deleted if this deployment
-        created it. A lease has no effect: the service outlives its run.
+        created it. A lease has no effect: the service outlives the run.
         """
         current = self._find(SERVICES, service.name, service.namespace)
         if current is not None and manifest.MANAGER_LABEL not in (current["metadata"].get("labels") or {}):
@@ -128,7 +128,7 @@ class KServeBackend(ServingBackend):
         return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return a service's status, from its InferenceService and its version's pods."""
+        """Return a service's status, from the InferenceService and the version's pods."""
         document = self._get(name, namespace)
         canary = self._find(SERVICES, f"{name}-canary", namespace)
         return build_status(document, canary, self.cluster.list(PODS, namespace, labels=_PREDICTORS))
@@ -163,7 +163,7 @@ class KServeBackend(ServingBackend):
                 yield from itertools.islice(stream, len(existing), None)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Annotate the InferenceService so that KServe removes its pods, and wait until they are gone."""
+        """Annotate the InferenceService so that KServe removes the pods, and wait until they are gone."""
         document = snapshot(self._get(name, namespace))
         self._remove_canary(name, namespace)
         document["metadata"]["annotations"][STOP_ANNOTATION] = "true"
@@ -172,7 +172,7 @@ class KServeBackend(ServingBackend):
         return self.get(name, namespace)
 
     def delete(self, name: str, namespace: str) -> None:
-        """Delete the InferenceService and its canary, and wait until the pods are gone."""
+        """Delete the InferenceService and the canary, and wait until the pods are gone."""
         self._get(name, namespace)
         self._remove_canary(name, namespace)
         self._delete(namespace, (SERVICES, name))
@@ -242,7 +242,7 @@ class KServeBackend(ServingBackend):
         wait_seconds: float,
         subject: str = "",
     ) -> None:
-        """Apply an object and wait until its version serves; if it fails, restore `good` or delete a new object."""
+        """Apply an object and wait until that version serves; if it fails, restore `good` or delete a new object."""
         name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
         subject_name = subject or f"service {name}"
         try:
@@ -279,7 +279,7 @@ class KServeBackend(ServingBackend):
     def _delete(self, namespace: str, *objects: tuple[Resource, str]) -> bool:
         """Delete objects and wait until they are gone; return whether one existed.
 
-        All are deleted before the first wait: a step that is terminated has half a second for its requests.
+        All are deleted before the first wait: a step that is terminated has half a second for requests.
         """
         found = []
         for resource, name in objects:
@@ -295,7 +295,7 @@ class KServeBackend(ServingBackend):
         return bool(found)
 
     def _wait_gone(self, namespace: str, name: str) -> None:
-        """Wait until a service's and its canary's pods have terminated."""
+        """Wait until the pods of service and canary have terminated."""
         deadline = time.monotonic() + _DELETION_SECONDS
         selector = f"{rollout.SERVICE_LABEL} in ({name},{name}-canary),{_PREDICTORS}"
         while pods := self.cluster.list(PODS, namespace, labels=selector):

@@ -1,4 +1,4 @@
-"""A service status on a cluster, from its InferenceService and pods."""
+"""A service status on a cluster, from InferenceService and pods."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_version_of(document: Document, service: Service) -> bool:
 
 
 def snapshot(document: Document) -> dict[str, Any]:
-    """Return what restores an object by server-side apply: its spec with our labels and annotations."""
+    """Return what restores an object by server-side apply: the spec with our labels and annotations."""
     metadata = document["metadata"]
     return {
         "apiVersion": document["apiVersion"],

@@ -1,4 +1,4 @@
-"""The local backend: services as processes on this machine, each with its own detached supervisor."""
+"""The local backend: services as processes on this machine, each with a detached supervisor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LocalServingBackend(ServingBackend):
 
         A bundle with the serving version's digest starts nothing, wherever it is, unless another service field or its
         lease differs. When the old version listens on the requested port, the new one first becomes ready on another
-        port and then moves to the requested one, with a gap equal to its start-up time.
+        port and then moves to the requested one, with a gap equal to the start-up time.
         """
         bundle = _open_bundle(service)
         _check_flags(service)
@@ -131,7 +131,7 @@ class LocalServingBackend(ServingBackend):
         return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return a service's status, with a readiness probe on its server."""
+        """Return a service's status, with a readiness probe on the server."""
         while True:
             version = self._get_current(name, namespace)
             try:
@@ -159,7 +159,7 @@ class LocalServingBackend(ServingBackend):
         return read_logs(self._get_current(name, namespace), follow, lines)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Terminate a service's processes and its canary; its state and log are kept."""
+        """Terminate a service's processes and canary; state and log are kept."""
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
@@ -175,7 +175,7 @@ class LocalServingBackend(ServingBackend):
             pass
 
     def delete(self, name: str, namespace: str, *, version: int | None = None) -> None:
-        """Terminate a service's processes and remove its directory.
+        """Terminate a service's processes and remove the directory.
 
         Args:
             name: Service name.
@@ -248,7 +248,7 @@ class LocalServingBackend(ServingBackend):
         return found
 
     def _describe(self, version: VersionDirectory, name: str, namespace: str) -> ServiceStatus:
-        """Return a version's status with its canary's."""
+        """Return a version's status with the canary's."""
         status = get_status(version)
         previous = self._get_directory(name, namespace).previous
         if previous is not None:

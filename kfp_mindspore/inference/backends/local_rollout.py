@@ -37,10 +37,10 @@ class LocalServerOptions:
 
 @dataclass(frozen=True)
 class LocalRollout:
-    """One deployment for a service, its canary or its traffic splitter.
+    """One deployment for a service, a canary or a traffic splitter.
 
     Args:
-        directory: The service; the caller has its lock.
+        directory: The service, whose lock the caller has.
         service: The service.
         options: Server options.
         lease: Lease file that the version must not outlive; None without one.

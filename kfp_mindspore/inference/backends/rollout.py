@@ -1,7 +1,7 @@
 """A rollout on a cluster: completion, and the reason for a failure.
 
 An InferenceService's Ready=True stays true while a new version's pods crash, and an InferenceGraph is Ready without its
-router. So a rollout is complete when its Deployment is, and fails when a pod of its version does.
+router. So a rollout is complete when the Deployment is, and fails when a pod of that version does.
 """
 
 from __future__ import annotations

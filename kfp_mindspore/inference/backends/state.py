@@ -95,7 +95,7 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class VersionState:
-    """A server's state, as recorded by its supervisor.
+    """A server's state, as recorded by the supervisor.
 
     Args:
         state: The service's state.

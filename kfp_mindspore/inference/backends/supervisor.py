@@ -1,6 +1,6 @@
 """Supervisor for one service version: `python -m kfp_mindspore.inference.backends.supervisor DIRECTORY`.
 
-It terminates its server and itself on SIGTERM, when its lease is released, when the deployment that started it dies
+It terminates the server and itself on SIGTERM, when the lease is released, when the deployment that started it dies
 before it is done, and when another version becomes the service.
 """
 
@@ -33,7 +33,7 @@ _LOG_BYTES = 32 << 20
 
 
 class ServerSupervisor(Supervisor):
-    """Runs a version's server, probes its readiness and restarts it when it crashes.
+    """Runs a version's server, probes readiness and restarts it when it crashes.
 
     Args:
         directory: The version, whose spec has been written.

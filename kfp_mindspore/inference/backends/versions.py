@@ -1,4 +1,4 @@
-"""One local service version: starts and terminates its processes, reads status and logs."""
+"""One local service version: starts and terminates processes, reads status and logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAXIMUM_FACTOR = 5
 
 
 def start_version(version: VersionDirectory, deadline: float, wait_seconds: float) -> None:
-    """Start a version's supervisor and wait until its server is ready."""
+    """Start a version's supervisor and wait until the server is ready."""
     (version.path / "state.json").unlink(missing_ok=True)
     supervisor = start_supervisor(
         SUPERVISOR_MODULE, version.path, cwd=version.work, env=_make_environment(), log=version.supervisor_log
@@ -125,7 +125,7 @@ def end_version(version: VersionDirectory) -> None:
 
 
 def discard(version: VersionDirectory) -> None:
-    """Terminate what a version left running and remove its directory."""
+    """Terminate what a version left running and remove the directory."""
     end_version(version)
     shutil.rmtree(version.path, ignore_errors=True)
 
