@@ -1,1 +1,1 @@
-"""Pure decisions on one job: from its observed objects to actions, manifests and a status."""
+"""Pure decisions on one job: from observed objects to actions, manifests and a status."""

@@ -11,7 +11,7 @@ from kfp_mindspore.kube.resources import Resource
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object. If its name is taken, the next observation has the object that holds it.
+    """Create an object. If the name is taken, the next observation has the object that holds it.
 
     Attributes:
         resource: Object kind.
@@ -31,7 +31,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete an object and its dependents; one that is already gone is no error.
+    """Delete an object and all dependents; one that is already gone is no error.
 
     Attributes:
         resource: Object kind.

@@ -54,7 +54,7 @@ def get_workers(job: MSJob, stored: int | None) -> int:
 
     Args:
         job: A valid job.
-        stored: The number in its status; None for the requested number.
+        stored: The number in the status; None for the requested number.
     """
     requested = get_requested_workers(job)
     return requested if stored is None else max(get_minimum_workers(job), min(stored, requested))
@@ -130,7 +130,7 @@ def get_probe_time(job: MSJob, running_since: datetime.datetime) -> datetime.dat
 
     Args:
         job: A valid job.
-        running_since: When its gang has started to run.
+        running_since: When the gang has started to run.
     """
     return running_since + datetime.timedelta(seconds=_STABLE_GRACES * get_elastic_grace_seconds(job))
 

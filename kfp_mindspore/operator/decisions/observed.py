@@ -45,7 +45,7 @@ class PodView(ObjectView):
     """A pod.
 
     Attributes:
-        member: Member name by its labels: its own, except for a warm spare that became a member.
+        member: Member name by the labels: the pod's own, except for a warm spare that became a member.
         phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
         attempt: Job attempt, from 0.
         restarts: The job's counted restarts when the pod was created.
@@ -58,8 +58,8 @@ class PodView(ObjectView):
         finish_time: When it was terminated or disrupted.
         log: Last log lines, oldest first, from the termination message.
         waiting: Why it does not start, such as `ImagePullBackOff: no/such:image`; None otherwise.
-        lost: Whether its node no longer reports.
-        stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
+        lost: Whether the node no longer reports.
+        stopped: Whether all containers have terminated; the kubelet reports it before the phase.
         addresses: IP addresses, for a scheduler or spare only.
         created: Creation time.
         scheduled_at: Since when it has a node; for a probe only, None before.
@@ -90,7 +90,7 @@ class PodView(ObjectView):
 
     @property
     def is_finished(self) -> bool:
-        """Whether all its processes have ended."""
+        """Whether all processes have ended."""
         return self.stopped or self.phase in ("Succeeded", "Failed")
 
 
@@ -126,7 +126,7 @@ class Refusal:
     Attributes:
         message: The refusal's message.
         reason: As in `kfp_mindspore.msjob.api.waiting.Waiting`.
-        is_permanent: Whether retries are refused too: the pod is invalid, or violates its namespace's Pod Security.
+        is_permanent: Whether retries are refused too: the pod is invalid, or violates the namespace's Pod Security.
     """
 
     message: str

@@ -203,7 +203,7 @@ def add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
 
 
 def add_tolerations(spec: dict[str, Any]) -> None:
-    """Limit the time that a pod stays on a node that no longer reports, unless its template has a limit."""
+    """Limit the time that a pod stays on a node that no longer reports, unless the template has a limit."""
     tolerations = list(spec.get("tolerations") or [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(

@@ -206,7 +206,7 @@ def _is_past_deadline(state: ReconcileState, seconds: int | None) -> bool:
 
 
 def _decide(state: ReconcileState, gang: Gang) -> Gang:
-    """Finish, restart or scale the job as its pods require; return the next attempt's gang."""
+    """Finish, restart or scale the job as the pods require; return the next attempt's gang."""
     current = _get_current(state, gang)
     sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {gang.workers}
     if sizes:
@@ -384,7 +384,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
 
 
 def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> None:
-    """Delete spares that a starting gang cannot use, or whose nodes its members need."""
+    """Delete spares that a starting gang cannot use, or whose nodes the members need."""
     is_blocked = any(pod.is_unschedulable for pod in current.values())
     for pod in state.spares:
         if is_blocked or not is_usable(pod):

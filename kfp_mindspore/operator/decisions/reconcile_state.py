@@ -66,7 +66,7 @@ class ReconcileState:
 
     @property
     def probes(self) -> tuple[PodView, ...]:
-        """The present attempt's probes of an elastic job, which are not members of its gang."""
+        """The present attempt's probes of an elastic job, which are not members of the gang."""
         return tuple(
             pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
         )
@@ -80,7 +80,7 @@ class ReconcileState:
     def delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
         """Delete an object that the job owns, unless it is being deleted.
 
-        A pod whose node no longer reports is removed at once: its kubelet cannot confirm that its processes ended.
+        A pod whose node no longer reports is removed at once: the kubelet cannot confirm that the processes ended.
         """
         if resource is None or view is None or view.owner != self.uid:
             return
@@ -99,7 +99,7 @@ class ReconcileState:
         self.actions.append(EmitEvent(kind, reason, message))
 
     def is_lease_expired(self) -> bool:
-        """Fail a job whose client no longer renews its lease, also while it is suspended."""
+        """Fail a job whose client no longer renews the lease, also while it is suspended."""
         end = parse_lease(self.lease)
         if end is None:
             return False
@@ -113,7 +113,7 @@ class ReconcileState:
         return True
 
     def clean_up(self) -> None:
-        """Delete a finished job's objects by its cleanPodPolicy, and the job after its TTL."""
+        """Delete a finished job's objects by cleanPodPolicy, and the job after the TTL."""
         # An invalid job's policy may have any value.
         policy = self.policy.get("cleanPodPolicy")
         policy = policy if policy in CLEAN_POD_POLICIES else "Running"

@@ -19,7 +19,7 @@ from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 
 
 def get_service_name(job_name: str) -> str:
-    """Return a job's Service name, which equals its scheduler pod's name."""
+    """Return a job's Service name, which equals the scheduler pod's name."""
     return f"{job_name}-scheduler-0"
 
 
@@ -48,7 +48,7 @@ def build_service(job: MSJob, port: int) -> dict[str, Any]:
 
 
 def get_address(scheduler: PodView, cluster_ip: str) -> str:
-    """Return the scheduler pod's address in its Service's IP family; empty while it has none."""
+    """Return the scheduler pod's address in the Service's IP family; empty while it has none."""
     family = ip_address(cluster_ip).version
     return next((address for address in scheduler.addresses if ip_address(address).version == family), "")
 
@@ -58,7 +58,7 @@ def is_stale_endpoint(
 ) -> bool:
     """Return whether an EndpointSlice does not have a live scheduler's address: another pod may soon have that address.
 
-    A terminating scheduler's endpoint is kept, since its gang may be saving; a terminated scheduler's is stale.
+    A terminating scheduler's endpoint is kept, since the gang may be saving; a terminated scheduler's is stale.
 
     Args:
         endpoint: The EndpointSlice.
@@ -75,7 +75,7 @@ def is_stale_endpoint(
 def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int) -> dict[str, Any]:
     """Return the EndpointSlice manifest for a job's Service.
 
-    The endpoint is always ready, since the members connect to the scheduler before its pod is ready.
+    The endpoint is always ready, since the members connect to the scheduler before the pod is ready.
 
     Args:
         job: The job, as read from the API server (with a uid).

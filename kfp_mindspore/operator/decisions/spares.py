@@ -1,6 +1,6 @@
 """A job's warm spares on a cluster: pods that have imported MindSpore and become members at the next restart. Pure.
 
-A running pod's environment is fixed, but a volume with its annotations is not: a spare waits for an annotation with the
+A running pod's environment is fixed, but a volume with pod annotations is not: a spare waits for an annotation with the
 topology variables. Its labels then name the member that it has become.
 """
 
@@ -40,7 +40,7 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 
 def name_spare(job: MSJob, attempt: int, number: int) -> str:
-    """Return a spare's name: its number within the attempt in which it is created."""
+    """Return a spare's name: the number within the attempt in which it is created."""
     return f"{job.name}-{SPARE}-{attempt}-{number}"
 
 
@@ -66,7 +66,7 @@ def explain_no_spares(job: MSJob, options: OperatorOptions) -> str:
 
 
 def is_usable(pod: PodView) -> bool:
-    """Return whether a spare can become a member: its container runs."""
+    """Return whether a spare can become a member: the container runs."""
     is_running = pod.phase == "Running" and not pod.is_finished and pod.exit_code is None
     return is_running and bool(pod.addresses) and not pod.deleting and not pod.reason
 
@@ -90,7 +90,7 @@ def describe_spares(pods: Iterable[PodView], wanted: int) -> str:
 def build_spare(
     job: MSJob, worker: Member, number: int, *, attempt: int, restarts: int, options: OperatorOptions
 ) -> dict[str, Any]:
-    """Return a spare's manifest: a worker's pod that waits for its assignment.
+    """Return a spare's manifest: a worker's pod that waits for an assignment.
 
     Args:
         job: The job, for which `explain_no_spares` returns nothing.
@@ -125,7 +125,7 @@ def build_spare(
 
 
 def can_take(job: MSJob, member: Member) -> bool:
-    """Return whether a spare can become this member: its template is the workers'."""
+    """Return whether a spare can become this member: the template is the workers'."""
     return member.replica_type == WORKER or uses_worker_template(job, member)
 
 

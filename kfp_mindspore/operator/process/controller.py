@@ -118,7 +118,7 @@ class Controller:
             self._logger.warning("%s; retrying in %.1f s", message, seconds, extra={"job": str(key)})
 
     async def _write_status(self, key: JobKey, job: Mapping[str, Any], version: int, outcome: Outcome) -> bool:
-        """Write the status under the observed resourceVersion, and emit its events; False when the job has changed."""
+        """Write the status under the observed resourceVersion, and emit events; False when the job has changed."""
         uid = str(job["metadata"].get("uid", ""))
         assert outcome.status is not None
         metadata = {**job["metadata"], "resourceVersion": str(version)}

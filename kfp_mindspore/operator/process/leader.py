@@ -1,4 +1,4 @@
-"""Leader election by a Lease: a process that loses it ends, and is restarted by its Deployment."""
+"""Leader election by a Lease: a process that loses it ends, and is restarted by the Deployment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Leader:
     """A candidate.
 
     The leader renews the Lease every `retry_seconds`; after `renew_seconds` without success it ends. Another candidate
-    takes over once the Lease was not renewed for `lease_seconds`, by its own clock, which is later.
+    takes over once the Lease was not renewed for `lease_seconds`, by that candidate's clock, which is later.
 
     Attributes:
         client: The client.

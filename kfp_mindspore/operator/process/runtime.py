@@ -41,7 +41,7 @@ class Settings:
     """An operator process's settings.
 
     Attributes:
-        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
+        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, the service account.
         context: A kubeconfig context; empty for the current one.
         namespaces: The jobs' namespaces; empty for all.
         options: The same for all jobs.
@@ -49,7 +49,7 @@ class Settings:
         host: The operator's HTTP address.
         port: The operator's HTTP port; 0 for a free one.
         leader_elect: Whether it works only while it holds the Lease.
-        lease_namespace: The Lease's namespace; empty for its own namespace.
+        lease_namespace: The Lease's namespace; empty for the operator's.
     """
 
     kubeconfig: str = ""
@@ -86,7 +86,7 @@ class OperatorProcess:
         """Run until SIGTERM or SIGINT.
 
         Raises:
-            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost its Lease.
+            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost the Lease.
         """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -70,8 +70,8 @@ class JobEntry:
         state: Job state, for metrics.
         children: The job's pods, Service, EndpointSlice and PodGroup, by resource and name.
         foreign: Objects without the job's label that have a name which the job needs, by resource and name.
-        refusal: The last refusal to create one of its objects in this generation; None without one.
-        progress: The last progress read from its log; None before.
+        refusal: The last refusal to create one of the objects in this generation; None without one.
+        progress: The last progress read from the log; None before.
     """
 
     __slots__ = ("children", "foreign", "generation", "job", "lease", "progress", "refusal", "state", "uid", "version")
@@ -103,7 +103,7 @@ class JobCache:
     _deleted_uids: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def put_job(self, document: Mapping[str, Any]) -> JobKey | None:
-        """Store a job; return its key, or None when nothing that a decision needs now has changed.
+        """Store a job; return the key, or None when nothing that a decision needs now has changed.
 
         A renewed lease is such a change only at the time at which the one before would have expired.
         """
@@ -126,7 +126,7 @@ class JobCache:
         return None if is_known else key
 
     def drop_job(self, key: JobKey, uid: str) -> JobKey | None:
-        """Drop a deleted job, if it still has this uid; return its key."""
+        """Drop a deleted job, if it still has this uid; return the key."""
         self._mark_deleted(uid)
         entry = self.entries.get(key)
         if entry is None or not entry.job or entry.uid != uid:
@@ -138,7 +138,7 @@ class JobCache:
         return key
 
     def put(self, resource: Resource, document: Mapping[str, Any]) -> JobKey | None:
-        """Store a pod, Service, EndpointSlice or PodGroup; return its job's key when its view has changed."""
+        """Store a pod, Service, EndpointSlice or PodGroup; return the job's key when the view has changed."""
         metadata = document["metadata"]
         key = self.resolve_job(resource, document)
         if key is None or metadata.get("uid", "") in self._deleted_uids:
@@ -167,7 +167,7 @@ class JobCache:
         return JobKey(metadata["namespace"], job) if job else None
 
     def mark_deleting(self, resource: Resource, key: JobKey, name: str, uid: str, version: int) -> None:
-        """Record an object's deletionTimestamp, from the response to its deletion."""
+        """Record an object's deletionTimestamp, from the response to the deletion."""
         entry = self.entries.get(key)
         child = entry.children.get((resource, name)) if entry else None
         if entry is not None and child is not None and child.view.uid == uid and child.version < version:
@@ -190,7 +190,7 @@ class JobCache:
             entry.foreign.pop((resource, name), None)
 
     def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> JobKey | None:
-        """Drop a deleted object, if it still has this uid; return its job's key."""
+        """Drop a deleted object, if it still has this uid; return the job's key."""
         self._mark_deleted(uid)
         entry = self.entries.get(key)
         child = entry.children.get((resource, name)) if entry else None
@@ -284,7 +284,7 @@ def _view(resource: Resource, document: Mapping[str, Any]) -> View:
 
 
 def _pack(document: Mapping[str, Any]) -> tuple[bytes, str | None]:
-    """Return a job as JSON without lease, resourceVersion, managedFields and kubectl's copy; and its lease."""
+    """Return a job as JSON without lease, resourceVersion, managedFields and kubectl's copy; and the lease."""
     metadata = {
         name: value for name, value in document["metadata"].items() if name not in ("managedFields", "resourceVersion")
     }

@@ -72,7 +72,7 @@ class WorkQueue:
         self._failures.pop(key, None)
 
     def forget(self, key: JobKey) -> None:
-        """Drop a key's timer and failures once its job is gone."""
+        """Drop a key's timer and failures once the job is gone."""
         self._failures.pop(key, None)
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
