@@ -1,4 +1,4 @@
-"""Extracts a step's own output from its log, which also contains lines from kfp.local and kfp's executor."""
+"""Extracts a step's own output from the log, which also contains lines from kfp.local and kfp's executor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ERRORS = "kfp_mindspore.errors."
 def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
     """Return a step's last output lines, oldest first.
 
-    A KfpMindSporeError at the end is reduced to its message, without the stack trace.
+    A KfpMindSporeError at the end is reduced to the message, without the stack trace.
 
     Args:
         path: The step's log; a missing file has no lines.
@@ -33,7 +33,7 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
 
 
 def reduce_trace(lines: Sequence[str]) -> list[str]:
-    """Return lines whose end is a KfpMindSporeError with only its message at the end, without the stack trace."""
+    """Return lines whose end is a KfpMindSporeError with only the message at the end, without the stack trace."""
     for index in range(len(lines) - 1, -1, -1):
         name, colon, message = lines[index].partition(": ")
         if colon and name.startswith(_ERRORS):
@@ -42,7 +42,7 @@ def reduce_trace(lines: Sequence[str]) -> list[str]:
 
 
 def drop_executor_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield a log's lines without kfp's executor's lines, which prints its input as JSON."""
+    """Yield a log's lines without kfp's executor's lines, which prints the input as JSON."""
     in_input = False
     for line in lines:
         if in_input:

@@ -151,7 +151,7 @@ def send_notice(status: dsl.PipelineTaskFinalStatus, options: NotifyOptions) -> 
 
     Args:
         status: Final state of the tasks under the ExitHandler.
-        options: Where the notice is sent, and its content.
+        options: Where the notice is sent, and the content.
 
     Returns:
         Whether a notice was sent: not for a run that succeeded, unless `when` is `always`.

@@ -1,4 +1,4 @@
-"""A run on its cluster: the Argo Workflow's nodes, step pods and logs, and reasons why pods do not start."""
+"""A run on a cluster: the Argo Workflow's nodes, step pods and logs, and reasons why pods do not start."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class RunOnCluster:
         return [*found, *self._list_job_warnings()]
 
     def list_failed_steps(self, *, lines: int) -> list[FailedStep]:
-        """Return the failed steps, in failure order, each with its last attempt.
+        """Return the failed steps, in failure order, each with the last attempt.
 
         Args:
             lines: Log lines per step.
@@ -218,7 +218,7 @@ class RunOnCluster:
 
 
 def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
-    """Return a step's own last output lines; if KFP's driver or launcher failed itself, its error."""
+    """Return a step's own last output lines; if KFP's driver or launcher failed itself, that error."""
     lines = list(lines)
     fatal = [found[1] for line in lines if (found := _FATAL.match(line)) and not found[2]]
     # The step's process has ended: a stack of KFP's launcher or of Argo's executor follows.

@@ -1,1 +1,1 @@
-"""What a run needs on its cluster: rights, Secrets, definitions and images, declared and checked."""
+"""What a run needs on the cluster: rights, Secrets, definitions and images, declared and checked."""

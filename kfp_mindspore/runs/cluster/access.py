@@ -145,7 +145,7 @@ def list_permissions(capability: Capability, secrets: Sequence[str] = ()) -> lis
 def build_access(
     account: ServiceAccount, namespaces: Mapping[Capability, Sequence[str]], secrets: Sequence[str] = ()
 ) -> list[Document]:
-    """Return Roles and RoleBindings that grant the account its capabilities.
+    """Return Roles and RoleBindings that grant an account's capabilities.
 
     Args:
         account: The service account.

@@ -186,7 +186,7 @@ def _check_images(spec: PipelineSpec) -> CheckResult:
 def _check_extras(
     spec: PipelineSpec, arguments: Mapping[str, Any], open_registries: Callable[[], RegistryConfig] | None
 ) -> Iterator[CheckResult]:
-    """Yield for each image whether it has the extras that its steps need, by the label of `image runtime`."""
+    """Yield for each image whether it has the extras that the steps need, by the label of `image runtime`."""
     for image, steps in list_needed_extras(spec, arguments).items():
         if not image.startswith(PLACEHOLDER_PREFIX):
             yield _check_image_extras(image, steps, open_registries)

@@ -103,7 +103,7 @@ def deploys_language_model(spec: PipelineSpec) -> bool:
 
 
 def list_needed_extras(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Return the extras that a compiled pipeline's images need, by image, each with its steps.
+    """Return the extras that a compiled pipeline's images need, by image, each with the steps.
 
     Args:
         spec: A compiled pipeline.

@@ -12,9 +12,9 @@ from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_PREFIX
 
 
 def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
-    """Return a copy of a compiled pipeline with its placeholder images replaced.
+    """Return a copy of a compiled pipeline with placeholder images replaced.
 
-    A step with a replaced image gets the image in KFP_MINDSPORE_IMAGE, for its job's pods. String constants are
+    A step with a replaced image gets the image in KFP_MINDSPORE_IMAGE, for the job's pods. String constants are
     replaced too. Images that an earlier call has set are replaced like placeholders.
 
     Args:

@@ -22,7 +22,7 @@ class KnownTask:
 
     Args:
         name: Task name.
-        functions: Functions in `kfp_mindspore.steps` that its component calls.
+        functions: Functions in `kfp_mindspore.steps` that the component calls.
         parameters: The component's parameter names.
         arguments: Known arguments by parameter, defaults included; arguments from the task that writes an input
             artifact are `ARTIFACT_PARAMETER`, such as `dataset_task`.
@@ -77,7 +77,7 @@ def _walk(spec: Mapping[str, Any], component: Mapping[str, Any], values: Mapping
 
 
 def _resolve_all(component: Mapping[str, Any], task: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's known arguments, with its component's defaults for those that it does not set."""
+    """Return a task's known arguments, with the component's defaults for those that it does not set."""
     definitions = component.get("inputDefinitions", {}).get("parameters", {})
     given = task.get("inputs", {}).get("parameters", {})
     known = {name: value for name, value in _read_defaults(component).items() if name not in given}

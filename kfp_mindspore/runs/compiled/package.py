@@ -18,7 +18,7 @@ WORKSPACE_HINT = (
 
 
 def check_package(text: str) -> PipelineSpec:
-    """Parse a compiled pipeline and check that its steps have images.
+    """Parse a compiled pipeline and check that all steps have images.
 
     Raises:
         UserError: The text is not a compiled pipeline, or a step has a placeholder image.
@@ -65,7 +65,7 @@ def disable_caching(text: str) -> str:
 
 @contextlib.contextmanager
 def write_package(text: str) -> Iterator[str]:
-    """Write a compiled pipeline to a temporary file for the block, and return its path."""
+    """Write a compiled pipeline to a temporary file for the block, and return the path."""
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as directory:
         file = Path(directory, "pipeline.yaml")
         file.write_text(text)

@@ -137,7 +137,7 @@ def compile_pipeline(pipeline: Any) -> PipelineSpec:
 
 
 def compile_text(source: Any, image: str = "") -> str:
-    """Compile a pipeline to the YAML that Kubeflow Pipelines accepts, including its platform configuration.
+    """Compile a pipeline to the YAML that Kubeflow Pipelines accepts, including the platform configuration.
 
     Args:
         source: A function with `@dsl.pipeline`, or a source as for `load_spec`.

@@ -64,7 +64,7 @@ def read_spec(path: Path) -> PipelineSpec:
 
 
 def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
-    """Parse a compiled pipeline without its further documents; see `parse_documents`."""
+    """Parse a compiled pipeline without further documents; see `parse_documents`."""
     return parse_documents(text, subject=subject)[0]
 
 

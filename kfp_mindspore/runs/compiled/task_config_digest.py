@@ -18,7 +18,7 @@ def add_task_config_digests(documents: Sequence[dict[str, Any]]) -> list[dict[st
     stay as they are.
 
     Args:
-        documents: The pipeline's specification and, if present, its platform configuration; not modified.
+        documents: The pipeline's specification and, if present, the platform configuration; not modified.
     """
     changed = copy.deepcopy(list(documents))
     platforms = [document.get("platforms", {}).get("kubernetes", {}) for document in changed]

@@ -86,7 +86,7 @@ def get_run(name: str = "", home: Path | None = None) -> StoredRun:
 
 
 def find_metrics(run: StoredRun) -> Path:
-    """Return a run's metrics.jsonl; of a run without a result the newest in its directory.
+    """Return a run's metrics.jsonl; of a run without a result the newest in the directory.
 
     Raises:
         UserError: There is none.
@@ -124,7 +124,7 @@ def select_runs(
 
 
 def remove_run(run: StoredRun) -> None:
-    """Delete a run's directory: its artifacts too, so that steps that were cached from it run again.
+    """Delete a run's directory: artifacts too, so that steps that were cached from it run again.
 
     Raises:
         UserError: The run is not finished.

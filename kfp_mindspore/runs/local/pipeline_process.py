@@ -2,7 +2,7 @@
 
 kfp.local executes tasks in the calling process, prints to its standard output, replaces its logging handlers and keeps
 global state. A subprocess isolates the user's process and can be terminated as a group. Standard input is a pipe held
-by the parent: on EOF the parent has died, and this process terminates its group.
+by the parent: on EOF the parent has died, and this process terminates the group.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ def resume_local(
     report: bool = True,
     raise_on_error: bool = True,
 ) -> RunResult:
-    """Continue an interrupted, killed or failed run with its own parameters and wait until it has finished.
+    """Continue an interrupted, killed or failed run with the run's parameters and wait until it has finished.
 
-    Finished steps are taken from the cache, training continues at its last checkpoint, and all other steps run. Steps
+    Finished steps are taken from the cache, training continues at the last checkpoint, and all other steps run. Steps
     with caching disabled, such as deployments, run again. Earlier attempts' logs are in the run directory's
     `attempts/`.
 
@@ -50,7 +50,7 @@ def resume_local(
         name: Run ID; the newest run without one.
         home: Local state directory; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
         accept_changes: Whether to continue although code has changed since the run's start: finished steps with
-            unchanged code and inputs are kept, training continues at its checkpoint with the new code.
+            unchanged code and inputs are kept, training continues at the checkpoint with the new code.
         on_progress: Called with the result so far and the new events, several times a second.
         on_log: Called with each output line from the steps.
         report: Whether to write `report.html`.
@@ -63,7 +63,7 @@ def resume_local(
         NotFoundError: The run does not exist.
         UserError: The run is running or has finished, or code has changed and `accept_changes` is False.
         GateNotMetError: A step returned a false output `passed`.
-        ProcessFailedError: A step failed; the message has its last log lines.
+        ProcessFailedError: A step failed; the message has the last log lines.
         KeyboardInterrupt: The run was interrupted again.
     """
     run = get_run(name, home)
@@ -129,7 +129,7 @@ def _check_state(run: StoredRun) -> None:
 
 
 def _list_changes(request: dict[str, Any]) -> list[str]:
-    """Return what has changed since the run's start: its pipeline's file, other code."""
+    """Return what has changed since the run's start: the pipeline's file, other code."""
     path = sources.get_file(request["source"]) if request["source"] else None
     if path is not None:
         sources.check_source(request["source"])

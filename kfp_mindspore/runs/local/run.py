@@ -72,7 +72,7 @@ def run_local(
     """Run a pipeline on this machine and wait until it has finished.
 
     Each step is a subprocess; logs and artifacts are written to `home/runs/<id>/`. A step is taken from the cache if
-    these are unchanged: its arguments, the content in local files that they name, and the modules and files that its
+    these are unchanged: the arguments, the content in local files that they name, and the modules and files that its
     Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs. `resume_local`
     continues a run that did not finish.
 
@@ -98,7 +98,7 @@ def run_local(
         UserError: The pipeline does not exist, an argument is unknown, missing or has the wrong type, or a module of
             the project has the name of one of Python's standard library.
         GateNotMetError: A step returned a false output `passed`.
-        ProcessFailedError: A step failed; the message has its last log lines.
+        ProcessFailedError: A step failed; the message has the last log lines.
         KeyboardInterrupt: The run was interrupted; the message names log and report.
     """
     home = (home or files.get_home()).absolute()
@@ -148,8 +148,8 @@ def execute_request(
     """Execute the request of a run's directory; see `run_local`.
 
     Args:
-        result: The run; its directory exists.
-        request: Content of its `request.json`.
+        result: The run, whose directory exists.
+        request: Content of `request.json`.
         on_progress: Called with the result so far and the new events.
         on_log: Called with each output line from the steps.
         report: Whether to write `report.html`.
@@ -205,7 +205,7 @@ def _execute(
     on_progress: OnProgress | None,
     on_log: Callable[[str], None] | None,
 ) -> None:
-    """Run the pipeline process, follow its events until it exits, and complete the result."""
+    """Run the pipeline process, follow the events until it exits, and complete the result."""
     from kfp_mindspore.local.logs import LogReader
 
     directory = result.directory
@@ -262,7 +262,7 @@ def _get_error(
 
 @contextlib.contextmanager
 def _start_process(directory: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the pipeline process in its own session; terminate it and its steps when the block exits."""
+    """Run the pipeline process in a new session; terminate it and the steps when the block exits."""
     with (directory / "run.log").open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "kfp_mindspore.runs.local.pipeline_process", str(directory)],
@@ -351,7 +351,7 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
 
 
 def _import_for_end() -> None:
-    """Import what each run needs at its end."""
+    """Import what each run needs at the end."""
     for name in ("inference.client", "inference.backends.local", "runs.report"):
         importlib.import_module(f"kfp_mindspore.{name}")
 

@@ -77,7 +77,7 @@ class DigestCache:
 
 @dataclass
 class _Task:
-    """A task between its cache entry lookup and its end."""
+    """A task between cache entry lookup and end."""
 
     step: str
     values: Any
@@ -130,7 +130,7 @@ class StepInputs:
         return False
 
     def store(self, key: str, put: Callable[[], None]) -> str:
-        """Write a cache entry and its record, unless an input changed while the step ran.
+        """Write a cache entry and a record, unless an input changed while the step ran.
 
         Args:
             key: The entry's key.

@@ -133,7 +133,7 @@ class RemoteClient:
             description: Description on the server.
 
         Raises:
-            UserError: The text is not a compiled pipeline, or its steps have no image.
+            UserError: The text is not a compiled pipeline, or the steps have no image.
             AlreadyExistsError: The pipeline has a version with this name.
             KfpMindSporeError: The server is unreachable or refuses the request.
         """
@@ -175,7 +175,7 @@ class RemoteClient:
             service_account: Service account of the steps; default the server's.
 
         Raises:
-            UserError: The text is not a compiled pipeline, its steps have no image, or an argument is invalid.
+            UserError: The text is not a compiled pipeline, the steps have no image, or an argument is invalid.
             KfpMindSporeError: The server is unreachable or refuses the request.
         """
         spec = check_package(text)
@@ -231,7 +231,7 @@ class RemoteClient:
             cache: Whether to use the server's cache.
             pipeline_root: URI of the artifacts, such as `s3://bucket/runs`; default the server's.
             service_account: Service account of the steps; default the server's.
-            max_concurrency: How many of its runs may run at once.
+            max_concurrency: How many runs may run at once.
             catch_up: Whether to run once for each time that was missed while the schedule was disabled.
 
         Raises:
@@ -261,7 +261,7 @@ class RemoteClient:
             return describe_schedule(self.host, created)
 
     def terminate(self, run_id: str) -> None:
-        """Terminate a run, which then ends FAILED; Argo 4.0 may cut off its exit tasks.
+        """Terminate a run, which then ends FAILED; Argo 4.0 may cut off exit tasks.
 
         Raises:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
@@ -270,7 +270,7 @@ class RemoteClient:
             self._client.terminate_run(run_id)
 
     def retry(self, run_id: str) -> RemoteRun:
-        """Retry a failed or terminated run: its failed steps and those after them run again, with the same image.
+        """Retry a failed or terminated run: failed steps and those after them run again, with the same image.
 
         Raises:
             UserError: The run has not failed.
@@ -290,7 +290,7 @@ class RemoteClient:
             keep_steps: Succeeded steps that keep the former image, so that the server's cache has their results.
 
         Raises:
-            UserError: The run has not failed, its pipeline version was deleted, or the cache cannot have the result of
+            UserError: The run has not failed, the pipeline version was deleted, or the cache cannot have the result of
                 a step in `keep_steps`.
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
@@ -332,8 +332,8 @@ class RemoteClient:
             on_obstacle: Called once with each reason why a pod in the run does not start; requires a cluster.
 
         Raises:
-            ProcessFailedError: The run failed, was skipped or cancelled, or its Workflow was deleted; the message has
-                the failed step and its reason, `log` its last lines.
+            ProcessFailedError: The run failed, was skipped or cancelled, or the Workflow was deleted; the message has
+                the failed step and the reason, `log` the last lines.
             WaitTimeoutError: The timeout expired; the run continues.
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
@@ -355,12 +355,12 @@ class RemoteClient:
         return self._list_failed_steps(run, self._open_run(run.run_id))
 
     def list_left_jobs(self, run: RemoteRun) -> list[str]:
-        """Return a sentence for each job that runs on after its run has failed; requires a cluster."""
+        """Return a sentence for each job that runs on after the run has failed; requires a cluster."""
         on_cluster = self._open_run(run.run_id)
         return on_cluster.list_left_jobs() if on_cluster is not None and not run.is_terminated else []
 
     def read_result(self, run_id: str) -> RunResult:
-        """Return a finished run's result: its steps' outputs, gates and durations, from their logs.
+        """Return a finished run's result: the steps' outputs, gates and durations, from their logs.
 
         A multi-user server's log API has them, a single-user server's only what Argo archives; the cluster has the logs
         as long as the pods exist.
@@ -407,7 +407,7 @@ class RemoteClient:
         return []
 
     def _get_run(self, run_id: str) -> Any:
-        """Return a run with its pipeline; for one that has just finished, with its final task details."""
+        """Return a run with the pipeline; for one that has just finished, with final task details."""
         with explain_errors(self.host, "get the run", subject=f"run {run_id}"):
             deadline = time.monotonic() + _DETAILS_SECONDS
             while True:

@@ -48,9 +48,9 @@ class RemoteRun:
         created: Creation time, RFC 3339; empty if unknown.
         steps: State by name for each step that has started.
         error: KFP's error message; empty for most failed runs.
-        is_terminated: Whether it was terminated; its state is FAILED then.
+        is_terminated: Whether it was terminated; the state is FAILED then.
         pending: Steps whose pod, or driver's pod, has not started; `root` for the run's own driver.
-        note: Why the pipeline is unknown: its steps are then those that have started; empty for a known pipeline.
+        note: Why the pipeline is unknown: the steps are then those that have started; empty for a known pipeline.
     """
 
     run_id: str
@@ -153,7 +153,7 @@ def _explain_unknown_pipeline(run: Any) -> str:
 
 
 def _is_terminated(history: Sequence[str]) -> bool:
-    """Return whether a run was terminated and not retried since, by its states in order."""
+    """Return whether a run was terminated and not retried since, by the states in order."""
     last = {state: index for index, state in enumerate(history)}
     return last.get("CANCELING", -1) > max(last.get("PENDING", -1), last.get("RUNNING", -1))
 

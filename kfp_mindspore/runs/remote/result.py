@@ -1,8 +1,8 @@
-"""A run's result on a server, from its steps' logs.
+"""A run's result on a server, from step logs.
 
 KFP 2.17's API has no task outputs. KFP's launcher, since 2.0, logs a step's output before it publishes it:
 `ExecutorOutput: {"parameterValues": …, "artifacts": …}`. The API serves pod logs, from Argo's archive when a pod is
-gone. A step that was taken from the cache has no such pod; its driver logs the execution that computed it,
+gone. A step that was taken from the cache has no such pod; the driver logs the execution that computed it,
 `custom_properties:{key:"cached_execution_id" value:{string_value:"11"}}`, which is another run's task.
 """
 
@@ -41,11 +41,11 @@ def build_result(
     cached: int = 0,
     read_cached: Callable[[str], Iterable[str]] = lambda _: (),
 ) -> RunResult:
-    """Return a finished run's result, as far as its steps' logs have it.
+    """Return a finished run's result, as far as the steps' logs have it.
 
     Args:
         run: The run.
-        spec: The run's compiled pipeline; empty if its version was deleted.
+        spec: The run's compiled pipeline; empty if the version was deleted.
         arguments: The run's arguments.
         seconds: The steps' durations by name.
         read_log: Returns a step's log, from the pod that succeeded; empty without one.
@@ -106,7 +106,7 @@ def parse_outputs(log: Iterable[str], definitions: Mapping[str, Any]) -> dict[st
 
 
 def find_cached_execution(log: Iterable[str]) -> str:
-    """Return the ID of the execution that computed a cached step's outputs, from its driver's log; empty if none."""
+    """Return the ID of the execution that computed a cached step's outputs, from the driver's log; empty if none."""
     return next((found[1] for line in log if (found := _CACHED_EXECUTION.search(line))), "")
 
 
@@ -122,7 +122,7 @@ def _get_outputs(spec: Mapping[str, Any], task: str) -> Mapping[str, Any]:
 
 
 def get_spec(pipeline_spec: Any) -> Mapping[str, Any]:
-    """Return a run's compiled pipeline, which may be in an object with its platform configuration."""
+    """Return a run's compiled pipeline, which may be in an object with the platform configuration."""
     spec = pipeline_spec if isinstance(pipeline_spec, Mapping) else {}
     found: Mapping[str, Any] = spec.get("pipeline_spec") or spec
     return found

@@ -198,7 +198,7 @@ def _get(url: str, credentials: ServerCredentials, seconds: float) -> BaseHTTPRe
 
 @contextlib.contextmanager
 def explain_errors(host: str, action: str, *, version: str = "", subject: str = "", hint: str = "") -> Iterator[None]:
-    """Convert kfp.Client's errors in the block to this package's errors, and suppress its output.
+    """Convert kfp.Client's errors in the block to this package's errors, and suppress the client's output.
 
     Args:
         host: Server URL.

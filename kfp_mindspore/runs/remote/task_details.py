@@ -1,6 +1,6 @@
-"""A run's task details on a server: the steps among its Argo Workflow's nodes, and failed steps' pods.
+"""A run's task details on a server: the steps among the Argo Workflow's nodes, and failed steps' pods.
 
-KFP 2.17 returns one task per node: the Workflow itself, `root`, one DAG per step, its driver, `executor`, and with
+KFP 2.17 returns one task per node: the Workflow itself, `root`, one DAG per step, the driver, `executor`, and with
 retries `executor(0)`. `pod_name` is empty; `child_tasks` hold the children's node IDs.
 """
 
@@ -29,7 +29,7 @@ def list_task_names(spec: Any) -> list[str]:
     """Return the names of the tasks with a container in a run's pipeline, in topological order.
 
     Args:
-        spec: The run's `pipeline_spec`: the compiled pipeline, alone or in an object with its platform configuration.
+        spec: The run's `pipeline_spec`: the compiled pipeline, alone or in an object with the platform configuration.
     """
     if not isinstance(spec, Mapping):
         return []
@@ -81,14 +81,14 @@ def list_pending(details: Sequence[Any], names: Sequence[str]) -> list[str]:
 
 
 def are_final(details: Sequence[Any]) -> bool:
-    """Return whether a finished run's task details are final: KFP stores them a second after its state."""
+    """Return whether a finished run's task details are final: KFP stores them a second after the state."""
     return not any(task.state in _UNFINISHED_STATES for task in details)
 
 
 def list_failed_pods(details: Sequence[Any]) -> list[str]:
     """Return the names that failed steps' pods may have, a step's last attempt first.
 
-    A node ID is `WORKFLOW-NUMBER`, and its pod is `WORKFLOW-TEMPLATE-NUMBER`.
+    A node ID is `WORKFLOW-NUMBER`, and the pod is `WORKFLOW-TEMPLATE-NUMBER`.
     """
     pods = []
     for task in details:
@@ -131,7 +131,7 @@ def list_driver_pods(details: Sequence[Any], step: str) -> list[str]:
 def _list_paths(details: Sequence[Any]) -> Iterator[str]:
     """Yield the names of a Workflow's nodes: paths of display names, such as `WORKFLOW(0).root(0).train.executor`.
 
-    A node's ID ends with the FNV-1a hash of its name: paths are extended by each display name, and paths whose ID is
+    A node's ID ends with the FNV-1a hash of the name: paths are extended by each display name, and paths whose ID is
     another node's child exist.
     """
     ids = {str(child.pod_name or "") for task in details for child in task.child_tasks or []}

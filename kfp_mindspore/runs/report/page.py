@@ -19,7 +19,7 @@ _MAXIMUM_PIXELS = 64 * 64
 
 
 def write_report(result: RunResult, path: Path) -> Path:
-    """Write a run's report in any state, with its steps' HTML pages beside it, and return its path.
+    """Write a run's report in any state, with the steps' HTML pages beside it, and return the path.
 
     Args:
         result: The run.

@@ -194,7 +194,7 @@ class RunResult:
         return None
 
     def get_evaluation(self) -> dict[str, Any]:
-        """Return `metric`, `value` and `samples` from the last step that outputs a metric and its value, else {}."""
+        """Return `metric`, `value` and `samples` from the last step that outputs a metric and a value, else {}."""
         for step in reversed(self.steps.values()):
             if {"metric", "value"} <= step.outputs.keys():
                 return {name: step.outputs.get(name) for name in ("metric", "value", "samples")}

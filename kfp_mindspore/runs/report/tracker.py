@@ -1,4 +1,4 @@
-"""A run's state, updated from the events that its processes emit."""
+"""A run's state, updated from process events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 class RunTracker:
-    """Applies a run's events to its result.
+    """Applies a run's events to the result.
 
     Args:
         result: The run; updated in place.
