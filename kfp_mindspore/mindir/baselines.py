@@ -71,7 +71,7 @@ def compute_baselines(
 
 
 def _repeat(task: str, train: Samples, held_out: Samples, labels: tuple[str, ...]) -> NDArray[Any]:
-    """Return the training split's mean, or its class frequencies, for each held-out sample."""
+    """Return the training split's mean, or the class frequencies, for each held-out sample."""
     target = np.asarray(train.target)
     if task == "classification":
         target = (target[:, np.newaxis] == np.arange(len(labels))).astype(np.float64)

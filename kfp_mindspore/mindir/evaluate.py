@@ -150,7 +150,7 @@ def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Sam
     A table's columns are selected and ordered by the names that the bundle has.
 
     Raises:
-        UserError: There is no such split, or its columns do not fit the preprocessing.
+        UserError: There is no such split, or the columns do not fit the preprocessing.
     """
     return read_samples(dataset, split, **_get_preprocessing(bundle, dataset))
 
@@ -163,7 +163,7 @@ def open_model_samples(
     It reads Parquet shards by blocks; a split in another storage is read now.
 
     Raises:
-        UserError: There is no such split, or its columns do not fit the preprocessing or the bundle.
+        UserError: There is no such split, or the columns do not fit the preprocessing or the bundle.
     """
     if dataset.storage == "parquet":
         reader, options = dataset.open_shards(split), _get_preprocessing(bundle, dataset)

@@ -1,4 +1,4 @@
-"""Bundle verification: its digests and, on request, its graph's outputs."""
+"""Bundle verification: digests and, on request, the graph's outputs."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Verification:
 def verify_bundle(
     path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE, key: bytes | None = None
 ) -> Verification:
-    """Verify a bundle's digests and, on request, its graph on the samples in the bundle.
+    """Verify a bundle's digests and, on request, the graph on the samples in the bundle.
 
     With a declared preprocessing, raw samples are computed as the server computes them.
 
     Args:
         path: The bundle's directory.
-        outputs: Load the graph and compare its outputs too; takes some seconds and needs MindSpore.
+        outputs: Load the graph and compare the outputs too; takes some seconds and needs MindSpore.
         tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
         key: An encrypted model's key.
 

@@ -39,7 +39,7 @@ def list_flags() -> list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser; TrainingConfig's flags have its defaults and descriptions."""
+    """Build the parser; TrainingConfig's flags have that class's defaults and descriptions."""
     parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.training", description="Train a network.")
     parser.add_argument("network", help="module:factory of a function or class that returns a Cell")
     parser.add_argument("--network-arguments", type=_parse_object, default={}, help="its keyword arguments, as JSON")

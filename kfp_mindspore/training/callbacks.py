@@ -32,7 +32,7 @@ _GENERAL_HOOKS = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "ste
 
 
 class CallbackParams(dict[str, Any]):
-    """Callback arguments: a dict with its entries as attributes."""
+    """Callback arguments: a dict with the entries as attributes."""
 
     @classmethod
     def of_training(
@@ -163,7 +163,7 @@ class BestWeights(Callback):  # type: ignore[misc]
                 parameter.set_data(self.best_weights_param_dict[parameter.name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best value and its epoch."""
+        """Return the best value and epoch."""
         return {"best": self.best, "epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ class WorkerInfo:
 
     @property
     def pieces(self) -> int:
-        """Pieces in which a worker computes its share of a batch."""
+        """Pieces in which a worker computes a share of a batch."""
         return max(-(-self.requested // self.size), 1)
 
     @property

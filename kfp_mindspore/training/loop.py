@@ -91,7 +91,7 @@ def fit(
     workers train in data parallel: each step's batch is divided among them, so that N workers compute what one does.
 
     Args:
-        network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights. It
+        network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix the initial weights. It
             has one input or several, and returns a tensor, a tuple or a dict of tensors.
         data: The training samples: (inputs, targets) or (inputs, targets, weights), where inputs and targets are an
             array with shape (N, …), a tuple or a dict of arrays; a dict with the inputs by name, `labels` or `target`,
@@ -99,7 +99,7 @@ def fit(
             `train`); a batched mindspore.dataset object, about half as fast, which must restore its own order after a
             resume and shard itself; or None for the directory in KFP_MINDSPORE_DATASET_DIR. Several inputs are matched
             with the network's `construct` parameters by name. 64-bit numbers become 32-bit ones, other dtypes are kept.
-            A sample's loss is multiplied by its weight before the mean is computed.
+            A sample's loss is multiplied by the weight before the mean is computed.
         loss: Loss function with arguments (outputs, *targets); a dict of functions (output, target) by output and
             target name, whose results are added; or None when the network returns the loss itself.
         optimizer: The optimizer over `network.trainable_params()`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_lower_better(metric: str) -> bool:
-    """Return whether a metric improves when it falls, by its name: losses, errors, perplexity and distances."""
+    """Return whether a metric improves when it falls, by name: losses, errors, perplexity and distances."""
     from kfp_mindspore.evaluation.metrics import METRICS
 
     last = metric.rpartition(".")[2].lower()

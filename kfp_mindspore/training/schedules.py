@@ -29,7 +29,7 @@ class Schedule:
         every: Epochs between drops for step.
 
     Raises:
-        ValidationError: The name is unknown, or a number is out of its range.
+        ValidationError: The name is unknown, or a number is out of range.
     """
 
     name: str = "constant"

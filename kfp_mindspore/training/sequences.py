@@ -157,7 +157,7 @@ class MaskedTransformerEncoder(nn.Cell):  # type: ignore[misc]
     """Transformer encoder over padded sequences; computes what `nn.TransformerEncoder` does with a mask.
 
     `construct(x, mask)` takes x with shape (N, L, width) and mask, float32 with shape (N, L), 1 for a value and 0 for
-    padding on either side. It returns an array with x's shape; its values at padding have no meaning.
+    padding on either side. It returns an array with x's shape; the values at padding have no meaning.
 
     Args:
         width: Features per value, a multiple of `heads`.
@@ -182,7 +182,7 @@ class MaskedTransformerEncoder(nn.Cell):  # type: ignore[misc]
 
 
 class _EncoderLayer(nn.Cell):  # type: ignore[misc]
-    """Attention and feed-forward layers, each with normalisation after its sum, as in `nn.TransformerEncoderLayer`."""
+    """Attention and feed-forward layers, each with normalisation after the sum, as in `nn.TransformerEncoderLayer`."""
 
     def __init__(self, width: int, heads: int, hidden_size: int, dropout: float) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ def export_mindir(
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 
-    The exported graph is loaded again and its outputs are compared with the network's. On any error nothing is
+    The exported graph is loaded again and the outputs are compared with the network's. On any error nothing is
     written, and an existing bundle at `output_dir` is unchanged.
 
     Args:

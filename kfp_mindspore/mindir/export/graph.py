@@ -128,7 +128,7 @@ def run_graph(cell: nn.Cell, file: Path, arrays: Arrays, fixed: int | None, key:
         key: The file's key.
 
     Raises:
-        UserError: MindSpore cannot load or run it, or its outputs keep the first batch size.
+        UserError: MindSpore cannot load or run it, or the outputs keep the first batch size.
     """
     import mindspore
 

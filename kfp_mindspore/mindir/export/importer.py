@@ -61,7 +61,7 @@ def import_mindir(
     key: bytes | None = None,
     **changes: Unpack[ExportChanges],
 ) -> ModelBundle:
-    """Make a MindIR file a model bundle; its own outputs on samples are recorded.
+    """Make a MindIR file a model bundle; the graph's outputs on samples are recorded.
 
     On any error nothing is written, and an existing bundle at `output_dir` is unchanged.
 

@@ -1,4 +1,4 @@
-"""Layers and code lines of a network, found from its compiled graph or from MindSpore's traceback."""
+"""Layers and code lines of a network, found from the compiled graph or from MindSpore's traceback."""
 
 from __future__ import annotations
 

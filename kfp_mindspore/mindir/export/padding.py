@@ -36,7 +36,7 @@ def get_free_axes(dimensions: Any, kind: str) -> dict[str, list[int]]:
 
 
 def describe_tensor(name: str, array: NDArray[Any], batch: int, axes: Axes) -> TensorSpec:
-    """Return an array's spec: its shape with the batch and the free axes replaced."""
+    """Return an array's spec: the shape with the batch and the free axes replaced."""
     free = axes.get(name, ())
     inner = (-1 if axis in free else size for axis, size in enumerate(array.shape) if axis)
     return TensorSpec(name, array.dtype.name, (batch, *inner))
@@ -124,7 +124,7 @@ def check_padding(
 
 
 def shorten_error(error: Exception) -> str:
-    """Return MindSpore's message in one line, without its call stack."""
+    """Return MindSpore's message in one line, without the call stack."""
     text = " ".join(str(error).partition("\n----")[0].split())
     return text or type(error).__name__
 

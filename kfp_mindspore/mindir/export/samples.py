@@ -74,7 +74,7 @@ def load_export_samples(
     """Read an export's samples and apply the preprocessing that the network was trained with.
 
     Args:
-        checkpoint: The checkpoint; its preprocessing has precedence over the dataset's.
+        checkpoint: The checkpoint, whose preprocessing has precedence over the dataset's.
         dataset_dir: A dataset directory, whose test split is read.
         samples: Arrays instead of a dataset: raw, if the checkpoint records a preprocessing and `declared` is set.
         count: How many samples to read from the dataset.

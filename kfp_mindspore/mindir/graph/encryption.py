@@ -1,4 +1,4 @@
-"""Encrypted MindIR files: reading keys, decryption and its errors."""
+"""Encrypted MindIR files: reading keys, decryption and errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) 
 
 
 def check_key(key: bytes) -> bytes:
-    """Return the key, if its length is valid for AES.
+    """Return the key, if the length is valid for AES.
 
     Raises:
         UserError: Its length is not 16, 24 or 32 bytes.

@@ -1,4 +1,4 @@
-"""Ranges for integer inputs that a graph uses as indices, derived from its nodes.
+"""Ranges for integer inputs that a graph uses as indices, derived from the nodes.
 
 An index outside its table makes MindSpore 2.9's CPU kernels wait 3 s before they raise, and leaves the compiled graph
 unusable, so a server has to refuse the value before the graph runs.

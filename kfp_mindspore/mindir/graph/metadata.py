@@ -89,7 +89,7 @@ class GraphOperator(NamedTuple):
 
 
 def is_encrypted(path: Path | str) -> bool:
-    """Return whether a MindIR file is encrypted, by its first bytes."""
+    """Return whether a MindIR file is encrypted, by the first bytes."""
     with Path(path).open("rb") as file:
         return file.read(len(_CIPHER_MAGIC)) == _CIPHER_MAGIC
 
@@ -125,7 +125,7 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
 
 
 def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
-    """Parse a MindIR file into its protobuf message, a ModelProto.
+    """Parse a MindIR file into the protobuf message, a ModelProto.
 
     Args:
         path: The file, or the bundle directory that holds it; digests are not checked.

@@ -1,4 +1,4 @@
-"""A bundle's graph with its own executor thread, alone or with preprocessing and postprocessing."""
+"""A bundle's graph with an executor thread, alone or with preprocessing and postprocessing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROWS = 256
 
 
 class GraphRunner:
-    """A bundle's graph in its own thread. Every method is thread-safe.
+    """A bundle's graph in a separate thread. Every method is thread-safe.
 
     Args:
         bundle: An opened bundle, or its directory.
@@ -41,7 +41,7 @@ class GraphRunner:
         key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
 
     Raises:
-        UserError: The directory is no bundle, or MindSpore cannot load its model.
+        UserError: The directory is no bundle, or MindSpore cannot load the model.
         MissingExtraError: MindSpore is not installed.
     """
 
@@ -125,7 +125,7 @@ class ModelRunner:
         allow_code: Whether the bundle's `transform.py` may be run.
 
     Raises:
-        UserError: The directory is no bundle, MindSpore cannot load its model, or it has code that is not allowed.
+        UserError: The directory is no bundle, MindSpore cannot load the model, or it has code that is not allowed.
         CorruptBundleError: A file has another digest than signed.
         MissingExtraError: MindSpore or Pillow is not installed.
     """

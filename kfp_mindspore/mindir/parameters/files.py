@@ -351,7 +351,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 def _read_ckpt(file: Path) -> dict[str, NDArray[Any]]:
     """Read a .ckpt file's tensors.
 
-    MindSpore 2.9's own reader writes beyond a tensor whose content is longer than its shape.
+    MindSpore 2.9's own reader writes beyond a tensor whose content is longer than the shape.
     """
     import numpy as np
 
@@ -380,7 +380,7 @@ def _read_ckpt(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _recognize(file: Path) -> str:
-    """Return what another program's file is by its first bytes, or an empty text."""
+    """Return what another program's file is by the first bytes, or an empty text."""
     head = _read_head(file)
     if not head:
         return "an empty file"

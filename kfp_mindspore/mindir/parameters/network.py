@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
-    """Import a factory and call it with its arguments.
+    """Import a factory and call it with arguments.
 
     Args:
         factory: `module:callable`; modules in the working directory are importable too.

@@ -142,7 +142,7 @@ def _merge_strategies(strategy: Path, output_dir: Path) -> Path:
 
 
 def _select_shards(directory: Path) -> tuple[tuple[int, int, int], dict[int, Path]]:
-    """Return the newest (run, epoch, step in the epoch) that all ranks hold, and its files by rank."""
+    """Return the newest (run, epoch, step in the epoch) that all ranks hold, and the files by rank."""
     found: dict[int, dict[tuple[int, int, int], Path]] = {}
     for path in directory.glob("rank_*"):
         if (rank := _RANK.fullmatch(path.name)) and path.is_dir():

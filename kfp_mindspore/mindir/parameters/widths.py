@@ -23,7 +23,7 @@ _specs: WeakKeyDictionary[Any, NetworkSpec] = WeakKeyDictionary()
 
 
 def load_network(path: Path | str) -> nn.Cell:
-    """Build a checkpoint's network with its widths and parameters.
+    """Build a checkpoint's network with the recorded widths and parameters.
 
     `fit` trains such a network further, and writes how to build it into its own checkpoints.
 
@@ -42,10 +42,10 @@ def load_network(path: Path | str) -> nn.Cell:
 
 
 def build_described(checkpoint: Checkpoint) -> nn.Cell:
-    """Build a checkpoint's network with its widths, without its parameters.
+    """Build a checkpoint's network with the recorded widths, without parameters.
 
     Raises:
-        UserError: The checkpoint does not record how its network is built, or it cannot be built.
+        UserError: The checkpoint does not record how the network is built, or it cannot be built.
     """
     from kfp_mindspore.mindir.parameters.network import build_network
 
@@ -77,7 +77,7 @@ def cut_network(network: nn.Cell, cut: Mapping[str, Any]) -> None:
     Parameter values are undefined afterwards. MindSpore keeps what it has compiled before: cut first.
 
     Args:
-        network: The network as its factory builds it.
+        network: The network as the factory builds it.
         cut: `shapes`: shape by parameter name; `attributes`: number by attribute by layer path. Empty for no change.
 
     Raises:
@@ -129,7 +129,7 @@ def replace_layer(network: nn.Cell, path: str, layer: nn.Cell) -> None:
 
 
 def resize_parameter(parameter: Any, shape: Sequence[int]) -> None:
-    """Cut a parameter in place to a smaller shape; its values are the first ones along each axis."""
+    """Cut a parameter in place to a smaller shape; the values are the first ones along each axis."""
     import mindspore
 
     index = tuple(slice(0, size) for size in shape)
@@ -137,7 +137,7 @@ def resize_parameter(parameter: Any, shape: Sequence[int]) -> None:
 
 
 def _update_attributes(cell: Any, own: Mapping[str, Any]) -> None:
-    """Set a layer's own numbers by its parameters' shapes."""
+    """Set a layer's own numbers by the parameters' shapes."""
     weight = next((own[name] for name in own if name in ("weight", "gamma", "embedding_table")), None)
     if weight is None:
         return

@@ -1,1 +1,1 @@
-"""A run's state, its copies in checkpoints, and initial weights from earlier ones."""
+"""A run's state, copies in checkpoints, and initial weights from earlier ones."""

@@ -1,4 +1,4 @@
-"""A run's checkpoints: a copy of its state between two steps, written by a thread."""
+"""A run's checkpoints: a copy of the state between two steps, written by a thread."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Snapshot:
 
 
 class TrainingSession(Protocol):
-    """Something that `fit` runs inside and that keeps its checkpoints, such as a worker of Ray Train."""
+    """Something that `fit` runs inside and that keeps the checkpoints, such as a worker of Ray Train."""
 
     def get_latest(self) -> Checkpoint | None:
         """Return the checkpoint to resume from, the same on all ranks, or None."""
 
     def report(self, snapshot: Snapshot | None) -> None:
-        """Keep a checkpoint and publish its metrics; called on every rank, with a snapshot on rank 0."""
+        """Keep a checkpoint and publish the metrics; called on every rank, with a snapshot on rank 0."""
 
     def is_notice_due(self, step: int, *, is_epoch_end: bool) -> bool:
         """Return whether to call `is_preempted` after this step, the same on all ranks."""
@@ -97,7 +97,7 @@ def take_session() -> TrainingSession | None:
 class Checkpointer:
     """Reads and writes a run's checkpoints; as a context manager it awaits the last write.
 
-    One thread writes one checkpoint at a time. The next method call other than `locate` raises its error.
+    One thread writes one checkpoint at a time. The next method call other than `locate` raises the write's error.
 
     Args:
         location: Directory or URI; None for a run without checkpoints.
@@ -173,7 +173,7 @@ class Checkpointer:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the pending write and raise its error.
+        """Wait for the pending write and raise any error.
 
         Raises:
             UserError: The disk is full, or the directory cannot be written.

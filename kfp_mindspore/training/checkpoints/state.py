@@ -1,4 +1,4 @@
-"""A run's state, and its copy in a checkpoint: parameters, counters, callbacks and random numbers."""
+"""A run's state, and the copy in a checkpoint: parameters, counters, callbacks and random numbers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class TrainingState:
         return self.loss_sum / max(self.position, 1)
 
     def update_metrics(self, values: Mapping[str, Any], eval_loss: float) -> dict[str, Any]:
-        """Add an evaluation's numbers to `metrics`, and return all its values as JSON types."""
+        """Add an evaluation's numbers to `metrics`, and return all values as JSON types."""
         plain = {"eval_loss": eval_loss, **{name: np.asarray(value).tolist() for name, value in values.items()}}
         self.metrics.update({name: float(value) for name, value in plain.items() if isinstance(value, (int, float))})
         return plain

@@ -52,7 +52,7 @@ def check_objects(network: Any, loss: Any, optimizer: Any, config: Any) -> None:
 
 
 def check_returned_loss(loss: Any, network: Any, data: Any) -> None:
-    """Check that a network without a loss function returns its loss; others would be trained on the summed outputs.
+    """Check that a network without a loss function returns a loss; others would be trained on the summed outputs.
 
     Args:
         loss: A step's first output.

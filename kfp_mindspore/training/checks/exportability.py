@@ -39,7 +39,7 @@ def check_export(network: Any, source: Source, config: TrainingConfig, worker: W
 
     Rank 0 exports it, within MS_NODE_TIMEOUT (300 s by default), after which the other ranks end. Code and shapes that
     have passed are not checked again. Weights, modes and seeds are as before.
-    A network that does not compute its data is left to the first step, whose message names the mistake.
+    A network that cannot compute the data is left to the first step, whose message names the mistake.
 
     Args:
         network: The network.

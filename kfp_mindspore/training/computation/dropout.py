@@ -22,7 +22,7 @@ def build_random_table(size: int) -> Tensor:
 class CountedDropout(nn.Dropout):  # type: ignore[misc]
     """nn.Dropout whose mask is a function of (seed, call number, element index).
 
-    MindSpore 2.9's kernel state on CPU is inaccessible, and a resumed run repeats its first draws. Here the state is
+    MindSpore 2.9's kernel state on CPU is inaccessible, and a resumed run repeats the first draws. Here the state is
     one counter, a parameter that a checkpoint contains. A call keeps element i if factor · table[i] + summand (mod 2³²)
     is above a threshold; the table is random, and so are each call's factor (odd) and summand.
     """

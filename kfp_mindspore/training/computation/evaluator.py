@@ -45,14 +45,14 @@ class Evaluator:
         """Evaluate.
 
         Args:
-            before: Called with each batch before its step, or None.
+            before: Called with each batch before the step, or None.
             after: Called with the outputs after each step, or None.
 
         Returns:
             The metrics by name, and the mean loss over the samples.
 
         Raises:
-            UserError: The network cannot be compiled for the batch, or its outputs do not fit a metric.
+            UserError: The network cannot be compiled for the batch, or the outputs do not fit a metric.
         """
         for metric in self.metrics.values():
             metric.clear()

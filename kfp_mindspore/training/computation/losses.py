@@ -1,4 +1,4 @@
-"""The network with its loss: several inputs and outputs, and sample weights."""
+"""The network with a loss: several inputs and outputs, and sample weights."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TokenLoss(_LossWrapper):
 
 
 def build_task_loss(task: str, labels: Sequence[str] = ()) -> Any:
-    """Return a task's default loss; None when the network returns its loss.
+    """Return a task's default loss; None when the network returns a loss.
 
     classification and language_model have cross-entropy on logits, multi_label binary cross-entropy on logits,
     regression and ranking the mean squared error.

@@ -12,7 +12,7 @@ from kfp_mindspore.training.schedules import Schedule
 
 
 class RateSetter:
-    """Sets the optimizer's learning rate before each step to its initial value times the schedule's factor.
+    """Sets the optimizer's learning rate before each step to the initial value times the schedule's factor.
 
     Args:
         optimizer: The optimizer, with a constant learning rate unless the schedule is constant.

@@ -103,7 +103,7 @@ class Gradients(nn.Cell):  # type: ignore[misc]
     """Computes a batch's loss and the trained parameters' gradients.
 
     Args:
-        network: The network with its loss.
+        network: The network with the loss.
         weights: The trained parameters.
         scaler: Loss scale for float16, or None.
     """
@@ -216,7 +216,7 @@ class Trainer:
 
     Args:
         network: The network, for messages.
-        with_loss: The network with its loss.
+        with_loss: The network with the loss.
         optimizer: The optimizer.
         config: The options.
         worker: Rank and world size.
@@ -299,7 +299,7 @@ class Trainer:
             The step's outputs (the loss, over all workers) and whether any worker received SIGTERM.
 
         Raises:
-            UserError: The network cannot be compiled for the batch, or its outputs do not fit the loss.
+            UserError: The network cannot be compiled for the batch, or the outputs do not fit the loss.
         """
         try:
             if self._own:
@@ -350,7 +350,7 @@ class Trainer:
                 weight.set_data(value)
 
     def _run_own(self, batch: Batch, stop: bool) -> tuple[Any, bool]:
-        """Run the user's step, which reduces its gradients itself; reduce the loss so that callbacks decide equally."""
+        """Run the user's step, which reduces the gradients itself; reduce the loss so that callbacks decide equally."""
         size = self._worker.size
         if size == 1:
             return self.cell(*batch.tensors), stop

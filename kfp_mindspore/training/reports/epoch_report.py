@@ -1,4 +1,4 @@
-"""An epoch report: its record for metrics.jsonl, its text line, and a warning about a slow worker."""
+"""An epoch report: a record for metrics.jsonl, a text line, and a warning about a slow worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 def build_record(
     state: TrainingState, source: Source, *, rate: Any, samples: int, seconds: float, rank_seconds: Sequence[float]
 ) -> dict[str, Any]:
-    """Return the present epoch's record without its evaluation.
+    """Return the present epoch's record without the evaluation.
 
     Args:
         state: After the epoch's last step.

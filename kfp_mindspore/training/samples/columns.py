@@ -27,8 +27,8 @@ class Columns:
     """Equal-length arrays by name.
 
     Args:
-        inputs: Arrays for the network's parameters, in its `construct` order.
-        targets: Arrays for the loss, in its order; empty for a network that needs none.
+        inputs: Arrays for the network's parameters, in `construct` order.
+        targets: Arrays for the loss, in parameter order; empty for a network that needs none.
         weight: Factor for each sample's loss, float32 with shape (N,), or None.
     """
 
@@ -165,7 +165,7 @@ def order_inputs(inputs: Mapping[str, Any], parameters: Parameters, field: str, 
 
 
 def infer_task(target: NDArray[Any]) -> str:
-    """Return the task for a target given as an array, by its dtype and shape."""
+    """Return the task for a target given as an array, by dtype and shape."""
     import numpy as np
 
     if target.dtype.kind in "iu":
@@ -211,7 +211,7 @@ def _name(given: Any, names: Sequence[str], prefix: str) -> dict[str, Any]:
 
 
 def _stack_fields(columns: dict[str, Any], parameters: Parameters, field: str) -> dict[str, Any]:
-    """Return a DataFrame's columns by name if they are the network's inputs, otherwise stacked as its only input."""
+    """Return a DataFrame's columns by name if they are the network's inputs, otherwise stacked as the only input."""
     import numpy as np
 
     if parameters.is_open or set(columns) == set(parameters.names) or len(parameters.names) != 1:

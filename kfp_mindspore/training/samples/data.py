@@ -74,7 +74,7 @@ class Batch:
 class _SampledSource(abc.ABC):
     """Batches in a sampler's order by (seed, epoch), so that any epoch can be repeated.
 
-    Each worker reads its share of every batch; the parts differ by at most one sample.
+    Each worker reads a share of every batch; the parts differ by at most one sample.
 
     Args:
         columns: Some or all samples, for the layout.
@@ -169,7 +169,7 @@ class ArraySource(_SampledSource):
 class ShardSource(_SampledSource):
     """Batches from a dataset's Parquet shards, which need not fit in memory.
 
-    Each worker reads every block and preprocesses its share of the batches, in a thread that is one batch ahead.
+    Each worker reads every block and preprocesses a share of the batches, in a thread that is one batch ahead.
 
     Args:
         dataset: A dataset with storage parquet.
@@ -321,7 +321,7 @@ def resolve_validation(
 ) -> Validation | None:
     """Return the batches for the argument `validation`; None means the split in a dataset given for `data`.
 
-    Each worker evaluates its share of every batch from arrays, and all batches from a mindspore.dataset object.
+    Each worker evaluates a share of every batch from arrays, and all batches from a mindspore.dataset object.
     """
     if validation is None:
         data = open_data(data, "data")

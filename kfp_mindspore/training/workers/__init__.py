@@ -1,1 +1,1 @@
-"""One process of a gang: its share of the samples, its watchdog, its SIGTERM."""
+"""One process of a gang: share of the samples, watchdog, SIGTERM."""

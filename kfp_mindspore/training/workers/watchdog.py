@@ -166,7 +166,7 @@ def watch(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def build_watchdog(environment: Mapping[str, str]) -> Watchdog | None:
-    """Return the watchdog that the environment configures; None outside a job and in its other roles.
+    """Return the watchdog that the environment configures; None outside a job and in other roles.
 
     Raises:
         UserError: KFP_MINDSPORE_HANG_SECONDS is not a number ≥ 0.
