@@ -106,19 +106,23 @@ def test_embedding_model_that_finds_answers_is_served(local_home: Path, tmp_path
         client.delete("search")
 
 
-def test_rewriter_is_trained_from_scratch_and_served(local_home: Path) -> None:
+def test_rewriter_is_trained_from_scratch_and_served(local_home: Path, tmp_path: Path) -> None:
     client = InferenceClient(LocalServingBackend(local_home))
+    # One completion for all prompts is learnt in seconds; tests/workloads/test_rewriter.py trains on dates and numbers.
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(f'{{"prompt": "on day {day}", "completion": "at 9"}}\n' for day in range(160)))
+    arguments = {"data": str(pairs), "epochs": 8, "batch_size": 16, "length": 16, "generated": 8}
     try:
-        result = run_local("t5_rewrite", {"generated": 64}, home=local_home, keep=True)
+        result = run_local("t5_rewrite", arguments, home=local_home, keep=True)
         assert result.state == "succeeded"
         evaluated = result.steps["evaluate-language-model"].outputs
         assert evaluated["passed"] is True
         assert evaluated["value"] >= 0.9
         assert evaluated["base_value"] == 0
-        body = {"model": "rewriter", "prompt": "the third of March 2021"}
+        body = {"model": "rewriter", "prompt": "on day 200"}
         response = httpx.post(f"{client.get('rewriter').url}/openai/v1/completions", json=body, timeout=120)
         assert response.status_code == 200, response.text
-        assert response.json()["choices"][0]["text"] == "2021-03-03"
+        assert response.json()["choices"][0]["text"] == "at 9"
     finally:
         client.delete("rewriter")
 
