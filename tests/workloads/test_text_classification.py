@@ -23,11 +23,12 @@ from kfp_mindspore.runs import run_local
 pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(1800)]
 
 
-def test_network_beats_words_without_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_network_beats_words_without_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     from kfp_mindspore.workloads.text_classification import train
 
     found, baseline = [], []
-    for seed in range(3):
+    for seed in range(seeds):
         data, output = tmp_path / f"data-{seed}", tmp_path / f"output-{seed}"
         dataset = load_dataset("reviews", data, seed=seed)
         monkeypatch.setenv("KFP_MINDSPORE_DATASET_DIR", str(data))
