@@ -65,6 +65,11 @@ def test_project_of_template(template: str, local_home: Path, tmp_path: Path, mo
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     project, name = tmp_path / "my-project", "my-project"
     write_project(project, template)
+    if template == "vit":
+        # tests/workloads/test_vit.py trains on 20,000 images.
+        pipeline = project / "pipeline.py"
+        assert "limit=20000" in pipeline.read_text()
+        pipeline.write_text(pipeline.read_text().replace("limit=20000", "limit=4000"))
     arguments = ARGUMENTS.get(template, {"epochs": TEMPLATES[template].epochs})
     printed = run_notebook(project / "notebook.ipynb", arguments)
     assert "deployed yes" in printed
