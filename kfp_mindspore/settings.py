@@ -166,7 +166,8 @@ def is_debug() -> bool:
     return os.environ.get(DEBUG_VARIABLE, "").lower() in {"1", "true", "yes", "on"}
 
 
-# MLflow's own: the run that points are logged to.
+# MLflow's own: the server, and the run that points are logged to.
+MLFLOW_URI_VARIABLE = "MLFLOW_TRACKING_URI"
 MLFLOW_RUN_VARIABLE = "MLFLOW_RUN_ID"
 # The run in which a new run is nested, as MLflow's own tag says.
 MLFLOW_PARENT_VARIABLE = "KFP_MINDSPORE_MLFLOW_PARENT_RUN_ID"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.retries import wait_with_jitter
-from kfp_mindspore.settings import MLFLOW_PARENT_VARIABLE, MLFLOW_RUN_VARIABLE
+from kfp_mindspore.settings import MLFLOW_PARENT_VARIABLE, MLFLOW_RUN_VARIABLE, MLFLOW_URI_VARIABLE
 from kfp_mindspore.tracking.tracker import STEP_LOSS, TrackerState
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class MlflowTracker:
 
     def __init__(self, location: str | None) -> None:
         self._location = location
+        # The thread may outlive the environment that named the server.
+        self._uri = os.environ.get(MLFLOW_URI_VARIABLE)
         self._run_id = os.environ.get(MLFLOW_RUN_VARIABLE, "")
         # The run's creator ends it.
         self._is_owner = not self._run_id
@@ -130,7 +132,10 @@ class MlflowTracker:
         session.end(status if self._is_owner else None, tags)
 
     def _open(self) -> _Session:
-        session = _Session(self._run_id, self._location, self._parameters, is_resumed=self._is_resumed)
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(self._uri)
+        session = _Session(client, self._run_id, self._location, self._parameters, is_resumed=self._is_resumed)
         with self._changed:
             self._run_id = session.run_id
         return session
@@ -169,11 +174,12 @@ class MlflowTracker:
 class _Session:
     """A run on the server."""
 
-    def __init__(self, run_id: str, location: str | None, parameters: Mapping[str, str], *, is_resumed: bool) -> None:
+    def __init__(
+        self, client: Any, run_id: str, location: str | None, parameters: Mapping[str, str], *, is_resumed: bool
+    ) -> None:
         from mlflow.entities import Param
-        from mlflow.tracking import MlflowClient
 
-        self._client: Any = MlflowClient()
+        self._client = client
         self._logged: dict[str, int] = {}
         is_known = bool(run_id)
         self.run_id = run_id or self._find(location) or self._create(location)

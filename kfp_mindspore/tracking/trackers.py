@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.settings import MLFLOW_URI_VARIABLE
 from kfp_mindspore.tracking.tracker import STEP_LOSS, Tracker, TrackerState
 
-MLFLOW_URI_VARIABLE = "MLFLOW_TRACKING_URI"
 # Tracker → the package that its extra, of the same name, installs.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboardX"}
 # Logged losses of steps in an epoch, at most.

@@ -19,8 +19,6 @@ Points = Iterable[tuple[int, Mapping[str, float]]]
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Store and experiment of the test; the waits are short where nothing answers."""
-    # MLflow makes its default store in the working directory.
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "digits")
