@@ -118,7 +118,7 @@ def build_packages(checkout: Path, directory: Path) -> None:
 
 
 def _write_materials(checkout: Path, directory: Path) -> None:
-    """Write the bill of materials of the wheel with all extras, as it is installed with the tested versions."""
+    """Write the bill of materials for the wheel and all extras, installed with the tested versions."""
     uv = str(Path(sys.executable).with_name("uv"))
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-release-") as folder:
         _run(checkout, uv, "venv", "--quiet", "--python", sys.executable, folder)

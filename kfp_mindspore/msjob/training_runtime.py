@@ -1,7 +1,7 @@
 """ClusterTrainingRuntimes with which Kubeflow's SDK trains MindSpore: of several nodes, and of one.
 
 Trainer's jax policy sets size, rank and coordinator and leaves `python` as the SDK's command; `init_distributed` reads
-them. With one node MS_WORKER_NUM is 1, so that a job of more nodes is refused instead of trained by each node alone.
+them. With one node MS_WORKER_NUM is 1, so that a job with more nodes is refused, not trained by each node alone.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class SimulatedEnvironment(ServingEnvironment):
             steps = graph["spec"]["nodes"]["v2"]["steps"]
             (step,) = random.choices(steps, [entry["weight"] for entry in steps])
             return self.identify(step["serviceUrl"])
-        # During a rollout two pods of one version may be ready; in Knative mode, so may those of the version before.
+        # During a rollout two pods may be ready, in Knative mode also the old version's, which get no requests.
         pods = [pod for pod in list_pods(self.cluster, host, self.client.namespace) if pod.is_ready]
         if self.kserve.knative:
             predictor = self.get(name=host.removesuffix("-predictor"))["status"]["components"]["predictor"]

@@ -185,7 +185,7 @@ def resolve_address(
             if time.monotonic() >= deadline:
                 raise UserError(
                     f"the scheduler's host {host!r} has no address after {timeout:.0f} s ({error})",
-                    hint=f"Check {SCHEDULER_HOST_VARIABLE} and the pod of rank 0 or of the scheduler.",
+                    hint=f"Check {SCHEDULER_HOST_VARIABLE} and the pod with rank 0 or the scheduler.",
                 ) from None
             time.sleep(1)
 

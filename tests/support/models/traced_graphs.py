@@ -86,12 +86,12 @@ class Graph:
         return self.add("Conv2D", value, weight, shape=(2, outputs, 4, 4), layer=name, group=group)
 
     def trace(self, output: str) -> Structure:
-        """Trace the graph with one of its values as its output."""
+        """Trace the graph with this value as output."""
         self.model.graph.output.add(name=output)
         return trace(self.model)
 
     def find_groups(self, output: str, untrained: Sequence[str] = ()) -> ChannelGroups:
-        """Group the channels of the graph with one of its values as its output."""
+        """Group the graph's channels with this value as output."""
         trained = [name for name in self.shapes if name not in untrained]
         return build_groups(self.trace(output), self.shapes, trained)
 

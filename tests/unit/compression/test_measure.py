@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mindspore
 
 
 class Scores(nn.Cell):  # type: ignore[misc]
-    """The rows themselves as scores, in one of the forms of a network's outputs."""
+    """The rows themselves as scores, in a form that networks return."""
 
     def __init__(self, form: str) -> None:
         super().__init__()

@@ -105,7 +105,7 @@ def _parse_choice(value: Any, param: str) -> Constraint:
     texts = [check_text(item, param) for item in read_list(value, param, _MAX_CHOICES, "texts", 1)]
     if "" in texts:
         raise refuse(param, "texts of at least one character", "")
-    # A literal of Lark is one of JSON.
+    # Lark has JSON's literals.
     grammar = "start: " + " | ".join(map(json.dumps, texts))
     return Constraint("grammar", check_size(grammar, param, _MAX_SCHEMA_BYTES), param)
 
