@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import sysconfig
 import tempfile
@@ -176,4 +177,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # SIGTERM unwinds the stack, which stops the daemon.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()
