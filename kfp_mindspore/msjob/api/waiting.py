@@ -16,6 +16,10 @@ QUOTA_TOO_SMALL = "QuotaTooSmall"
 REJECTED = "Rejected"
 NAME_TAKEN = "NameTaken"
 NAME_TERMINATING = "NameTerminating"
+# Kueue has not admitted the job.
+QUEUED = "Queued"
+# The job names a Kueue queue, and its operator runs without --kueue.
+QUEUE_IGNORED = "QueueIgnored"
 # `status.waitingReason` values, which operators write.
 WAITING_REASONS = (
     IMAGE_PULL,
@@ -30,6 +34,8 @@ WAITING_REASONS = (
     REJECTED,
     NAME_TAKEN,
     NAME_TERMINATING,
+    QUEUED,
+    QUEUE_IGNORED,
 )
 # Found by clients: no operator writes the status.
 NO_OPERATOR = "NoOperator"
@@ -39,7 +45,9 @@ _SECONDS = 60.0
 # An autoscaler adds a node within minutes; an operator is back after its upgrade.
 _LONG_SECONDS = 600.0
 _LIMITS = {
-    **dict.fromkeys((IMAGE_PULL, CONTAINER_CONFIG, CONTAINER, FORBIDDEN, QUOTA_TOO_SMALL, NAME_TAKEN), _SECONDS),
+    **dict.fromkeys(
+        (IMAGE_PULL, CONTAINER_CONFIG, CONTAINER, FORBIDDEN, QUOTA_TOO_SMALL, NAME_TAKEN, QUEUE_IGNORED), _SECONDS
+    ),
     **dict.fromkeys((NO_NODE_FITS, UNBOUND_VOLUME, NO_OPERATOR), _LONG_SECONDS),
 }
 

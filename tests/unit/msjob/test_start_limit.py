@@ -32,6 +32,8 @@ BUSY = Waiting("Unschedulable", "lenet-worker-0: Unschedulable: Insufficient cpu
         ("QuotaExceeded", None),
         ("Rejected", None),
         ("NameTerminating", None),
+        ("Queued", None),
+        ("QueueIgnored", 60),
         ("Unschedulable", None),
         ("", None),
         ("OfLaterVersion", None),
