@@ -10,9 +10,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.kube.quantities import max_resources, sum_resources
-from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
+from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, WORKER
 from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.requests import uses_worker_template
 from kfp_mindspore.msjob.decisions.security import restrict_pod
 from kfp_mindspore.msjob.decisions.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
@@ -166,31 +166,6 @@ def get_memory_limit(job: MSJob, replica_type: str) -> str:
     """Return the memory limit of a replica type's training container as a quantity; empty without one."""
     resources = job.get_replica_spec(replica_type).container.get("resources") or {}
     return str((resources.get("limits") or {}).get("memory") or "")
-
-
-def get_requests(job: MSJob, member: Member) -> dict[str, str]:
-    """Return a member pod's resource requests.
-
-    Args:
-        job: The job.
-        member: The member.
-    """
-    totals = []
-    pod = job.get_replica_spec(member.replica_type).template["spec"]
-    for key in ("containers", "initContainers"):
-        containers = copy.deepcopy(pod.get(key) or [])
-        for container in containers:
-            if uses_worker_template(job, member):
-                drop_extended_resources(container)
-        resources = [container.get("resources") or {} for container in containers]
-        totals.append([{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in resources])
-    # Init containers run one after the other, before the others.
-    return max_resources([sum_resources(totals[0]), *totals[1]])
-
-
-def uses_worker_template(job: MSJob, member: Member) -> bool:
-    """Return whether a member is a scheduler without its own template."""
-    return member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs
 
 
 def add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:

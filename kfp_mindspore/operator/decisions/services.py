@@ -11,10 +11,11 @@ from kfp_mindspore.kube.quantities import sum_resources
 from kfp_mindspore.msjob.api.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
 from kfp_mindspore.msjob.api.spec import SchedulingPolicy
 from kfp_mindspore.msjob.decisions.elastic import get_minimum_workers, get_requested_workers
+from kfp_mindspore.msjob.decisions.requests import get_requests
 from kfp_mindspore.msjob.decisions.topology import Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import EndpointSliceView, PodGroupView, PodView
-from kfp_mindspore.operator.decisions.pods import get_requests, make_owner_reference
+from kfp_mindspore.operator.decisions.pods import make_owner_reference
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 
 

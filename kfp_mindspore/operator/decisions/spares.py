@@ -15,16 +15,12 @@ from typing import Any
 
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.commands import has_python_arguments
+from kfp_mindspore.msjob.decisions.requests import uses_worker_template
 from kfp_mindspore.msjob.decisions.topology import VARIABLES, Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.actions import Assign
 from kfp_mindspore.operator.decisions.observed import SPARE, PodView
-from kfp_mindspore.operator.decisions.pods import (
-    OWN_ADDRESS,
-    build_pod,
-    make_launch_annotations,
-    uses_worker_template,
-)
+from kfp_mindspore.operator.decisions.pods import OWN_ADDRESS, build_pod, make_launch_annotations
 from kfp_mindspore.operator.decisions.services import get_address
 from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import PROGRESS_VARIABLE
