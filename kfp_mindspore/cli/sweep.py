@@ -23,6 +23,7 @@ from kfp_mindspore.cli.shared.output import (
 from kfp_mindspore.cli.shared.target import BackendOptions, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.parameters.network import import_callable
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.outputs import check_output_file, check_page, has_mark
 from kfp_mindspore.settings import IMAGE_VARIABLE
 from kfp_mindspore.sweeps.options import ENGINES, MSJOB, SweepOptions
@@ -89,6 +90,7 @@ def add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="What runs the trials: MSJobs, or Ray Tune with one process each.",
 )
+@dataclass_options(JobOptions, only=("queue", "queue_priority"), into="job_options")
 @add_target_options
 @add_json_option
 def run(
@@ -102,14 +104,20 @@ def run(
     workers: int,
     options: SweepOptions,
     engine: str,
+    job_options: JobOptions,
     target: BackendOptions,
     as_json: bool,
 ) -> None:
     """Run a sweep in DIRECTORY, or go on with the one that is there."""
     from kfp_mindspore.sweeps.engine import sweep as run_sweep
 
+    path = None if script is None else str(Path(script).absolute())
+    queue = {"queue_name": job_options.queue, "queue_priority": job_options.queue_priority}
     result = run_sweep(
-        build_template(network, None if script is None else str(Path(script).absolute()), dataset, fixed, workers),
+        {
+            **build_template(network, path, dataset, fixed, workers),
+            **{name: value for name, value in queue.items() if value},
+        },
         read_space(space),
         options,
         directory=directory,

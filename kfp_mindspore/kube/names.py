@@ -23,15 +23,16 @@ def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
     return _list_errors(field, namespaces, NAMESPACE, 63, "at most 63 lower-case letters, digits and '-'")
 
 
-def list_name_errors(field: str, *names: object) -> list[str]:
+def list_name_errors(field: str, *names: object, longest: int = _MAXIMUM_SUBDOMAIN) -> list[str]:
     """Return a sentence for each invalid object name, such as a Secret or claim.
 
     Args:
         field: The field or flag, for the message.
         *names: The names.
+        longest: Most characters: a name in a label's value has at most 63.
     """
-    rule = f"at most {_MAXIMUM_SUBDOMAIN} lower-case letters, digits, '-' and '.'"
-    return _list_errors(field, names, SUBDOMAIN, _MAXIMUM_SUBDOMAIN, rule)
+    rule = f"at most {longest} lower-case letters, digits, '-' and '.'"
+    return _list_errors(field, names, SUBDOMAIN, longest, rule)
 
 
 def list_service_name_errors(field: str, name: object, longest: int) -> list[str]:

@@ -29,6 +29,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "pip_index_url": _TEXT,
     "env_vars": ((Mapping, Sequence), "a mapping of texts by name, or a list of EnvVars"),
     "queue_name": _TEXT,
+    "queue_priority": _TEXT,
     "volumes": _LIST,
     "volume_mounts": _LIST,
 }

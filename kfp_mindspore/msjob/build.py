@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.names import list_name_errors
+from kfp_mindspore.msjob.api.kueue import PRIORITY_CLASS_LABEL
 from kfp_mindspore.msjob.api.manifest import serialize
 from kfp_mindspore.msjob.api.names import (
     CLEAN_POD_POLICIES,
@@ -16,6 +18,7 @@ from kfp_mindspore.msjob.api.names import (
     DEFAULT_BACKOFF_LIMIT,
     DEFAULT_CLEAN_POD_POLICY,
     DEFAULT_RESTART_POLICY,
+    QUEUE_LABEL,
     RESTART_POLICIES,
     WORKER,
 )
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 Object = Mapping[str, Any]
 SHARED_MEMORY = "/dev/shm"
+_LONGEST_LABEL = 63
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class JobOptions:
         active_deadline_seconds: Seconds after which the job is terminated and fails. Default: no limit.
         start_timeout_seconds: Seconds for which the job's pods may be unable to start. Default: 600 if no node of the
             cluster fits a pod or no operator reconciles the job, 60 for an image that cannot be pulled, a missing
-            Secret or a refused pod, and no limit while other pods use the resources.
+            Secret or a refused pod, and no limit while other pods use the resources. It does not apply in a queue.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted. Default: it is kept.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         resources: Each worker's Kubernetes resource requirements. {"requests": {…}, "limits": {…}}, or by resource
@@ -64,6 +68,9 @@ class JobOptions:
         security_context: PodSecurityContext for the job's pods.
         delete_after_done: Whether the step deletes its finished job, and with it its pods' logs.
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
+        queue_priority: Priority in the queue, a WorkloadPriorityClass. Jobs of a higher one start first, and may
+            preempt others.
 
     Raises:
         ValidationError: A value is invalid; the message names each field.
@@ -91,6 +98,8 @@ class JobOptions:
     security_context: Mapping[str, Any] = option({})
     delete_after_done: bool = False
     storage: str = "artifacts"
+    queue: str = ""
+    queue_priority: str = ""
 
     def __post_init__(self) -> None:
         # KFP's parameters are numbers where Kubernetes has texts.
@@ -98,10 +107,18 @@ class JobOptions:
             if isinstance(values := getattr(self, name), Mapping):
                 object.__setattr__(self, name, {key: to_text(value) for key, value in values.items()})
         check_options(self)
-        if errors := [
-            f"empty_dirs: must be absolute paths, got {path!r}" for path in self.empty_dirs if path[:1] != "/"
-        ]:
+        errors = [f"empty_dirs: must be absolute paths, got {path!r}" for path in self.empty_dirs if path[:1] != "/"]
+        for name in ("queue", "queue_priority"):
+            if value := getattr(self, name):
+                errors += list_name_errors(name, value, longest=_LONGEST_LABEL)
+        if errors:
             raise ValidationError(errors)
+
+    @property
+    def queue_labels(self) -> dict[str, str]:
+        """The job's labels for Kueue."""
+        labels = {QUEUE_LABEL: self.queue, PRIORITY_CLASS_LABEL: self.queue_priority}
+        return {name: value for name, value in labels.items() if value}
 
     def merge(self, changes: Mapping[str, Any]) -> JobOptions:
         """Return a copy with other values: a mapping is merged, None is ignored, any other value replaces.
@@ -131,6 +148,7 @@ class TrainingChanges(TypedDict, total=False):
     security_context: Mapping[str, Any] | None
     delete_after_done: bool | None
     storage: str | None
+    queue_priority: str | None
 
 
 class JobChanges(TrainingChanges, total=False):
@@ -142,6 +160,7 @@ class JobChanges(TrainingChanges, total=False):
     resources: Any
     labels: Mapping[str, str] | None
     annotations: Mapping[str, str] | None
+    queue: str | None
 
 
 @dataclass(frozen=True)
@@ -255,9 +274,10 @@ def build_msjob(
         container["workingDir"] = options.working_dir
     template = patch_template({"spec": {"containers": [container]}}, pod.merge(_build_patch(options)))
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
-    for key in ("labels", "annotations"):
-        if entries := getattr(options, key):
-            metadata[key] = dict(entries)
+    if labels := {**options.labels, **options.queue_labels}:
+        metadata["labels"] = labels
+    if options.annotations:
+        metadata["annotations"] = dict(options.annotations)
     clean_pod_policy = options.clean_pod_policy
     return MSJob(
         metadata=metadata,

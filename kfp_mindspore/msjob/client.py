@@ -24,7 +24,7 @@ from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.backends.default_backend import create_job_backend
 from kfp_mindspore.msjob.backends.foreign import create_as_kind
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
-from kfp_mindspore.msjob.build import TrainingChanges, build_msjob, to_env_vars
+from kfp_mindspore.msjob.build import JobOptions, TrainingChanges, build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import build_directory_variables, build_training_command
 from kfp_mindspore.msjob.decisions.elastic import explain_missing_checkpoints
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
@@ -134,7 +134,7 @@ class MSJobClient:
             output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
             checkpoint_dir: Directory or URI (s3://, gs://) for checkpoints; default `checkpoints` in `output_dir`.
             env_vars: The workers' environment variables by name, or Kubernetes EnvVars.
-            queue_name: The job's Kueue queue; ignored on this machine.
+            queue_name: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
             base_image: The workers' image.
             **options: Further fields of `JobOptions`, such as `backoff_limit` and `empty_dirs`.
 
@@ -154,9 +154,10 @@ class MSJobClient:
                 *to_env_vars(env_vars or {}),
             ],
             resources=resources_per_worker,
+            queue=queue_name,
             **options,
         )
-        self.create_job(job, labels=labels, annotations=annotations, queue_name=queue_name)
+        self.create_job(job, labels=labels, annotations=annotations)
 
     def create_job(
         self,
@@ -177,6 +178,7 @@ class MSJobClient:
         pip_index_url: str | None = None,
         env_vars: Mapping[str, str] | Sequence[Any] | None = None,
         queue_name: str | None = None,
+        queue_priority: str | None = None,
         volumes: Sequence[Any] | None = None,
         volume_mounts: Sequence[Any] | None = None,
         dry_run: bool = False,
@@ -184,7 +186,8 @@ class MSJobClient:
         """Submit a job: a manifest, a Python function that runs in each worker, or an image with its own entry point.
 
         Args:
-            job: The manifest; besides it only namespace, labels, annotations and queue_name are allowed.
+            job: The manifest; besides it only namespace, labels, annotations, queue_name and queue_priority are
+                allowed.
             name: Job name for a function or image.
             namespace: Job namespace; default its own, or the client's.
             labels: Job labels, besides the manifest's.
@@ -202,7 +205,8 @@ class MSJobClient:
             packages_to_install: Installed by pip before the function runs.
             pip_index_url: Package index for pip.
             env_vars: The workers' environment variables by name, or Kubernetes EnvVars.
-            queue_name: The job's Kueue queue; ignored on this machine.
+            queue_name: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
+            queue_priority: Priority in the queue, a WorkloadPriorityClass.
             volumes: Volumes for each worker.
             volume_mounts: Their mounts.
             dry_run: Only validate it: on a cluster by the API server.
@@ -225,6 +229,7 @@ class MSJobClient:
             pip_index_url=pip_index_url,
             env_vars=env_vars,
             queue_name=queue_name,
+            queue_priority=queue_priority,
             volumes=volumes,
             volume_mounts=volume_mounts,
         )
@@ -262,8 +267,8 @@ class MSJobClient:
                 volumes=volumes or (),
                 volume_mounts=volume_mounts or (),
             )
-        queue = {names.QUEUE_LABEL: queue_name} if queue_name else {}
-        for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
+        queue = JobOptions(queue=queue_name or "", queue_priority=queue_priority or "")
+        for key, entries in (("labels", {**(labels or {}), **queue.queue_labels}), ("annotations", annotations or {})):
             if entries:
                 new.metadata[key] = {**(new.metadata.get(key) or {}), **entries}
         if (missing := explain_missing_checkpoints(new, {} if self._in_pods else os.environ)) and not dry_run:

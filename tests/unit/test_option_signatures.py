@@ -65,6 +65,12 @@ _WITHOUT_JOB_OPTIONS = {
     ),
     "working_dir": "the image has it",
 }
+_CLIENT_NAMES = {
+    "workers": "num_workers",
+    "resources": "resources_per_worker",
+    "env": "env_vars",
+    "image": "base_image",
+}
 SIGNATURES = [
     Signature(DatasetOptions, load_dataset, COMPONENT),
     Signature(
@@ -126,11 +132,12 @@ SIGNATURES = [
             JobOptions,
             method,
             CLIENT,
-            {"workers": "num_workers", "resources": "resources_per_worker", "env": "env_vars", "image": "base_image"},
-            only=("workers", "image", "env", "resources", "labels", "annotations"),
+            {**_CLIENT_NAMES, "queue": "queue_name"},
+            only=("workers", "image", "env", "resources", "labels", "annotations", "queue"),
         )
         for method in (MSJobClient.train, MSJobClient.create_job)
     ),
+    Signature(JobOptions, MSJobClient.create_job, CLIENT, only=("queue_priority",)),
     Signature(
         PipelineServerOptions,
         RemoteClient,

@@ -49,6 +49,8 @@ def sweep_msjob(
     active_deadline_seconds: int = 0,
     namespace: str = "",
     storage: str = "artifacts",
+    queue: str = "",
+    queue_priority: str = "",
     task_config: dsl.TaskConfig = None,
 ) -> NamedTuple("Outputs", [("best_parameters", dict), ("best_value", float)]):
     """Train with other parameters in each trial, an MSJob, and keep the best model.
@@ -96,6 +98,8 @@ def sweep_msjob(
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
         namespace: Job namespace; default the step's.
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
+        queue_priority: Priority in the queue, a WorkloadPriorityClass.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the jobs' pods.
 
     Returns:
@@ -128,6 +132,8 @@ def sweep_msjob(
         backoff_limit=backoff_limit,
         active_deadline_seconds=active_deadline_seconds or None,
         storage=storage,
+        queue=queue,
+        queue_priority=queue_priority,
     )
     return sweep_models(
         model,

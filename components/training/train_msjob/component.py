@@ -34,6 +34,8 @@ def train_msjob(
     namespace: str = "",
     checkpoint_dir: str = "",
     storage: str = "artifacts",
+    queue: str = "",
+    queue_priority: str = "",
     task_config: dsl.TaskConfig = None,
 ):
     """Run a training command as an MSJob and wait until it has finished.
@@ -69,6 +71,8 @@ def train_msjob(
         namespace: Job namespace; default the step's.
         checkpoint_dir: Persistent checkpoints for later runs; on a cluster a URI or a directory in a volume.
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
+        queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
+        queue_priority: Priority in the queue, a WorkloadPriorityClass.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the job's pods.
     """
     from kfp_mindspore.msjob.build import JobOptions
@@ -82,6 +86,8 @@ def train_msjob(
         backoff_limit=backoff_limit,
         active_deadline_seconds=active_deadline_seconds or None,
         storage=storage,
+        queue=queue,
+        queue_priority=queue_priority,
     )
     train_model(
         model,

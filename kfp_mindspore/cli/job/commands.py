@@ -119,6 +119,8 @@ def submit(
         set_namespace(document, target.namespace, client.namespace)
         if target.is_cluster and image is not None:
             fill_images(document, image)
+        if options.queue_labels:
+            document.metadata["labels"] = {**(document.metadata.get("labels") or {}), **options.queue_labels}
     else:
         if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
             raise UserError(

@@ -31,7 +31,7 @@ def refuse_description(words: tuple[str, ...]) -> None:
     Raises:
         UserError: One was given; the message names them all.
     """
-    described = {entry.name for entry in list_options(JobOptions)} - {"image"}
+    described = {entry.name for entry in list_options(JobOptions)} - {"image", "queue", "queue_priority"}
     if given := list_given({*described, "claims", "dataset", "output", "checkpoints"}):
         found = f"the file {words[0]}" if words else "no --name"
         raise UserError(

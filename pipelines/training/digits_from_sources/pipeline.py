@@ -22,6 +22,7 @@ def digits_from_sources(
     service_name: str = "digits",
     namespace: str = "",
     service_account: str = "",
+    queue: str = "",
 ):
     """Build an image with training sources and run the digits lifecycle with it.
 
@@ -41,13 +42,15 @@ def digits_from_sources(
         service_name: Name for the service and for the model in its URLs.
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
+        queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
     """
     from kfp_mindspore.components import build_image, train_msjob
     from kfp_mindspore.pipelines.shared.training import train_and_deploy
 
     built = build_image(files=files, destination=destination, base=base, registry=registry).set_caching_options(False)
     image, hyperparameters = built.outputs["image"], {"epochs": epochs}
-    training = {"command": command, "hyperparameters": hyperparameters, "image": image, "workers": workers}
+    training = {"command": command, "hyperparameters": hyperparameters, "image": image}
+    training |= {"workers": workers, "queue": queue}
     data = {"name": "digits"}
     train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account)
 

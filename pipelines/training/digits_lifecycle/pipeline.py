@@ -18,6 +18,7 @@ def digits_lifecycle(
     namespace: str = "",
     service_account: str = "",
     smoke_samples: int = 32,
+    queue: str = "",
 ):
     """Train, evaluate and serve a digit classifier.
 
@@ -31,13 +32,15 @@ def digits_lifecycle(
         namespace: Namespace for the job and the service; default the steps'.
         service_account: Service account for the service's pods, with the model store's credentials.
         smoke_samples: Held-out samples that the smoke test sends by each protocol.
+        queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
     """
     from kfp_mindspore.components import train_msjob
     from kfp_mindspore.pipelines.shared.training import get_command, train_and_deploy
 
     data = {"name": "digits"}
     hyperparameters = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
-    training = {"command": get_command("digits"), "hyperparameters": hyperparameters, "workers": workers}
+    job = {"workers": workers, "queue": queue}
+    training = {"command": get_command("digits"), "hyperparameters": hyperparameters, **job}
     smoke = {"smoke_samples": smoke_samples}
     train_and_deploy(train_msjob, data, training, threshold, service_name, namespace, service_account, **smoke)
 

@@ -82,6 +82,15 @@ def test_everything() -> None:
     assert MSJob.from_yaml(job.to_yaml()) == job
 
 
+def test_queue_and_its_priority_are_labels_beside_others() -> None:
+    job = build_msjob("digits", command=["python"], queue="research", queue_priority="urgent", labels={"app": "digits"})
+    assert job.metadata["labels"] == {
+        "app": "digits",
+        "kueue.x-k8s.io/queue-name": "research",
+        "kueue.x-k8s.io/priority-class": "urgent",
+    }
+
+
 CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
 
 
@@ -96,6 +105,9 @@ CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
         ({"active_deadline_seconds": 0}, "active_deadline_seconds"),
         ({"ttl_seconds_after_finished": -1}, "ttl_seconds_after_finished"),
         ({"clean_pod_policy": "all"}, "clean_pod_policy"),
+        ({"queue": "Research"}, "queue"),
+        ({"queue": "a" * 64}, "queue"),
+        ({"queue_priority": "very urgent"}, "queue_priority"),
         ({"command": "python train.py"}, f"{CONTAINER}.command"),
         ({"command": ["python", 3]}, f"{CONTAINER}.command[1]"),
         ({"args": "--epochs 2"}, f"{CONTAINER}.args"),

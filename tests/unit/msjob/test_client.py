@@ -201,9 +201,10 @@ def test_pods_have_metadata_and_status_of_v1_pod() -> None:
 
 
 def test_queue_is_label(local_jobs: Any) -> None:
-    local_jobs.client.create_job(local_jobs.build("exit", 0), queue_name="team", annotations={"note": "x"})
+    job = local_jobs.build("exit", 0)
+    local_jobs.client.create_job(job, queue_name="team", queue_priority="high", annotations={"note": "x"})
     metadata = local_jobs.client.get_job("job").metadata
-    assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
+    assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "high"}
     assert metadata["annotations"] == {"note": "x"}
 
 
