@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.api.names import QUEUE_LABEL
 from kfp_mindspore.msjob.api.spec import JobManifest
 from kfp_mindspore.msjob.kinds import ascendjob, legacy, mpijob, rayjob, trainjob, volcano
 from kfp_mindspore.msjob.kinds.changes import Change
@@ -53,6 +54,9 @@ def export_job(job: JobManifest, kind: str) -> Export:
         raise ValidationError([f"kind: must be one of {', '.join(KINDS)}, got {kind!r}"])
     notes = Notes()
     note_object_fields({"metadata": job.metadata, "status": job.status}, notes)
+    if not found.has_queue and QUEUE_LABEL in (job.metadata.get("labels") or {}):
+        managed = ", ".join(item.name for item in KINDS.values() if item.has_queue)
+        notes.errors.append(f"metadata.labels.{QUEUE_LABEL}: must be absent, Kueue manages MSJob, {managed} only")
     manifests = found.export(job, notes)
     if notes.errors:
         raise ValidationError(notes.errors, subject=f"MSJob {job.name} as {found.name}")

@@ -123,6 +123,7 @@ class JobKind:
         description: One line for the command line.
         export: Returns an MSJob's manifests; those that the job refers to come first.
         read: Returns the MSJob's document for this kind's manifests; None for a kind that is not read.
+        has_queue: Whether Kueue manages the kind by a label on its object.
     """
 
     name: str
@@ -131,6 +132,7 @@ class JobKind:
     description: str
     export: Callable[[JobManifest, Notes], list[Manifest]]
     read: Callable[[Manifest, list[Manifest], Notes], Manifest] | None = None
+    has_queue: bool = False
 
 
 def copy_metadata(metadata: Mapping[str, Any]) -> Manifest:

@@ -254,4 +254,4 @@ def _split_mpirun(words: list[Any], path: str, settings: _Settings, notes: Notes
     return words[position:]
 
 
-KIND = JobKind(_NAME, "kubeflow.org/v2beta1", _NAME, "MPI operator: mpirun over ssh", export, read)
+KIND = JobKind(_NAME, "kubeflow.org/v2beta1", _NAME, "MPI operator: mpirun over ssh", export, read, has_queue=True)

@@ -99,4 +99,4 @@ def _rename(template: Manifest, name: str) -> Manifest:
     return template
 
 
-KIND = JobKind(_NAME, "ray.io/v1", "RayJob", "RayJob of KubeRay whose Ray workers train", export)
+KIND = JobKind(_NAME, "ray.io/v1", "RayJob", "RayJob of KubeRay whose Ray workers train", export, has_queue=True)

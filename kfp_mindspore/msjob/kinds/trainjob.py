@@ -229,5 +229,11 @@ def _read_trainer(trainer: Fields, container: Manifest, path: str, notes: Notes)
 
 
 KIND = JobKind(
-    _NAME, "trainer.kubeflow.org/v1alpha1", _NAME, "Kubeflow Trainer, with its ClusterTrainingRuntime", export, read
+    _NAME,
+    "trainer.kubeflow.org/v1alpha1",
+    _NAME,
+    "Kubeflow Trainer, with its ClusterTrainingRuntime",
+    export,
+    read,
+    has_queue=True,
 )

@@ -196,6 +196,8 @@ def test_dropped_fields_are_named() -> None:
 SERVERS = build_job(
     Worker={"template": build_template(command=COMMAND)}, PS={"template": build_template(command=COMMAND)}
 )
+QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUED = put(yaml.safe_load(JOB), "metadata.labels", {QUEUE: "research"})
 IMAGE_ONLY = put(yaml.safe_load(JOB), "spec.msReplicaSpecs.Worker.template.spec.containers[0].command", None)
 
 
@@ -209,6 +211,9 @@ IMAGE_ONLY = put(yaml.safe_load(JOB), "spec.msReplicaSpecs.Worker.template.spec.
         (IMAGE_ONLY, "volcano", "containers[0].command: is required, since the entry point is put before it"),
         (SERVERS, "RayJob", "spec.msReplicaSpecs.PS: must be absent, RayJob has no parameter servers"),
         (IMAGE_ONLY, "RayJob", "containers[0].command: must be a Python command such as [python, train.py], got"),
+        (QUEUED, "AscendJob", f"metadata.labels.{QUEUE}: must be absent, Kueue manages MSJob, MPIJob, "),
+        (QUEUED, "volcano", f"metadata.labels.{QUEUE}: must be absent"),
+        (QUEUED, "legacy", f"metadata.labels.{QUEUE}: must be absent"),
         (SERVERS, "KatibJob", "kind: must be one of MPIJob, TrainJob, AscendJob, volcano, RayJob, legacy"),
     ],
 )
@@ -216,6 +221,11 @@ def test_refusals(document: dict[str, Any], kind: str, error: str) -> None:
     with pytest.raises(ValidationError) as caught:
         MSJob.from_dict(document).to(kind)
     assert error in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["MPIJob", "TrainJob", "RayJob"])
+def test_queue_is_label_of_kinds_that_kueue_manages(kind: str) -> None:
+    assert MSJob.from_dict(QUEUED).to(kind)[-1]["metadata"]["labels"] == {QUEUE: "research"}
 
 
 NAMED = "metadata: {name: a}"
