@@ -278,6 +278,8 @@ class MSJobClient:
         else:
             for change in create_as_kind(self.backend, new, job_kind, dry_run=dry_run).changes:
                 warnings.warn(f"{job_kind}: {change}", stacklevel=2)
+        if not dry_run and (blocked := self.backend.explain_queue(new, job_kind or names.KIND)):
+            warnings.warn(blocked, stacklevel=2)
 
     def get_job(
         self, name: str, namespace: str | None = None, job_kind: str | None = None, timeout: float | None = None

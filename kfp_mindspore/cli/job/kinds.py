@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_mindspore.cli.job.document import read_text
+from kfp_mindspore.cli.job.report import print_warning
 from kfp_mindspore.cli.shared.command import StrictCommand
 from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_json_list
 from kfp_mindspore.outputs import check_output_file, has_mark
@@ -74,6 +75,8 @@ def submit_as(client: MSJobClient, document: MSJob, kind: str, *, dry_run: bool,
     from kfp_mindspore.msjob.backends.foreign import create_as_kind
 
     export = create_as_kind(client.backend, document, kind, dry_run=dry_run)
+    if not dry_run and (blocked := client.backend.explain_queue(document, kind)):
+        print_warning(blocked)
     stored = export.manifests
     for change in () if as_json else export.changes:
         click.echo(str(change), err=True)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kfp_mindspore.msjob.api.manifest import deserialize, parse_time, serialize
+from kfp_mindspore.msjob.api.names import KIND
 from kfp_mindspore.msjob.types import MSJob
 
 # Grace period for a cancelled job's processes to save a checkpoint.
@@ -133,6 +134,15 @@ class JobBackend(abc.ABC):
             AlreadyExistsError: A job with this name exists in its namespace.
             ValidationError: It is invalid, or this backend cannot run it; the message names the fields.
         """
+
+    def explain_queue(self, job: MSJob, kind: str = KIND) -> str:
+        """Return why a job's Kueue queue cannot start it, in a sentence; empty when it can, or when that is unknown.
+
+        Args:
+            job: The job, as submitted.
+            kind: The kind that it was submitted as.
+        """
+        return ""
 
     @abc.abstractmethod
     def get(self, name: str, namespace: str) -> MSJob:

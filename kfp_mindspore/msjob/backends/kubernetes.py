@@ -12,11 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError, WaitTimeoutError
+from kfp_mindspore.errors import (
+    AlreadyExistsError,
+    KfpMindSporeError,
+    NotFoundError,
+    ValidationError,
+    WaitTimeoutError,
+)
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, UncertainError
 from kfp_mindspore.kube.resources import EVENTS, PODS
-from kfp_mindspore.msjob.api.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, resolve_replica_type
+from kfp_mindspore.msjob.api.names import CONTAINER_NAME, JOB_LABEL, KIND, MSJOBS, QUEUE_LABEL, resolve_replica_type
 from kfp_mindspore.msjob.api.status import DetailedStatus
 from kfp_mindspore.msjob.backends.base import JobBackend, JobEvent, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
@@ -121,6 +127,20 @@ class KubernetesBackend(JobBackend):
                 ) from None
             except ValidationError as error:
                 raise ValidationError(error.errors, subject=f"MSJob {job.name}", hint=error.hint) from None
+
+    def explain_queue(self, job: MSJob, kind: str = KIND) -> str:
+        """Return why a job's Kueue queue cannot start it; see `JobBackend.explain_queue`."""
+        from kfp_mindspore.msjob.backends.queues import explain_queue, sum_requests
+
+        queue = (job.metadata.get("labels") or {}).get(QUEUE_LABEL)
+        if not queue:
+            return ""
+        # Another kind's launcher or head has requests of its own.
+        requests = sum_requests(job) if kind == KIND else None
+        # Accounts that may submit jobs are not always allowed to read queues, and the job is submitted already.
+        with contextlib.suppress(KfpMindSporeError):
+            return explain_queue(self.cluster, queue, job.metadata.get("namespace") or self.default_namespace, requests)
+        return ""
 
     def get(self, name: str, namespace: str) -> MSJob:
         """Return a job with its status; see `JobBackend.get`."""

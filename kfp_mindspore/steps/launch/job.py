@@ -49,6 +49,7 @@ class StepJobs:
         self._step = read_step_pod(backend.cluster) if isinstance(backend, KubernetesBackend) else None
         self._root = root
         self._namespace = namespace
+        self._warnings: set[str] = set()
 
     def build(
         self,
@@ -111,7 +112,13 @@ class StepJobs:
                     self.client.delete_job(job.name)
         if self.has_lease:
             job.metadata["annotations"][LEASE_ANNOTATION] = format_lease()
-        return self.client.backend.create(job)
+        created = self.client.backend.create(job)
+        blocked = self.client.backend.explain_queue(job)
+        # A sweep's trials have the same queue.
+        if blocked and blocked not in self._warnings:
+            print(f"Warning: {blocked}", flush=True)
+            self._warnings.add(blocked)
+        return created
 
     def is_drained(self) -> bool:
         """Return whether this step's pod is being deleted, so that a retry adopts the jobs."""

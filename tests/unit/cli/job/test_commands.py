@@ -183,6 +183,17 @@ def test_image_is_for_containers_of_file_that_name_none(
     assert (result.code, image in result.output + result.errors) == (code, True), result
 
 
+def test_queue_of_command_line_is_label_of_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(build_msjob("lenet", command=["true"], image="a", labels={"app": "x"}).to_yaml())
+    with FakeApiServer().serve() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace="default")
+        submitted = run("submit", "job.yaml", "--kubeconfig", str(kubeconfig), "--queue", "research", "--json")
+    assert submitted.code == 0, submitted.errors
+    assert submitted.json["metadata"]["labels"] == {"app": "x", "kueue.x-k8s.io/queue-name": "research"}
+    warning = "Warning: queue 'research': namespace default has no such LocalQueue; expected none\n"
+    assert submitted.errors == warning
+
+
 def test_hints_repeat_namespace(run: Run, script: str) -> None:
     submitted = run("submit", "--name", "lenet", "-n", "team", "--", "python", script, "0")
     assert submitted.output.endswith("kfp-mindspore job logs -f lenet --namespace team\n")
@@ -276,6 +287,7 @@ def test_job_of_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
         (["submit", "first.yaml"], "convert it with: kfp-mindspore job convert first.yaml"),
         (["submit", "two.yaml"], "two.yaml: must be MSJob of mindspore.gitee.com/v1, got MSJob of kubeflow.org/v1"),
         (["submit", "--name", "a", "--empty-dir", "shm=1Gi", "--", "true"], "empty_dirs: must be absolute paths"),
+        (["submit", "--name", "a", "--queue", "Research", "--", "true"], "queue: must be at most 63 lower-case"),
         (["submit", "--name", "a", "--", "python", "missing.py"], "no such script 'missing.py'"),
         (["submit", "--name", "a"], "command"),
         (["submit", "--name", "A_B", "--", "true"], "metadata.name"),

@@ -127,6 +127,13 @@ def test_retry_replaces_job(launcher: Launcher, first: dict[str, Any], second: d
     assert launcher.get()["spec"]["msReplicaSpecs"]["Worker"]["replicas"] == second.get("workers", 1)
 
 
+def test_step_warns_of_queue_that_starts_no_job(launcher: Launcher, capsys: pytest.CaptureFixture[str]) -> None:
+    launcher.launch(options={"queue": "research"})
+    assert launcher.get()["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+    printed = capsys.readouterr().out
+    assert printed.startswith("Warning: queue 'research': namespace team has no such LocalQueue")
+
+
 def test_finished_job_is_deleted_on_request(launcher: Launcher) -> None:
     launcher.launch(options={"delete_after_done": True})
     assert launcher.api.find(MSJOBS.get_path("team"), make_job_name(ROOT)) is None
