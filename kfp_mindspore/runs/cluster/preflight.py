@@ -14,6 +14,7 @@ from kfp_mindspore.inference.store_account import ACCOUNTS, get_secret_name
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import CONFIG_MAPS, Resource
 from kfp_mindspore.msjob.api.names import API_VERSION, KIND
+from kfp_mindspore.msjob.backends.queues import explain_queue
 from kfp_mindspore.msjob.kinds import rayjob
 from kfp_mindspore.runs.cluster.access import (
     LAUNCHER_CONFIG,
@@ -24,7 +25,12 @@ from kfp_mindspore.runs.cluster.access import (
     list_missing_permissions,
     list_permissions,
 )
-from kfp_mindspore.runs.cluster.step_needs import deploys_language_model, list_capabilities, list_needed_extras
+from kfp_mindspore.runs.cluster.step_needs import (
+    deploys_language_model,
+    list_capabilities,
+    list_needed_extras,
+    list_queues,
+)
 from kfp_mindspore.runs.cluster.store_secrets import list_copies
 from kfp_mindspore.runs.compiled.data_sources import list_sources
 from kfp_mindspore.runs.compiled.image import list_placeholders
@@ -146,6 +152,8 @@ def run_checks(
             yield _check("access", _check_access, cluster, destination, capability, namespace)
     if "training" in capabilities:
         yield _check("operator", _check_operator, cluster, destination.list_namespaces("training"))
+    for namespace, queue in list_queues(spec, arguments or {}, destination.account.namespace) if spec else ():
+        yield _check("queue", _check_queue, cluster, namespace, queue)
     if "training" in capabilities or "ray" in capabilities:
         yield from _check_store_secrets(cluster, destination, spec)
     if "deployment" in capabilities:
@@ -331,6 +339,12 @@ def _check_operator(cluster: Cluster, namespaces: Sequence[str]) -> CheckResult:
     if unwatched:
         return CheckResult("operator", "failed", f"the operator does not watch namespace {', '.join(unwatched)}", hint)
     return CheckResult("operator", "passed", f"the operator runs in namespace {ready[0]['metadata']['namespace']}")
+
+
+def _check_queue(cluster: Cluster, namespace: str, queue: str) -> CheckResult:
+    if problem := explain_queue(cluster, queue, namespace):
+        return CheckResult("queue", "failed", problem, f"List them: kubectl get localqueues -n {namespace}")
+    return CheckResult("queue", "passed", f"queue {queue!r} of namespace {namespace} is active")
 
 
 def _list_watched(deployment: Mapping[str, Any]) -> list[str]:

@@ -56,6 +56,8 @@ STEP_NEEDS: Mapping[str, StepNeeds] = {
     # That of `msjob_component`.
     "launch_function": StepNeeds(_JOB, "training"),
 }
+# Functions whose components have the parameter `queue`.
+_QUEUED = frozenset({"sweep_models", "train_model"})
 # Arguments that need more, by parameter and value.
 _ARGUMENT_EXTRAS = {
     ("engine", "ray"): "ray",
@@ -94,6 +96,19 @@ def list_namespaces(spec: PipelineSpec, arguments: Mapping[str, Any], default: s
             if capability := STEP_NEEDS.get(function, StepNeeds()).capability:
                 found.setdefault(capability, []).append(str(task.arguments.get("namespace") or default))
     return {capability: list(dict.fromkeys(names)) for capability, names in found.items()}
+
+
+def list_queues(spec: PipelineSpec, arguments: Mapping[str, Any], default: str) -> list[tuple[str, str]]:
+    """Return namespace and name of the Kueue queues that a compiled pipeline's jobs name.
+
+    Args:
+        spec: A compiled pipeline.
+        arguments: Run arguments by name; defaults are added.
+        default: Namespace of steps that name none, the run's.
+    """
+    known = [task.arguments for task in list_known_tasks(spec, arguments) if _QUEUED.intersection(task.functions)]
+    found = [(str(given.get("namespace") or default), str(given["queue"])) for given in known if given.get("queue")]
+    return list(dict.fromkeys(found))
 
 
 def deploys_language_model(spec: PipelineSpec) -> bool:

@@ -13,8 +13,10 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.msjob.api.kueue import LOCAL_QUEUES
 from kfp_mindspore.runs.compiled.sources import compile_text
-from tests.support.kube.fake_api_server import FakeApiServer, send_json
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once, send_json
+from tests.support.kube.queues import put_queue
 from tests.support.remote import base_images, registries
 
 SECRET = "mlpipeline-minio-artifact"
@@ -114,6 +116,20 @@ def test_jobs_namespace_is_read_from_run_arguments(cluster: FakeApiServer, check
     places = {item["message"].rpartition(" ")[2] for item in check("access", str(compiled), "-p", "namespace=jobs")}
     assert places == {"runs", "jobs"}
     assert check("store secret", str(compiled)) == []
+
+
+def test_queue_of_step_is_checked(cluster: FakeApiServer, check: Check, tmp_path: Path) -> None:
+    compiled = tmp_path / "pipeline.yaml"
+    compiled.write_text(compile_text("digits_lifecycle", "127.0.0.1:1/none@sha256:" + "0" * 64))
+    arguments = [str(compiled), "-p", "namespace=jobs", "-p", "queue=research"]
+    (missing,) = check("queue", *arguments)
+    assert missing["status"] == "failed"
+    assert missing["message"] == "queue 'research': namespace jobs has no such LocalQueue; expected none"
+    put_queue(cluster, "research", "jobs")
+    assert [item["status"] for item in check("queue", *arguments)] == ["passed"]
+    cluster.faults.append(respond_once(403, path=LOCAL_QUEUES.plural, reason="Forbidden"))
+    assert [item["status"] for item in check("queue", *arguments)] == ["unknown"]
+    assert check("queue", str(compiled)) == []
 
 
 def test_own_secret_of_jobs_namespace_stays(
