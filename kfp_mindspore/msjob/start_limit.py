@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.msjob.api.status import read_waiting
-from kfp_mindspore.msjob.api.waiting import NO_OPERATOR, Waiting, get_start_limit
+from kfp_mindspore.msjob.api.waiting import NO_OPERATOR, QUEUED, Waiting, get_start_limit
 from kfp_mindspore.msjob.missing_operator import explain_missing_operator
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class StartLimit:
         client: The job backend's client.
         name: Job name.
         namespace: Job namespace.
-        seconds: Limit for each reason; None for `get_start_limit`'s.
+        seconds: Limit for each reason but QUEUED; None for `get_start_limit`'s.
 
     Attributes:
         error: Why the job was deleted, in a sentence; empty if it was not.
@@ -56,6 +56,9 @@ class StartLimit:
             self._timers.append(timer)
 
     def _get_limit(self, reason: str) -> float | None:
+        # In a queue a job waits for others, however long they run.
+        if reason == QUEUED:
+            return None
         return get_start_limit(reason) if self._seconds is None else self._seconds
 
     def _check(self, limit: float) -> None:

@@ -14,6 +14,7 @@ from tests.support.kube.fake_api_server import FakeApiServer
 
 PATH = MSJOBS.get_path("team")
 PULL = Waiting("ImagePullBackOff", "lenet-worker-0: ImagePullBackOff: no/such:1")
+QUEUED = Waiting("Queued", 'queue "research": insufficient unused quota for cpu in flavor default')
 BUSY = Waiting("Unschedulable", "lenet-worker-0: Unschedulable: Insufficient cpu")
 
 
@@ -57,8 +58,8 @@ def put_job(api: FakeApiServer, waiting: Waiting | None) -> None:
 
 @pytest.mark.parametrize(
     ("now", "seconds", "is_deleted"),
-    [(PULL, 0.01, True), (BUSY, 0.01, True), (None, 0.01, False)],
-    ids=["same", "other", "started"],
+    [(PULL, 0.01, True), (BUSY, 0.01, True), (QUEUED, 0.01, False), (None, 0.01, False)],
+    ids=["same", "other", "queued", "started"],
 )
 def test_job_that_does_not_start_is_deleted(
     api: FakeApiServer, client: MSJobClient, now: Waiting | None, seconds: float, is_deleted: bool
@@ -68,7 +69,7 @@ def test_job_that_does_not_start_is_deleted(
         limit.start(PULL)
         for timer in limit._timers:
             timer.join(60)
-    error = f"job lenet did not start within 0.01 s and was deleted: {now.message}" if now else ""
+    error = f"job lenet did not start within 0.01 s and was deleted: {now.message}" if now and is_deleted else ""
     assert limit.error == error
     assert api.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
 
@@ -83,6 +84,12 @@ def test_job_without_operator_is_deleted(api: FakeApiServer, client: MSJobClient
             timer.join(60)
     assert "was deleted: no operator has reconciled job lenet" in limit.error
     assert api.count("DELETE", f"{PATH}/lenet") == 1
+
+
+def test_queued_job_has_no_limit(client: MSJobClient) -> None:
+    with StartLimit(client, "lenet", "team", 0.01) as limit:
+        limit.start(QUEUED)
+        assert limit._timers == []
 
 
 def test_end_of_block_ends_limit(api: FakeApiServer, client: MSJobClient) -> None:
