@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 from kfp_mindspore.msjob.api.names import API_VERSION, FAILED, GROUP, KIND, LEASE_ANNOTATION, PLURAL, RUNNING, SUCCEEDED
+from kfp_mindspore.msjob.api.waiting import QUEUED
 from kfp_mindspore.runs.log import drop_executor_lines, reduce_trace
 
 if TYPE_CHECKING:
@@ -203,18 +204,21 @@ class RunOnCluster:
         return ""
 
     def _list_job_warnings(self) -> list[str]:
-        """Return the last warning on each MSJob that has not started: the operator's events name refused pods."""
-        jobs = {
-            job["metadata"]["uid"]: job["metadata"]["name"]
-            for job in self._list(_MSJOBS, self._namespace, labels=self._labels)
-            if not _has_started(job)
-        }
-        if not jobs:
+        """Return why each MSJob that has not started waits: its queue, or the last warning.
+
+        The operator's events name refused pods.
+        """
+        found = [job for job in self._list(_MSJOBS, self._namespace, labels=self._labels) if not _has_started(job)]
+        if not found:
             return []
+        jobs = {job["metadata"]["uid"]: job["metadata"]["name"] for job in found}
         events = self._list(EVENTS, self._namespace, fields=f"involvedObject.kind={KIND},type=Warning")
         events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-        last = {event["involvedObject"].get("uid"): event for event in events}
-        return [f"job {name}: {last[uid].get('message', '')}" for uid, name in jobs.items() if uid in last]
+        last = {event["involvedObject"].get("uid"): event.get("message", "") for event in events}
+        for job in found:
+            if (status := job.get("status") or {}).get("waitingReason") == QUEUED:
+                last[job["metadata"]["uid"]] = status["waiting"]
+        return [f"job {name}: {last[uid]}" for uid, name in jobs.items() if uid in last]
 
 
 def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:

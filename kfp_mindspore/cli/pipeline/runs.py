@@ -89,6 +89,7 @@ def get(run_id: str, wait: bool, timeout: float | None, server: PipelineServerOp
         found = client.get_run(run_id)
     failed = client.explain_failure(found) if found.state == "FAILED" else []
     left = client.list_left_jobs(found) if found.state == "FAILED" else []
+    obstacles = client.list_obstacles(found)
     if found.state == "SUCCEEDED":
         if not as_json:
             click.echo(f"{found.name}: {found.state}\n{found.url}")
@@ -97,9 +98,8 @@ def get(run_id: str, wait: bool, timeout: float | None, server: PipelineServerOp
             result.check()
         return
     if as_json:
-        print_json(
-            {**dataclasses.asdict(found), "failed": [dataclasses.asdict(step) for step in failed], "left_jobs": left}
-        )
+        steps = [dataclasses.asdict(step) for step in failed]
+        print_json({**dataclasses.asdict(found), "failed": steps, "left_jobs": left, "obstacles": obstacles})
         return
     click.echo(f"{found.name}: {found.state}{' (terminated)' if found.is_terminated else ''}\n{found.url}")
     if found.note:
@@ -110,7 +110,7 @@ def get(run_id: str, wait: bool, timeout: float | None, server: PipelineServerOp
         click.echo(f"{step.name}: {step.reason or 'failed'}")
         for line in step.log:
             click.echo(f"  | {line}")
-    for sentence in left:
+    for sentence in [*obstacles, *left]:
         click.echo(sentence)
 
 

@@ -359,6 +359,11 @@ class RemoteClient:
         on_cluster = self._open_run(run.run_id)
         return on_cluster.list_left_jobs() if on_cluster is not None and not run.is_terminated else []
 
+    def list_obstacles(self, run: RemoteRun) -> list[str]:
+        """Return a sentence for each pod or job of an unfinished run that waits; requires a cluster."""
+        on_cluster = self._open_run(run.run_id)
+        return on_cluster.list_obstacles() if on_cluster is not None and not run.is_finished else []
+
     def read_result(self, run_id: str) -> RunResult:
         """Return a finished run's result: the steps' outputs, gates and durations, from their logs.
 

@@ -231,6 +231,15 @@ def test_refused_pods_of_job_are_obstacles(api: FakeApiServer, run: RunOnCluster
     assert run.list_obstacles() == []
 
 
+def test_queued_job_is_obstacle(api: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(api, make_node("root.train.executor", "Running", 1))
+    waiting = 'queue "research": insufficient unused quota for cpu in flavor default, 2 more needed'
+    conditions = [{"type": "Created", "status": "True"}, {"type": "Running", "status": "False"}]
+    status = {"conditions": conditions, "waiting": waiting, "waitingReason": "Queued"}
+    api.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS}, "status": status})
+    assert run.list_obstacles() == [f"job train-1: {waiting}"]
+
+
 @pytest.mark.parametrize("status", [403, 404])
 def test_unreadable_cluster_is_no_failure(api: FakeApiServer, run: RunOnCluster, status: int) -> None:
     api.faults.append(respond_once(status, reason="Forbidden" if status == 403 else "NotFound", times=100))

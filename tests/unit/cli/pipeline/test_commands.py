@@ -10,9 +10,11 @@ import pytest
 
 from kfp_mindspore.cli.init import write_project
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.runs.compiled.data_sources import list_sources
 from kfp_mindspore.runs.compiled.sources import compile_text
 from kfp_mindspore.runs.compiled.spec import parse_spec
+from tests.support.kube.fake_api_server import FakeApiServer
 from tests.support.remote.pipelines_server import make_log, make_pod_name, make_tasks
 
 ROOT = Path(__file__).parents[4]
@@ -257,6 +259,26 @@ def test_run_with_unmet_gate_ends_with_3_and_its_result(
     *_, last = capsys.readouterr().out.splitlines()
     value = json.loads(last)
     assert (value["state"], value["result"]["state"], value["result"]["value"]) == ("SUCCEEDED", "refused", 0.931)
+
+
+def test_unfinished_run_names_job_that_waits_in_queue(
+    api: FakeApiServer, pipelines_server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ["--host", pipelines_server.url]
+    pipelines_server.states[:] = ["RUNNING"]
+    assert run(["pipeline", "run", "digits_lifecycle", "--image", IMAGE, "--name", "one", *host]) == 0
+    labels = {"pipeline/runid": "r0"}
+    workflow = {"metadata": {"name": "one", "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    api.put("/apis/argoproj.io/v1alpha1/namespaces/team/workflows", {**workflow, "status": {"phase": "Running"}})
+    waiting = 'queue "research": insufficient unused quota for cpu in flavor default, 2 more needed'
+    status = {"waiting": waiting, "waitingReason": "Queued"}
+    api.put(MSJOBS.get_path("team"), {"metadata": {"name": "train-1", "labels": labels}, "status": status})
+    cluster = ["--kubeconfig", str(api.write_kubeconfig(tmp_path / "kubeconfig", namespace="team"))]
+    capsys.readouterr()
+    assert run(["pipeline", "get", "r0", *host, *cluster]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"job train-1: {waiting}"
+    assert run(["pipeline", "get", "r0", *host, *cluster, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["obstacles"] == [f"job train-1: {waiting}"]
 
 
 @pytest.mark.usefixtures("run_source")
