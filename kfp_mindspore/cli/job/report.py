@@ -32,11 +32,12 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
             "workers": getattr(job.status, "workers", None) or job.workers,
             "restarts": getattr(job.status, "restarts", None),
             "progress": _describe_percentage(job),
+            "waits": getattr(job.status, "waiting_reason", None),
             "created": job.metadata.get("creationTimestamp"),
         }
         for job in jobs
     ]
-    print_table(rows, _drop_empty(rows, ["name", "state", "workers", "restarts", "progress", "created"]))
+    print_table(rows, _drop_empty(rows, ["name", "state", "workers", "restarts", "progress", "waits", "created"]))
 
 
 def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:

@@ -6,7 +6,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from kfp_mindspore.cli.job.report import WaitingReport, print_job, warn_of_missing_operator
+from kfp_mindspore.cli.job.report import WaitingReport, print_job, print_jobs, warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.api.spec import ElasticPolicy, ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.api.status import DetailedStatus, ProgressMetric, TrainingProgress
@@ -66,6 +66,15 @@ def test_restarts_of_elastic_job_are_counted_against_its_own_limit(capsys: pytes
     job.status = DetailedStatus(restarts=2)
     print_job(job, [], make_backend([]))
     assert "restarts: 2 of 10" in capsys.readouterr().out.splitlines()
+
+
+def test_list_shows_which_job_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [MSJob(metadata={"name": name}, ms_replica_specs={"Worker": ReplicaSpec()}) for name in ("first", "second")]
+    jobs[1].status = DetailedStatus(waiting='queue "research": quota', waiting_reason="Queued")
+    print_jobs(jobs)
+    header, *rows = capsys.readouterr().out.lower().splitlines()
+    assert "waits" in header
+    assert ["queued" in row for row in rows if "first" in row or "second" in row] == [False, True]
 
 
 def test_each_reason_of_waiting_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
