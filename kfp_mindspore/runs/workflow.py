@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 from kfp_mindspore.msjob.api.names import API_VERSION, FAILED, GROUP, KIND, LEASE_ANNOTATION, PLURAL, RUNNING, SUCCEEDED
-from kfp_mindspore.msjob.api.waiting import QUEUED
+from kfp_mindspore.msjob.api.waiting import QUEUE_IGNORED, QUEUED
 from kfp_mindspore.runs.log import drop_executor_lines, reduce_trace
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class RunOnCluster:
         events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
         last = {event["involvedObject"].get("uid"): event.get("message", "") for event in events}
         for job in found:
-            if (status := job.get("status") or {}).get("waitingReason") == QUEUED:
+            if (status := job.get("status") or {}).get("waitingReason") in (QUEUED, QUEUE_IGNORED):
                 last[job["metadata"]["uid"]] = status["waiting"]
         return [f"job {name}: {last[uid]}" for uid, name in jobs.items() if uid in last]
 

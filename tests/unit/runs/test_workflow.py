@@ -231,11 +231,12 @@ def test_refused_pods_of_job_are_obstacles(api: FakeApiServer, run: RunOnCluster
     assert run.list_obstacles() == []
 
 
-def test_queued_job_is_obstacle(api: FakeApiServer, run: RunOnCluster) -> None:
+@pytest.mark.parametrize("reason", ["Queued", "QueueIgnored"])
+def test_queued_job_is_obstacle(api: FakeApiServer, run: RunOnCluster, reason: str) -> None:
     put_workflow(api, make_node("root.train.executor", "Running", 1))
     waiting = 'queue "research": insufficient unused quota for cpu in flavor default, 2 more needed'
     conditions = [{"type": "Created", "status": "True"}, {"type": "Running", "status": "False"}]
-    status = {"conditions": conditions, "waiting": waiting, "waitingReason": "Queued"}
+    status = {"conditions": conditions, "waiting": waiting, "waitingReason": reason}
     api.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS}, "status": status})
     assert run.list_obstacles() == [f"job train-1: {waiting}"]
 
