@@ -134,6 +134,30 @@ def test_step_warns_of_queue_that_starts_no_job(launcher: Launcher, capsys: pyte
     assert printed.startswith("Warning: queue 'research': namespace team has no such LocalQueue")
 
 
+def test_preempted_job_is_followed_through_its_queue(launcher: Launcher, capsys: pytest.CaptureFixture[str]) -> None:
+    path, name, stopped = MSJOBS.get_path("team"), make_job_name(ROOT), threading.Event()
+    preempted = 'queue "research": Preempted to accommodate a workload due to prioritization in the ClusterQueue'
+    waiting = {"waiting": preempted, "waitingReason": "Queued"}
+
+    def preempt() -> None:
+        while not any(item.path == path and "watch" in item.query for item in launcher.api.requests):
+            if stopped.wait(0.01):
+                return
+        for state, further in (("Running", {}), ("Suspended", waiting), ("Running", {}), ("Succeeded", {})):
+            condition = {"type": state, "status": "True", "reason": "Because", "message": f"It has {state}."}
+            document = launcher.api.find(path, name)
+            launcher.api.put(path, {**(document or {}), "status": {"conditions": [condition], **further}})
+
+    operator = threading.Thread(target=preempt)
+    operator.start()
+    try:
+        assert launch_job(ROOT, ["python"], JobOptions(queue="research"), namespace="team") == name
+    finally:
+        stopped.set()
+        operator.join()
+    assert capsys.readouterr().out.count(f"Waiting: {preempted}") == 1
+
+
 def test_finished_job_is_deleted_on_request(launcher: Launcher) -> None:
     launcher.launch(options={"delete_after_done": True})
     assert launcher.api.find(MSJOBS.get_path("team"), make_job_name(ROOT)) is None
