@@ -14,7 +14,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.quantities import parse_quantity
 
-PREFIXES = ("amd.com/", "huawei.com/", "nvidia.com/")
+PREFIXES = ("amd.com/", "huawei.com/", "nvidia.com/", "volcano.sh/gpu-", "volcano.sh/vgpu-")
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,19 @@ class DeviceResource:
 RESOURCES = (
     DeviceResource(r"huawei\.com/Ascend\d\w*(-\d)?-memory", False, "HAMi, Volcano: memory of a vNPU, MiB"),
     DeviceResource(r"huawei\.com/Ascend\d\w*(-\d)?-core", False, "HAMi, Volcano: AI cores of a vNPU, per cent"),
-    DeviceResource(r"huawei\.com/npu-core", False, "MindCluster: AI cores of a dynamic vNPU"),
+    DeviceResource(r"huawei\.com/npu-core", False, "MindCluster, Volcano: AI cores of a dynamic vNPU"),
+    DeviceResource(r"huawei\.com/npu-(cpu|dvpp|memory-\w+)", False, "Koordinator, Huawei Cloud: shares of a vNPU"),
     # Slices: Ascend310P-2c, Ascend910-12c.3cpu.32g, Ascend310P-4c.4cpu.dvpp, Ascend910-vir08, Ascend310P-IPro.
     DeviceResource(r"huawei\.com/Ascend\d\w*(-[\w.]+)?", True, "Ascend device plugin, MindCluster, HAMi, Volcano"),
-    DeviceResource(r"huawei\.com/npu", True, "MindCluster"),
+    DeviceResource(r"huawei\.com/ascend-\w+", True, "Huawei Cloud CCE: ascend-310, ascend-1980"),
+    DeviceResource(r"huawei\.com/npu(-number)?", True, "MindCluster for Ascend 950; Huawei Cloud"),
     DeviceResource(r"nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority)", False, "HAMi: shares of a vGPU"),
     DeviceResource(r"nvidia\.com/(gpu|pgpu|vgpu)(\.shared)?", True, "NVIDIA device plugin"),
     DeviceResource(r"nvidia\.com/mig-[\w.+]+", True, "NVIDIA device plugin: MIG profiles, such as mig-1g.10gb"),
+    DeviceResource(
+        r"volcano\.sh/(gpu-memory|vgpu-(memory|memory-percentage|cores))", False, "Volcano: shares of a GPU"
+    ),
+    DeviceResource(r"volcano\.sh/v?gpu-number", True, "Volcano: GPUs and vGPUs"),
     DeviceResource(r"amd\.com/gpu", True, "AMD device plugin"),
     DeviceResource(r"amd\.com/[csdqt]px_nps\d", True, "AMD device plugin: partitions"),
 )

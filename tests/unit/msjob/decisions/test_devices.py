@@ -23,7 +23,13 @@ from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_extended_r
         ({"huawei.com/Ascend910-12c.3cpu.32g": 1}, 1),
         ({"huawei.com/Ascend310P-4c.4cpu.dvpp": 1}, 1),
         ({"huawei.com/Ascend910-vir08": 1}, 1),
+        ({"huawei.com/Ascend910-10c.3cpu.16g.ndvpp": 1}, 1),
+        ({"huawei.com/Ascend310P-IPro": "2"}, 2),
+        ({"huawei.com/npu": 8}, 8),
         ({"huawei.com/npu-core": "8"}, 0),
+        ({"huawei.com/npu-number": 1, "huawei.com/npu-core": 50, "huawei.com/npu-memory-1Gi": 16}, 1),
+        ({"huawei.com/npu-core": "10", "huawei.com/npu-cpu": "3", "huawei.com/npu-dvpp": "50"}, 0),
+        ({"huawei.com/ascend-310": "1"}, 1),
         ({"huawei.com/Ascend910B3": 1, "huawei.com/Ascend910B3-memory": "28672", "huawei.com/Ascend910B3-core": 50}, 1),
         ({"huawei.com/Ascend910B4-1": 1, "huawei.com/Ascend910B4-1-memory": "28Gi"}, 1),
         ({"nvidia.com/gpu": "2"}, 2),
@@ -34,14 +40,18 @@ from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_extended_r
         ({"nvidia.com/mig-1g.5gb+me": 1}, 1),
         ({"amd.com/gpu": "8"}, 8),
         ({"amd.com/cpx_nps4": "4"}, 4),
+        ({"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 3000, "volcano.sh/vgpu-cores": 50}, 2),
+        ({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory-percentage": "50"}, 1),
+        ({"volcano.sh/gpu-memory": "1024"}, 0),
         ({"nvidia.com/gpu": "1k"}, 1000),
+        ({"nvidia.com/gpu": "2000m"}, 2),
         ({"cpu": "4", "memory": "8Gi", "rdma/hca": 1, "hugepages-2Mi": "1Gi"}, 0),
     ],
 )
 def test_devices_are_counted_and_shares_are_not(limits: dict[str, Any], count: int) -> None:
     found = read_devices({"resources": {"requests": dict(limits), "limits": limits}}, "container")
     assert (found.count, found.unknown) == (count, ())
-    assert set(found.names) == {name for name in limits if name.startswith(("huawei", "nvidia", "amd"))}
+    assert set(found.names) == {name for name in limits if name.startswith(("huawei", "nvidia", "amd", "volcano"))}
 
 
 def test_container_without_resources_has_no_devices() -> None:
@@ -50,9 +60,9 @@ def test_container_without_resources_has_no_devices() -> None:
 
 def test_unknown_names_of_a_vendor_are_returned() -> None:
     found = read_devices(
-        {"resources": {"limits": {"nvidia.com/gpu-time": "57446", "huawei.com/other": 1}}}, "container"
+        {"resources": {"limits": {"nvidia.com/gpu-time": "57446", "huawei.com/other": 1, "volcano.sh/vgpu-x": 1}}}, "c"
     )
-    assert found == DeviceRequest(0, (), ("nvidia.com/gpu-time", "huawei.com/other"))
+    assert found == DeviceRequest(0, (), ("nvidia.com/gpu-time", "huawei.com/other", "volcano.sh/vgpu-x"))
 
 
 @pytest.mark.parametrize("amount", ["0.5", "500m", "one", -1, None, ""])
