@@ -91,18 +91,26 @@ def read_devices(container: Mapping[str, Any], path: str) -> DeviceRequest:
     return DeviceRequest(count, tuple(names), tuple(unknown))
 
 
-def drop_extended_resources(container: dict[str, Any]) -> None:
-    """Remove devices and their shares, as all resources with a vendor's name: a scheduler or launcher computes nothing.
+def drop_devices(pod: dict[str, Any]) -> None:
+    """Remove devices and their shares from a pod that computes nothing, such as a scheduler's.
+
+    Those are all resources with a vendor's name, known or not, and all claims of Dynamic Resource Allocation.
 
     Args:
-        container: Container that gets resources of its own, so that the template it was made from keeps its devices.
+        pod: A pod spec that gets containers of its own: those of the template it was made from keep their devices.
     """
-    resources = dict(container.get("resources") or {})
+    pod.pop("resourceClaims", None)
+    for key in ("initContainers", "containers"):
+        if key in pod:
+            pod[key] = [_drop_extended_resources(container) for container in pod[key] or ()]
+
+
+def _drop_extended_resources(container: Mapping[str, Any]) -> dict[str, Any]:
+    resources = {key: value for key, value in (container.get("resources") or {}).items() if key != "claims"}
     for key in ("limits", "requests"):
         if key in resources:
             resources[key] = {name: amount for name, amount in (resources[key] or {}).items() if "/" not in name}
-    if resources:
-        container["resources"] = resources
+    return {**container, "resources": resources} if container.get("resources") else dict(container)
 
 
 def _read_count(name: str, amount: Any, path: str) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 from kfp_mindspore.kube.quantities import max_resources, sum_resources
 from kfp_mindspore.msjob.api.names import SCHEDULER
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.devices import drop_devices
 from kfp_mindspore.msjob.decisions.topology import Member
 
 
@@ -19,13 +17,11 @@ def get_requests(job: JobManifest, member: Member) -> dict[str, str]:
         member: The member.
     """
     totals = []
-    pod = job.get_replica_spec(member.replica_type).template["spec"]
+    pod = dict(job.get_replica_spec(member.replica_type).template["spec"])
+    if uses_worker_template(job, member):
+        drop_devices(pod)
     for key in ("containers", "initContainers"):
-        containers = copy.deepcopy(pod.get(key) or [])
-        for container in containers:
-            if uses_worker_template(job, member):
-                drop_extended_resources(container)
-        resources = [container.get("resources") or {} for container in containers]
+        resources = [container.get("resources") or {} for container in pod.get(key) or ()]
         totals.append([{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in resources])
     # Init containers run one after the other, before the others.
     return max_resources([sum_resources(totals[0]), *totals[1]])

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.api.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import drop_extended_resources, read_devices
+from kfp_mindspore.msjob.decisions.devices import drop_devices, read_devices
 from kfp_mindspore.msjob.decisions.topology import ROLES, VARIABLES, get_scheduler_port
 from kfp_mindspore.msjob.kinds.changes import Change
 from kfp_mindspore.settings import (
@@ -154,7 +154,7 @@ def copy_template(job: JobManifest, replica_type: str) -> Manifest:
     own = job.ms_replica_specs.get(replica_type)
     template = copy.deepcopy((own or job.ms_replica_specs[WORKER]).template)
     if own is None:
-        drop_extended_resources(get_container(template))
+        drop_devices(template["spec"])
     return template
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_mindspore.msjob.api.names import WORKER
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.devices import drop_devices
 from kfp_mindspore.msjob.decisions.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,
@@ -56,7 +56,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
         notes.errors.append(f"{path}.command: must be a Python command such as [python, train.py], got {command}")
         return []
     head = copy.deepcopy(template)
-    drop_extended_resources(get_container(head))
+    drop_devices(head["spec"])
     workers, lowest = get_requested_workers(job), get_minimum_workers(job)
     restarts = convert_restart_policy(job, _NAME, notes)
     numbers = [f"--workers={workers}", f"--min-workers={lowest}", f"--max-failures={restarts}"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, WORKER
-from kfp_mindspore.msjob.decisions.devices import drop_extended_resources
+from kfp_mindspore.msjob.decisions.devices import drop_devices
 from kfp_mindspore.msjob.decisions.requests import uses_worker_template
 from kfp_mindspore.msjob.decisions.security import restrict_pod
 from kfp_mindspore.msjob.decisions.topology import VARIABLES, Endpoints, Member, build_topology
@@ -61,6 +61,8 @@ def build_pod(
     if job.topology_key:
         add_affinity(job, spec, job.topology_key)
     _add_to_pod_group(job, member, spec, labels, annotations, options)
+    if uses_worker_template(job, member):
+        drop_devices(spec)
     for container in spec["containers"]:
         if container.get("name") == CONTAINER_NAME:
             container["env"] = merge_env(member.environment, container.get("env") or [])
@@ -69,8 +71,6 @@ def build_pod(
                 container["env"].append({"name": PROGRESS_VARIABLE, "value": "-"})
             # The pod's status then has a failure's last lines.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-        if uses_worker_template(job, member):
-            drop_extended_resources(container)
     if options.pod_security == "restricted":
         restrict_pod(spec)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.convert import export_job
-from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_extended_resources, read_devices
+from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_devices, read_devices
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,19 @@ def test_part_of_a_device_is_refused(amount: Any) -> None:
 
 def test_dropped_devices_stay_in_template() -> None:
     resources = {"limits": {"cpu": 2, "huawei.com/Ascend910B3": 1, "huawei.com/Ascend910B3-memory": 28672}}
-    container = {"resources": resources}
-    copied = dict(container)
-    drop_extended_resources(copied)
-    assert copied == {"resources": {"limits": {"cpu": 2}}}
-    assert container == {"resources": resources}
+    template = {
+        "containers": [{"name": "mindspore", "resources": {**resources, "claims": [{"name": "npu"}]}}, {"name": "log"}],
+        "initContainers": [{"name": "check", "resources": resources}],
+        "resourceClaims": [{"name": "npu", "resourceClaimTemplateName": "one"}],
+    }
+    given = copy.deepcopy(template)
+    pod = dict(template)
+    drop_devices(pod)
+    assert pod == {
+        "containers": [{"name": "mindspore", "resources": {"limits": {"cpu": 2}}}, {"name": "log"}],
+        "initContainers": [{"name": "check", "resources": {"limits": {"cpu": 2}}}],
+    }
+    assert template == given
 
 
 SLICE = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "28672", "huawei.com/Ascend910B3-core": "50"}
