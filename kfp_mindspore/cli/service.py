@@ -67,8 +67,11 @@ Examples:
 @click.option("--canary", type=click.IntRange(0, 99), default=0, help="Percentage of the requests for a canary.")
 @dataclass_options(
     Service,
-    only=("replicas", "port", "grpc_port", "host", "service_account", "model_format", "server_args"),
-    names={"server_args": "--server-arg"},
+    only=(
+        *("replicas", "port", "grpc_port", "host", "service_account", "model_format", "server_args"),
+        *("pod_labels", "pod_annotations"),
+    ),
+    names={"server_args": "--server-arg", "pod_labels": "--pod-label", "pod_annotations": "--pod-annotation"},
     into="fields",
     is_complete=False,
 )

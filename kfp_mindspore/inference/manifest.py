@@ -39,7 +39,7 @@ _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
 # same version again makes no new one.
 _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
-    "pod_labels", "model_format", "digest", "run",
+    "pod_labels", "pod_annotations", "model_format", "digest", "run",
 )  # fmt: skip
 
 
@@ -88,6 +88,8 @@ def build_inference_service(service: Service) -> dict[str, Any]:
         predictor["serviceAccountName"] = service.service_account
     if service.pod_labels:
         predictor["labels"] = dict(service.pod_labels)
+    if service.pod_annotations:
+        predictor["annotations"] = dict(service.pod_annotations)
     return {
         "apiVersion": API_VERSION,
         "kind": "InferenceService",

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
-from kfp_mindspore.kube.names import list_namespace_errors, list_service_name_errors
+from kfp_mindspore.kube.names import (
+    RESERVED_LABELS,
+    list_namespace_errors,
+    list_reserved_errors,
+    list_service_name_errors,
+)
 from kfp_mindspore.options import check_options, list_options, option
 from kfp_mindspore.settings import KUBERNETES, LOCAL
 
@@ -24,6 +29,8 @@ MAXIMUM_NAME = 53
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
+# Labels and annotations set by the backends; KServe copies those of an InferenceService to its pods.
+_RESERVED_PREFIXES = ("kfp-mindspore/", "serving.kserve.io/inferenceservice")
 # Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 # Fields whose errors have a function of their own.
@@ -71,6 +78,7 @@ class Service:
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
             Others are AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
         pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        pod_annotations: Pod annotations on a cluster, such as {"huawei.com/vnpu-mode": "hami-core"}.
         model_format: Model format on a cluster: `mindspore`, or `mindspore-lm` for language models. KServe selects the
             serving runtime by it.
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
@@ -92,6 +100,7 @@ class Service:
     download: str = option(INITIALIZER, enum=(INITIALIZER, SERVER))
     storage_secret: str = ""
     pod_labels: Mapping[str, str] = option({})
+    pod_annotations: Mapping[str, str] = option({})
     model_format: str = option(MODEL_FORMAT, enum=(MODEL_FORMAT, LANGUAGE_FORMAT))
     digest: str = ""
     run: str = ""
@@ -108,6 +117,10 @@ class Service:
         for entry in list_options(Service):
             if entry.name not in _CHECKED_APART:
                 errors.extend(entry.list_errors(getattr(self, entry.name)))
+        if isinstance(self.pod_labels, Mapping):
+            errors.extend(list_reserved_errors("pod_labels", self.pod_labels, (*_RESERVED_PREFIXES, *RESERVED_LABELS)))
+        if isinstance(self.pod_annotations, Mapping):
+            errors.extend(list_reserved_errors("pod_annotations", self.pod_annotations, _RESERVED_PREFIXES))
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
         if not self.host:

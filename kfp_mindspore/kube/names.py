@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Regular expressions without anchors, for Python, JSON schema and CEL alike; only NAMESPACE limits the length.
 NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 # DNS labels as in RFC 1035, which Kubernetes requires for names of Services.
 SERVICE_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+# Labels that Kubernetes sets. Subdomains are not reserved: `app.kubernetes.io/name` is for users.
+RESERVED_LABELS = ("kubernetes.io/", "k8s.io/")
 _MAXIMUM_SUBDOMAIN = 253
 
 
@@ -47,6 +49,22 @@ def list_service_name_errors(field: str, name: object, longest: int) -> list[str
         f"at most {longest} lower-case letters, digits and '-', starting with a letter, ending with a letter or digit"
     )
     return _list_errors(field, [name], SERVICE_NAME, longest, rule)
+
+
+def list_reserved_errors(field: str, names: Iterable[str], prefixes: tuple[str, ...]) -> list[str]:
+    """Return a sentence for each label or annotation that is not the user's to set.
+
+    Args:
+        field: The field, for the message.
+        names: The names of the labels or annotations.
+        prefixes: The beginnings of reserved names.
+    """
+    return [
+        f"{field}.{name}: is reserved; names that start with {prefix} are set by the cluster or this package"
+        for name in names
+        for prefix in prefixes
+        if name.startswith(prefix)
+    ]
 
 
 def _list_errors(field: str, names: Sequence[object], form: str, longest: int, rule: str) -> list[str]:

@@ -20,6 +20,7 @@ def deploy_kserve(
     download: str = "initializer",
     storage_secret: str = "",
     pod_labels: dict = {},
+    pod_annotations: dict = {},
     canary: int = 0,
     max_worsening: float = 0.0,
     run: str = "",
@@ -72,6 +73,7 @@ def deploy_kserve(
         download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
         pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
+        pod_annotations: Pod annotations on a cluster, such as {"huawei.com/vnpu-mode": "hami-core"}.
         canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
@@ -105,6 +107,7 @@ def deploy_kserve(
         download=download,
         storage_secret=storage_secret,
         pod_labels=pod_labels,
+        pod_annotations=pod_annotations,
         run=run,
     )
     options = DeploymentOptions(

@@ -58,9 +58,12 @@ def test_service_account() -> None:
     assert predictor["serviceAccountName"] == "models"
 
 
-def test_pods_without_sidecar() -> None:
-    labels = {"sidecar.istio.io/inject": "false"}
-    assert build_inference_service(Service("d", "s3://b/m", pod_labels=labels))["spec"]["predictor"]["labels"] == labels
+@pytest.mark.parametrize("build", [build_inference_service, lambda service: build_canary(service, 10, 2)])
+def test_labels_and_annotations_of_pods_are_the_predictors(build: Any) -> None:
+    labels = {"sidecar.istio.io/inject": "false", "fault-scheduling": "force"}
+    annotations = {"huawei.com/vnpu-mode": "hami-core"}
+    predictor = build(Service("d", "s3://b/m", pod_labels=labels, pod_annotations=annotations))["spec"]["predictor"]
+    assert (predictor["labels"], predictor["annotations"]) == (labels, annotations)
 
 
 def test_download_by_server_has_no_storage_initializer() -> None:
@@ -86,9 +89,9 @@ def test_recorded_service_is_restored() -> None:
     assert restore_service(text, "digits", "team") == service
     assert is_same_version(text, dataclasses.replace(service, run="another"))
     assert not is_same_version(text, dataclasses.replace(service, digest="e"))
-    # Written by a later release with another field, and by an earlier one without `pod_labels`.
+    # Written by a later release with another field, and by an earlier one without `pod_annotations`.
     later = json.dumps({**json.loads(text), "unknown": 1})
-    earlier = json.dumps({key: value for key, value in json.loads(text).items() if key != "pod_labels"})
+    earlier = json.dumps({key: value for key, value in json.loads(text).items() if key != "pod_annotations"})
     assert all(is_same_version(other, service) for other in (later, earlier))
 
 
@@ -145,7 +148,13 @@ def test_wrong_service_has_no_manifest() -> None:
         ),
         build_canary(
             Service(
-                "digits", "s3://b/m", download="server", storage_secret="s", service_account="a", pod_labels={"a": "b"}
+                "digits",
+                "s3://b/m",
+                download="server",
+                storage_secret="s",
+                service_account="a",
+                pod_labels={"a": "b"},
+                pod_annotations={"c": "d"},
             ),
             5,
             2,
