@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.dsl.task import check_count, check_text, get_options, is_channel, update_options
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.build import list_pod_metadata_errors
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
@@ -109,8 +110,8 @@ def set_worker_pod(
 
     Args:
         task: train_msjob or msjob_component task.
-        labels: Pod labels, merged with earlier ones.
-        annotations: Pod annotations, such as `sidecar.istio.io/inject`, merged with earlier ones.
+        labels: Pod labels. Such as {"fault-scheduling": "force"}, merged with earlier ones.
+        annotations: Pod annotations. Such as {"huawei.com/vnpu-mode": "hami-core"}, merged with earlier ones.
         image_pull_secrets: Registry secret names for the job's pods.
         service_account: Service account for the job's pods.
         security_context: PodSecurityContext for the job's pods, such as {"runAsUser": 1000, "fsGroup": 1000}.
@@ -121,12 +122,14 @@ def set_worker_pod(
         The task.
 
     Raises:
-        ValidationError: A name is empty or not a string, or a path is not absolute.
+        ValidationError: A name is empty, reserved or not a string, or a path is not absolute.
     """
     name = "set_worker_pod"
     for field, entries in (("labels", labels), ("annotations", annotations)):
         for key, value in (entries or {}).items():
             check_text(name, f"{field}.{key}", value)
+    if errors := list_pod_metadata_errors(labels or {}, annotations or {}, prefix=""):
+        raise ValidationError(errors, subject=name)
     for secret in image_pull_secrets or ():
         check_text(name, "image_pull_secrets", secret)
     if service_account is not None:

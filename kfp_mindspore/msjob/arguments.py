@@ -32,6 +32,8 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "queue_priority": _TEXT,
     "volumes": _LIST,
     "volume_mounts": _LIST,
+    "pod_labels": _TEXTS,
+    "pod_annotations": _TEXTS,
 }
 
 
@@ -88,6 +90,8 @@ def build_function_job(
     env: Mapping[str, str] | Sequence[Any] | None = None,
     volumes: Sequence[Any] = (),
     volume_mounts: Sequence[Any] = (),
+    pod_labels: Mapping[str, str] | None = None,
+    pod_annotations: Mapping[str, str] | None = None,
 ) -> MSJob:
     """Return the job for a function, or for an image with its own entry point when there is no function.
 
@@ -104,6 +108,8 @@ def build_function_job(
         env: Variables by name, or Kubernetes EnvVars.
         volumes: Volumes for each worker.
         volume_mounts: Their mounts.
+        pod_labels: Pod labels.
+        pod_annotations: Pod annotations.
 
     Raises:
         ValidationError: There are fewer mounts than volumes, or the job is invalid.
@@ -124,6 +130,8 @@ def build_function_job(
         workers=workers,
         env=env,
         resources=resources,
+        pod_labels=pod_labels,
+        pod_annotations=pod_annotations,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube.names import list_name_errors
+from kfp_mindspore.kube.names import RESERVED_LABELS, list_name_errors, list_reserved_errors
 from kfp_mindspore.msjob.api.kueue import PRIORITY_CLASS_LABEL
 from kfp_mindspore.msjob.api.manifest import serialize
 from kfp_mindspore.msjob.api.names import (
@@ -19,6 +19,7 @@ from kfp_mindspore.msjob.api.names import (
     DEFAULT_CLEAN_POD_POLICY,
     DEFAULT_RESTART_POLICY,
     QUEUE_LABEL,
+    RESERVED_PREFIXES,
     RESTART_POLICIES,
     WORKER,
 )
@@ -61,8 +62,8 @@ class JobOptions:
             is in memory; an empty text is no limit.
         labels: Job labels.
         annotations: Job annotations.
-        pod_labels: Pod labels.
-        pod_annotations: Pod annotations.
+        pod_labels: Pod labels. Such as {"fault-scheduling": "force"}.
+        pod_annotations: Pod annotations. Such as {"huawei.com/vnpu-mode": "hami-core"}.
         image_pull_secrets: Registry secret names for the job's pods.
         service_account: Service account for the job's pods.
         security_context: PodSecurityContext for the job's pods.
@@ -111,7 +112,7 @@ class JobOptions:
         for name in ("queue", "queue_priority"):
             if value := getattr(self, name):
                 errors += list_name_errors(name, value, longest=_LONGEST_LABEL)
-        if errors:
+        if errors := [*errors, *list_pod_metadata_errors(self.pod_labels, self.pod_annotations)]:
             raise ValidationError(errors)
 
     @property
@@ -127,6 +128,22 @@ class JobOptions:
             changes: Values by field.
         """
         return dataclasses.replace(self, **merge_values(vars(self), changes))
+
+
+def list_pod_metadata_errors(
+    labels: Mapping[str, str], annotations: Mapping[str, str], prefix: str = "pod_"
+) -> list[str]:
+    """Return a sentence for each pod label and annotation that the cluster or the operator sets.
+
+    Args:
+        labels: Pod labels.
+        annotations: Pod annotations.
+        prefix: Prefix of the arguments `labels` and `annotations`, for the message.
+    """
+    return [
+        *list_reserved_errors(f"{prefix}labels", labels, (*RESERVED_PREFIXES, *RESERVED_LABELS)),
+        *list_reserved_errors(f"{prefix}annotations", annotations, RESERVED_PREFIXES),
+    ]
 
 
 class TrainingChanges(TypedDict, total=False):

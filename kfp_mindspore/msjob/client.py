@@ -181,6 +181,8 @@ class MSJobClient:
         queue_priority: str | None = None,
         volumes: Sequence[Any] | None = None,
         volume_mounts: Sequence[Any] | None = None,
+        pod_labels: Mapping[str, str] | None = None,
+        pod_annotations: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> None:
         """Submit a job: a manifest, a Python function that runs in each worker, or an image with its own entry point.
@@ -209,6 +211,8 @@ class MSJobClient:
             queue_priority: Priority in the queue, a WorkloadPriorityClass.
             volumes: Volumes for each worker.
             volume_mounts: Their mounts.
+            pod_labels: Pod labels. Such as {"fault-scheduling": "force"}.
+            pod_annotations: Pod annotations. Such as {"huawei.com/vnpu-mode": "hami-core"}.
             dry_run: Only validate it: on a cluster by the API server.
 
         Raises:
@@ -232,6 +236,8 @@ class MSJobClient:
             queue_priority=queue_priority,
             volumes=volumes,
             volume_mounts=volume_mounts,
+            pod_labels=pod_labels,
+            pod_annotations=pod_annotations,
         )
         if job is not None:
             others = {
@@ -244,6 +250,8 @@ class MSJobClient:
                 "env_vars": env_vars,
                 "volumes": volumes,
                 "volume_mounts": volume_mounts,
+                "pod_labels": pod_labels,
+                "pod_annotations": pod_annotations,
             }
             given = [key for key, value in others.items() if value is not None]
             if given:
@@ -266,6 +274,8 @@ class MSJobClient:
                 env=env_vars,
                 volumes=volumes or (),
                 volume_mounts=volume_mounts or (),
+                pod_labels=pod_labels,
+                pod_annotations=pod_annotations,
             )
         queue = JobOptions(queue=queue_name or "", queue_priority=queue_priority or "")
         for key, entries in (("labels", {**(labels or {}), **queue.queue_labels}), ("annotations", annotations or {})):

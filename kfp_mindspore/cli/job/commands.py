@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kfp_mindspore.cli.job.document import (
+    FLAG_NAMES,
     WITHOUT_FLAG,
     fill_images,
     mount_claims,
@@ -57,7 +58,7 @@ def job() -> None:
 )
 @click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
 @click.option("--name", help="Name of the job; the words after `--` are the workers' command.")
-@dataclass_options(JobOptions, without=WITHOUT_FLAG, names={"empty_dirs": "--empty-dir"})
+@dataclass_options(JobOptions, without=WITHOUT_FLAG, names=FLAG_NAMES)
 @click.option(
     "--claim",
     "claims",

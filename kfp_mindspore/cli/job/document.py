@@ -14,12 +14,19 @@ from kfp_mindspore.options import list_options
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob
 
-# Fields of JobOptions without a derived flag: those of launchers and pods. --image is for files, too.
+# Fields of JobOptions without a derived flag: those of launchers, and objects. --image is for files, too.
 WITHOUT_FLAG = (
     *("image", "start_timeout_seconds", "delete_after_done", "storage", "success_policy", "clean_pod_policy"),
-    *("resources", "labels", "annotations", "pod_labels", "pod_annotations"),
-    *("image_pull_secrets", "service_account", "security_context"),
+    *("resources", "image_pull_secrets", "service_account", "security_context"),
 )
+# Options that are given once for each entry.
+FLAG_NAMES = {
+    "empty_dirs": "--empty-dir",
+    "labels": "--label",
+    "annotations": "--annotation",
+    "pod_labels": "--pod-label",
+    "pod_annotations": "--pod-annotation",
+}
 
 
 def refuse_description(words: tuple[str, ...]) -> None:
