@@ -54,7 +54,7 @@ DEFINITION = ROOT / "config" / "operator" / "base" / "crd.yaml"
 REPOSITORY = "https://github.com/kfp-mindspore/kfp-mindspore/tree/main"
 # Address of a page in earlier versions of the site to its present one.
 MOVED = {
-    "accelerators": "not-run/#gpus-and-ascend-npus",
+    "accelerators": "ascend-clusters/",
     "components": "reference/components/",
     "knative": "not-run/#kserve-in-knative-mode",
     "multi-user": "not-run/#istio",

@@ -189,7 +189,7 @@ VALUES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
         r"Deployment \| (\w+) replicas",
         lambda: NUMERALS[read_option("operator install", "replicas")],
     ),
-    ("docs/not-run.md", r"pins MindSpore ([\d.]*\d)\.", lambda: read_constraint("mindspore")[:3]),
+    ("docs/ascend-clusters.md", r"pins MindSpore ([\d.]*\d)\.", lambda: read_constraint("mindspore")[:3]),
     ("docs/msjob.md", r"seconds; (\d+) by default", lambda: f"{read_option('job wait', 'timeout'):.0f}"),
     ("docs/msjob.md", r"`KFP_MINDSPORE_HANG_SECONDS` \((\d+);", lambda: f"{settings.DEFAULT_HANG_SECONDS:.0f}"),
     ("docs/msjob.md", r"; (\w+) times as long before the first", lambda: NUMERALS[int(settings.FIRST_STEP_FACTOR)]),
