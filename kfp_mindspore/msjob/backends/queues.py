@@ -38,7 +38,8 @@ def explain_queue(cluster: Cluster, name: str, namespace: str, requests: Mapping
     except NotInstalledError:
         return f"queue {name!r}: the cluster does not know {LOCAL_QUEUES.full_name}; install Kueue"
     if name not in queues:
-        return f"queue {name!r}: namespace {namespace} has no such LocalQueue{suggest(name, sorted(queues))}"
+        hint = suggest(name, sorted(queues)) if queues else ""
+        return f"queue {name!r}: namespace {namespace} has no such LocalQueue{hint}"
     target = str(queues[name]["spec"].get("clusterQueue") or "")
     shared: Mapping[str, Any] = {}
     # Accounts of namespaces may rarely read what belongs to the cluster; a missing one is in the LocalQueue's status.

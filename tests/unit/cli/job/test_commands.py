@@ -190,7 +190,7 @@ def test_queue_of_command_line_is_label_of_file(run: Run, tmp_path: Path) -> Non
         submitted = run("submit", "job.yaml", "--kubeconfig", str(kubeconfig), "--queue", "research", "--json")
     assert submitted.code == 0, submitted.errors
     assert submitted.json["metadata"]["labels"] == {"app": "x", "kueue.x-k8s.io/queue-name": "research"}
-    warning = "Warning: queue 'research': namespace default has no such LocalQueue; expected none\n"
+    warning = "Warning: queue 'research': namespace default has no such LocalQueue\n"
     assert submitted.errors == warning
 
 

@@ -50,7 +50,7 @@ def respond(status: int, collection: str) -> Prepare:
         (
             {"namespace": "other"},
             None,
-            "queue 'research': namespace team has no such LocalQueue; expected none",
+            "queue 'research': namespace team has no such LocalQueue",
         ),
         (
             {"stop_policy": "Hold"},

@@ -124,7 +124,7 @@ def test_queue_of_step_is_checked(cluster: FakeApiServer, check: Check, tmp_path
     arguments = [str(compiled), "-p", "namespace=jobs", "-p", "queue=research"]
     (missing,) = check("queue", *arguments)
     assert missing["status"] == "failed"
-    assert missing["message"] == "queue 'research': namespace jobs has no such LocalQueue; expected none"
+    assert missing["message"] == "queue 'research': namespace jobs has no such LocalQueue"
     put_queue(cluster, "research", "jobs")
     assert [item["status"] for item in check("queue", *arguments)] == ["passed"]
     cluster.faults.append(respond_once(403, path=LOCAL_QUEUES.plural, reason="Forbidden"))
