@@ -84,6 +84,7 @@ def lifecycle(
     fraction: float = 0.2,
     split: str = "",
     workers: int = 1,
+    queue: str = "",
     policy: str = "ExitCode",
     canary: int = 0,
     download: str = "initializer",
@@ -94,7 +95,9 @@ def lifecycle(
 ):
     data = load_dataset(test_fraction=fraction, split=split).outputs["dataset"]
     data = select_samples(dataset=data, strategy=strategy).outputs["selected"]
-    trained = train_msjob(dataset=data, command=["python", "train.py"], workers=workers, restart_policy=policy)
+    trained = train_msjob(
+        dataset=data, command=["python", "train.py"], workers=workers, restart_policy=policy, queue=queue
+    )
     bundle = export_mindir(model=trained.outputs["model"], dataset=data).outputs["bundle"]
     batch_predict(bundle=bundle, dataset=data, shard=shard)
     compared = compare_models(candidate=bundle, dataset=data, service_name=optional_name, confidence=confidence)
@@ -119,6 +122,7 @@ def lifecycle(
         ({"fraction": 0.9}, "step load-dataset: validation_fraction \\+ test_fraction: must be below 1"),
         ({"split": "by_day"}, "step load-dataset: split: must be one of"),
         ({"workers": "0"}, "step train-msjob: workers: must be an integer ≥ 1, got 0"),
+        ({"queue": "Research"}, "step train-msjob: queue: must be at most 63 lower-case letters, .*got 'Research'"),
         ({"policy": "Sometimes"}, "step train-msjob: restart_policy: must be one of .*got 'Sometimes'"),
         ({"shard": "3/2"}, "step batch-predict: shard: must be a number from 1 on"),
         ({"confidence": 1.0}, "step compare-models: confidence: must be between 0 and 1"),
