@@ -30,6 +30,7 @@ class OperatorOptions:
             between members before it is ready, and mutual TLS breaks traffic by pod IP.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`: admits all pods in a job, or none.
         scheduler_name: The pods' schedulerName with a gang scheduler; empty for its default.
+        kueue: Whether jobs with a queue label wait for Kueue's admission; without it they get no pods.
         pod_security: `restricted` adds what that Pod Security level requires to templates; `none` adds nothing.
         failure_grace_seconds: Seconds between SIGTERM and SIGKILL for a failed member's peers.
         log_lines: How many last lines from a failed member are kept in the status.
@@ -39,6 +40,7 @@ class OperatorOptions:
     istio_sidecar: bool = False
     gang_scheduler: GangScheduler = option("none", enum=GANG_SCHEDULERS)
     scheduler_name: str = ""
+    kueue: bool = False
     pod_security: PodSecurity = option("restricted", enum=POD_SECURITY)
     failure_grace_seconds: int = 1
     log_lines: int = 10

@@ -62,6 +62,38 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Read:
+    """Read a cluster-wide object; the next observation's references have it, or why it cannot be read.
+
+    Attributes:
+        resource: Object kind.
+        name: Object name.
+    """
+
+    resource: Resource
+    name: str
+
+
+@dataclass(frozen=True)
+class PatchStatus:
+    """Patch an object's status, unless the object has changed; the next observation then has the newer one.
+
+    Attributes:
+        resource: Object kind.
+        name: Object name.
+        uid: Precondition.
+        version: Precondition: the observed resourceVersion.
+        status: The merge patch.
+    """
+
+    resource: Resource
+    name: str
+    uid: str
+    version: str
+    status: dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
 class EmitEvent:
     """Emit a Kubernetes event on the job.
 
@@ -83,4 +115,4 @@ class RequeueAt:
     time: datetime.datetime
 
 
-Action = Create | Delete | Assign | EmitEvent | RequeueAt
+Action = Create | Delete | Assign | Read | PatchStatus | EmitEvent | RequeueAt

@@ -112,17 +112,18 @@ def decide_growth(
     return Scaling(decided, None, f"there are nodes for {decided - workers} more")
 
 
-def list_missing_members(job: MSJob, members: Iterable[Member], host: str, port: int) -> list[Member]:
-    """Return the members that a gang lacks, compared to a gang with the requested worker count.
+def list_missing_members(job: MSJob, members: Iterable[Member], host: str, port: int, workers: int) -> list[Member]:
+    """Return the members that a gang lacks, compared to a gang with the most workers that it may have.
 
     Args:
         job: A valid job.
         members: The present attempt's members.
         host: The Service's cluster IP.
         port: The scheduler's port.
+        workers: The most workers.
     """
     names = {member.name for member in members}
-    return [member for member in list_members(job, host, port) if member.name not in names]
+    return [member for member in list_members(job, host, port, workers) if member.name not in names]
 
 
 def get_probe_time(job: MSJob, running_since: datetime.datetime) -> datetime.datetime:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.msjob.api.status import TrainingProgress
 from kfp_mindspore.msjob.api.waiting import NO_NODE_FITS, REJECTED, UNBOUND_VOLUME, UNSCHEDULABLE, Waiting
 
@@ -15,6 +16,10 @@ LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
 RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
 HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
+# On a Workload: a digest of counts and requests.
+POD_SETS_ANNOTATION = "mindspore.gitee.com/pod-sets"
+# Cluster-wide objects that a decision has asked for: the object, or why it cannot be read.
+References = Mapping[tuple[Resource, str], Mapping[str, Any] | str]
 
 # The replica type for pods that probe for capacity.
 PROBE = "probe"
@@ -119,6 +124,38 @@ class PodGroupView(ObjectView):
     phase: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkloadView(ObjectView):
+    """A Kueue Workload.
+
+    Attributes:
+        version: Its resourceVersion.
+        generation: Its generation.
+        queue: The LocalQueue's name.
+        priority_class: The priority class's name; empty without one.
+        is_active: Whether it can be admitted.
+        digest: The digest of counts and requests that it was created with.
+        status: Its status.
+    """
+
+    version: str = ""
+    generation: int | None = None
+    queue: str = ""
+    priority_class: str = ""
+    is_active: bool = True
+    digest: str = ""
+    status: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def get_condition(self, condition: str) -> Mapping[str, Any]:
+        """Return a condition; empty without one."""
+        found = (item for item in self.status.get("conditions") or [] if item["type"] == condition)
+        return next(found, {})
+
+    def has(self, condition: str) -> bool:
+        """Return whether a condition holds."""
+        return self.get_condition(condition).get("status") == "True"
+
+
 @dataclass(frozen=True)
 class Refusal:
     """The API server's refusal to create a job's object.
@@ -147,6 +184,8 @@ class Observed:
         refusal: The last refusal to create one of the job's objects; None when there was none.
         connected_at: Since when the API server reports job changes; None while it does not.
         progress: The last progress read from worker 0's log; None before.
+        workload: The Workload with the name of the job's; None without one.
+        references: The cluster-wide objects read for this decision.
     """
 
     job: Mapping[str, Any] | None
@@ -157,6 +196,8 @@ class Observed:
     refusal: Refusal | None = None
     connected_at: datetime.datetime | None = LONG_AGO
     progress: TrainingProgress | None = None
+    workload: WorkloadView | None = None
+    references: References = field(default_factory=dict)
 
 
 def view_service(service: Mapping[str, Any]) -> ServiceView:
@@ -190,6 +231,21 @@ def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
         **read_identity(metadata),
         minimum=(group.get("spec") or {}).get("minMember"),
         phase=(group.get("status") or {}).get("phase") or "",
+    )
+
+
+def view_workload(workload: Mapping[str, Any]) -> WorkloadView:
+    """Return a Workload's view."""
+    metadata, spec = workload["metadata"], workload.get("spec") or {}
+    return WorkloadView(
+        **read_identity(metadata),
+        version=str(metadata.get("resourceVersion") or ""),
+        generation=metadata.get("generation"),
+        queue=spec.get("queueName") or "",
+        priority_class=(spec.get("priorityClassRef") or {}).get("name") or "",
+        is_active=spec.get("active") is not False,
+        digest=(metadata.get("annotations") or {}).get(POD_SETS_ANNOTATION) or "",
+        status=workload.get("status") or {},
     )
 
 

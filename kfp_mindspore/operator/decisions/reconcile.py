@@ -26,24 +26,26 @@ from typing import Any, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
+from kfp_mindspore.msjob.api.kueue import RESOURCE_FLAVORS, WORKLOADS
 from kfp_mindspore.msjob.api.manifest import parse_lease
 from kfp_mindspore.msjob.api.names import (
     CREATED,
     FAILED,
     LEASE_ANNOTATION,
+    QUEUE_LABEL,
     RESTARTING,
     RUNNING,
     SUCCEEDED,
     SUSPENDED,
     WORKER,
 )
-from kfp_mindspore.msjob.api.waiting import NAME_TAKEN, NAME_TERMINATING, Waiting
+from kfp_mindspore.msjob.api.waiting import NAME_TAKEN, NAME_TERMINATING, QUEUE_IGNORED, QUEUED, Waiting
 from kfp_mindspore.msjob.decisions.elastic import get_requested_workers, get_restart_limit
-from kfp_mindspore.msjob.decisions.restart import compute_restart_delay, decide_job_phase
+from kfp_mindspore.msjob.decisions.restart import Decision, compute_restart_delay, decide_job_phase
 from kfp_mindspore.msjob.decisions.topology import Member, get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
-from kfp_mindspore.operator.decisions.actions import Action, Create, RequeueAt
+from kfp_mindspore.operator.decisions.actions import Action, Create, PatchStatus, RequeueAt
 from kfp_mindspore.operator.decisions.elastic import (
     build_probe,
     decide_growth,
@@ -53,9 +55,20 @@ from kfp_mindspore.operator.decisions.elastic import (
     list_missing_members,
     name_probe,
 )
+from kfp_mindspore.operator.decisions.kueue import (
+    build_status_patch,
+    build_workload,
+    explain_hold,
+    explain_unsupported,
+    get_admitted_workers,
+    get_priority_class,
+    is_outdated,
+    list_flavors,
+    place_pod,
+)
 from kfp_mindspore.operator.decisions.observed import ObjectView, Observed, PodView
 from kfp_mindspore.operator.decisions.pods import build_pod, get_memory_limit, list_members, list_replaced_env
-from kfp_mindspore.operator.decisions.reconcile_state import ReconcileState, read_policy
+from kfp_mindspore.operator.decisions.reconcile_state import RETRY_SECONDS, ReconcileState, read_policy
 from kfp_mindspore.operator.decisions.services import (
     build_endpoint_slice,
     build_pod_group,
@@ -81,8 +94,6 @@ from kfp_mindspore.operator.decisions.terminations import list_terminations
 from kfp_mindspore.operator.options import OperatorOptions
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 
-# No watch reports when objects without the job's label are deleted.
-_RETRY_SECONDS = 15
 _SPARE_RETRY_SECONDS = 60
 _SCALED_DOWN = "JobScaledDown"
 # Restarts for gangs that have nothing to save: a member has failed, or they have not started.
@@ -108,6 +119,7 @@ class Gang:
     Attributes:
         job: The job, whose spec is valid.
         workers: Worker count.
+        limit: The most workers that it may grow to.
         port: The scheduler's port.
         is_standalone: Whether the gang is one plain process.
         host: The Service's cluster IP; empty before, and for a standalone job.
@@ -116,6 +128,7 @@ class Gang:
 
     job: MSJob
     workers: int
+    limit: int
     port: int
     is_standalone: bool
     host: str
@@ -138,13 +151,14 @@ def reconcile(observed: Observed, now: datetime.datetime, options: OperatorOptio
     if not state.status.is_finished:
         _proceed(state, job)
         if state.waiting and state.waiting.message != state.status.waiting:
-            state.emit("Warning", "Waiting", state.waiting.message)
+            state.emit("Normal" if state.waiting.reason == QUEUED else "Warning", "Waiting", state.waiting.message)
         state.status.waiting = state.waiting.message if state.waiting else None
         state.status.waiting_reason = state.waiting.reason if state.waiting else None
         state.status.progress = state.observed.progress or state.status.progress
     if state.status.is_finished:
         state.status.warm_spares = None
         state.clean_up()
+    _report_to_queue(state)
     state.status.attempt, state.status.restarts = state.attempt, state.restarts
     return Outcome(tuple(state.actions), write_status(state.status))
 
@@ -177,7 +191,12 @@ def _proceed(state: ReconcileState, stored: Mapping[str, Any]) -> None:
     if state.is_lease_expired():
         return
     if policy.suspend:
-        _suspend(state, gang)
+        _suspend(state, gang, "JobSuspended", f"MSJob {state.name} is suspended")
+        if not state.pods:
+            # A resumed job is queued again.
+            state.delete(WORKLOADS, state.workload)
+        return
+    if _is_held(state, gang):
         return
     if state.status.has(SUSPENDED):
         state.set_condition(SUSPENDED, "JobResumed", f"MSJob {state.name} is resumed", holds=False)
@@ -214,13 +233,7 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
         message = f"MSJob {state.name} has {gang.workers} workers instead of {was}: all members start again"
         _restart(state, "JobScaled", message, counted=False)
         return gang
-    endings = list_terminations(gang.members, current, launched=state.status.has(RUNNING), host=gang.host)
-    decision = decide_job_phase(
-        [(ending, gang.job.get_replica_spec(ending.replica_type).effective_restart_policy) for ending in endings],
-        success_policy=gang.job.success_policy or "",
-        restarts=state.restarts,
-        backoff_limit=get_restart_limit(gang.job),
-    )
+    decision = _decide_phase(state, gang, current)
     if decision.action == "continue":
         return _scale(state, gang, current)
     message = decision.message
@@ -248,10 +261,20 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
     return gang
 
 
+def _decide_phase(state: ReconcileState, gang: Gang, current: Mapping[str, PodView]) -> Decision:
+    endings = list_terminations(gang.members, current, launched=state.status.has(RUNNING), host=gang.host)
+    return decide_job_phase(
+        [(ending, gang.job.get_replica_spec(ending.replica_type).effective_restart_policy) for ending in endings],
+        success_policy=gang.job.success_policy or "",
+        restarts=state.restarts,
+        backoff_limit=get_restart_limit(gang.job),
+    )
+
+
 def _scale(state: ReconcileState, gang: Gang, current: Mapping[str, PodView]) -> Gang:
     """Change an elastic job's worker count."""
     if state.status.has(RUNNING):
-        missing = list_missing_members(gang.job, gang.members, gang.host, gang.port)
+        missing = _list_missing(gang)
         scaling = decide_growth(gang.job, missing, state.probes, gang.workers, state.now)
     else:
         scaling = decide_shrink(gang.job, gang.members, current, gang.workers, state.now)
@@ -271,12 +294,14 @@ def _restart(state: ReconcileState, reason: str, message: str, *, counted: bool)
     state.set_condition(RESTARTING, reason, message)
 
 
-def _suspend(state: ReconcileState, gang: Gang) -> None:
-    if not state.status.has(SUSPENDED):
-        if state.status.start_time is not None or _get_current(state, gang):
-            # This gang's pods must not count as pods in the gang after the suspension.
-            state.attempt += 1
-        state.set_condition(SUSPENDED, "JobSuspended", f"MSJob {state.name} is suspended")
+def _suspend(state: ReconcileState, gang: Gang, reason: str, message: str) -> None:
+    before = state.status.get_condition(SUSPENDED)
+    is_started = state.status.start_time is not None or bool(_get_current(state, gang))
+    if is_started and not state.status.has(SUSPENDED):
+        # This gang's pods must not count as pods in the gang after the suspension.
+        state.attempt += 1
+    if before is None or (before.status, before.reason) != ("True", reason):
+        state.set_condition(SUSPENDED, reason, message)
     state.status.start_time = None
     count_replicas(state.status, gang.job, gang.members, {})
     for pod in state.pods:
@@ -286,13 +311,99 @@ def _suspend(state: ReconcileState, gang: Gang) -> None:
     state.delete(state.pod_groups, state.observed.pod_group)
 
 
+def _is_held(state: ReconcileState, gang: Gang) -> bool:
+    """Return whether a job may have no pods because its queue has not admitted it; those that it has are stopped."""
+    if not state.queue:
+        state.delete(WORKLOADS, state.workload)
+        return False
+    if not state.options.kueue:
+        if not state.pods:
+            count_replicas(state.status, gang.job, gang.members, {})
+            message = (
+                f'queue "{state.queue}": the operator runs without --kueue and starts no job with a queue; install it '
+                f"with: kfp-mindspore operator install --kueue, or remove the label {QUEUE_LABEL}"
+            )
+            state.waiting = Waiting(QUEUE_IGNORED, message)
+        return not state.pods
+    if not (hold := explain_hold(state.workload, gang.job)):
+        return False
+    if _decide_phase(state, gang, _get_current(state, gang)).action in ("succeed", "fail"):
+        # It ended before it could be stopped.
+        _decide(state, gang)
+        return True
+    message = f'queue "{state.queue}": {hold}'
+    state.waiting = Waiting(QUEUED, message)
+    if state.status.start_time is not None or state.pods or state.status.has(SUSPENDED):
+        _suspend(state, gang, "JobQueued", f"MSJob {state.name} waits: {message}")
+    if not state.pods:
+        # The admitted count is the next gang's size.
+        gang = _form_gang(state, gang.job, get_requested_workers(gang.job))
+        count_replicas(state.status, gang.job, gang.members, {})
+        _enqueue(state, gang.job)
+    return True
+
+
+def _enqueue(state: ReconcileState, job: MSJob) -> None:
+    """Create the Workload, or delete one that is no longer the job's."""
+    found = state.observed.workload
+    if unsupported := explain_unsupported(job):
+        state.finish(FAILED, "InvalidSpec", f"MSJob {state.name}: {unsupported}")
+    elif found is not None and state.workload is None:
+        _report_taken(state, [("Workload", found)])
+    elif state.workload is not None:
+        if is_outdated(state.workload, job):
+            state.delete(WORKLOADS, state.workload)
+    else:
+        reference = get_priority_class(job)
+        value = state.read(*reference) if reference else None
+        if reference is None or value is not None:
+            priority = None if value is None else int(value.get("value") or 0)
+            state.actions.append(Create(WORKLOADS, build_workload(job, priority, state.options)))
+            if refusal := state.observed.refusal:
+                state.waiting = Waiting(refusal.reason, refusal.message)
+
+
+def _report_to_queue(state: ReconcileState) -> None:
+    """Report to Kueue that the job runs, has ended, or has released an evicted Workload's quota."""
+    workload = state.workload
+    if workload is None or not state.options.kueue:
+        return
+    if patch := build_status_patch(workload, state.status, has_pods=bool(state.pods), now=state.now):
+        state.actions.append(PatchStatus(WORKLOADS, workload.name, workload.uid, workload.version, patch))
+
+
+def _has_flavors(state: ReconcileState) -> bool:
+    """Return whether the flavors that new pods need are known."""
+    if state.workload is None or not state.queue or not state.options.kueue:
+        return True
+    found = [state.read(RESOURCE_FLAVORS, name) for name in list_flavors(state.workload)]
+    return None not in found
+
+
+def _create_pod(state: ReconcileState, body: dict[str, Any], replica_type: str) -> None:
+    """Create a pod; a queue's flavors and admission checks choose its nodes."""
+    if state.workload is not None and state.queue and state.options.kueue:
+        conflict = place_pod(body, state.workload, replica_type.lower(), state.observed.references)
+        if conflict:
+            if not state.status.is_finished:
+                state.finish(FAILED, "PodsRefused", f"MSJob {state.name}: {conflict}")
+            return
+    state.actions.append(Create(PODS, body))
+
+
+def _list_missing(gang: Gang) -> list[Member]:
+    return list_missing_members(gang.job, gang.members, gang.host, gang.port, gang.limit)
+
+
 def _form_gang(state: ReconcileState, job: MSJob, workers: int) -> Gang:
-    """Return the gang with a given worker count, and record the count in the status."""
+    """Return the gang with a given worker count, at most what a queue admits, and record the count in the status."""
+    limit = min(get_requested_workers(job), get_admitted_workers(state.workload) or get_requested_workers(job))
+    workers = min(workers, limit)
     state.status.target_workers = None if workers == get_requested_workers(job) else workers
     standalone = is_standalone(job, workers)
     host = state.service.cluster_ip if state.service and not standalone else ""
     port = get_scheduler_port(job)
-    return Gang(job, workers, port, standalone, host, list_members(job, host, port, workers))
+    return Gang(job, workers, limit, port, standalone, host, list_members(job, host, port, workers))
 
 
 def _get_current(state: ReconcileState, gang: Gang) -> Mapping[str, PodView]:
@@ -336,7 +447,12 @@ def _launch(state: ReconcileState, gang: Gang) -> None:
         return
     if scheduler is not None:
         _ensure_endpoint_slice(state, gang, scheduler)
-    _add_members(state, gang, [member for member in gang.members if member.name not in current])
+    missing = [member for member in gang.members if member.name not in current]
+    if missing and not _has_flavors(state):
+        return
+    _add_members(state, gang, missing)
+    if state.status.is_finished:
+        return
     if not state.status.has(RUNNING):
         pods = [current[member.name] for member in gang.members if member.name in current]
         started = [pod for pod in pods if pod.phase == "Running" or pod.exit_code is not None]
@@ -361,7 +477,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
     assigned = {member.name: spare for member, spare in zip(takers, spares, strict=False)}
     for member in missing:
         if spare := assigned.get(member.name):
-            action: Action = build_assignment(
+            action = build_assignment(
                 spare,
                 member,
                 workers=gang.workers,
@@ -369,6 +485,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
                 attempt=state.attempt,
                 restarts=state.restarts,
             )
+            state.actions.append(action)
         else:
             body = build_pod(
                 gang.job,
@@ -379,8 +496,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
                 restarts=state.restarts,
                 options=state.options,
             )
-            action = Create(PODS, body)
-        state.actions.append(action)
+            _create_pod(state, body, member.replica_type)
 
 
 def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> None:
@@ -394,7 +510,7 @@ def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> No
 def _add_spares(state: ReconcileState, gang: Gang) -> None:
     """Create a running gang's spares, once it has had time to import MindSpore itself."""
     wanted = gang.job.warm_spares or 0
-    is_whole = not list_missing_members(gang.job, gang.members, gang.host, gang.port)
+    is_whole = not _list_missing(gang)
     spares = [pod for pod in state.spares if not pod.deleting]
     # An elastic gang needs the nodes to grow.
     for pod in spares[wanted if is_whole else 0 :]:
@@ -449,14 +565,18 @@ def _is_name_taken(state: ReconcileState, gang: Gang) -> bool:
     if group is not None and group.owner != state.uid and state.options.gang_scheduler != "none":
         taken.append(("PodGroup", group))
     if taken:
-        text = ", ".join(f"{kind} {item.name}" for kind, item in taken)
-        state.waiting = Waiting(NAME_TAKEN, f"{text}: exists and does not belong to this job; delete or rename it")
-        if all(item.owner for _, item in taken):
-            # A job was deleted and created again: its pods end within their grace period.
-            owner = "has another owner, such as an earlier job of this name that is being deleted"
-            state.waiting = Waiting(NAME_TERMINATING, f"{text}: exists and {owner}")
-        state.actions.append(RequeueAt(state.now + datetime.timedelta(seconds=_RETRY_SECONDS)))
+        _report_taken(state, taken)
     return bool(taken)
+
+
+def _report_taken(state: ReconcileState, taken: Sequence[tuple[str, ObjectView]]) -> None:
+    text = ", ".join(f"{kind} {item.name}" for kind, item in taken)
+    state.waiting = Waiting(NAME_TAKEN, f"{text}: exists and does not belong to this job; delete or rename it")
+    if all(item.owner for _, item in taken):
+        # A job was deleted and created again: its pods end within their grace period.
+        owner = "has another owner, such as an earlier job of this name that is being deleted"
+        state.waiting = Waiting(NAME_TERMINATING, f"{text}: exists and {owner}")
+    state.actions.append(RequeueAt(state.now + datetime.timedelta(seconds=RETRY_SECONDS)))
 
 
 def _is_admitted(state: ReconcileState, gang: Gang) -> bool:
@@ -498,7 +618,7 @@ def _ensure_endpoint_slice(state: ReconcileState, gang: Gang, scheduler: PodView
 
 def _probe(state: ReconcileState, gang: Gang) -> None:
     """Create probes for an elastic job that runs with fewer workers than requested, and delete others."""
-    missing = list_missing_members(gang.job, gang.members, gang.host, gang.port)
+    missing = _list_missing(gang)
     running = state.status.get_condition(RUNNING)
     due = get_probe_time(gang.job, (running and running.last_transition_time) or state.now)
     if missing and state.now < due:
@@ -508,8 +628,11 @@ def _probe(state: ReconcileState, gang: Gang) -> None:
     for pod in state.probes:
         if pod.name not in wanted:
             state.delete(PODS, pod)
-    for name in wanted.keys() - {pod.name for pod in state.observed.pods}:
+    names = wanted.keys() - {pod.name for pod in state.observed.pods}
+    if names and not _has_flavors(state):
+        return
+    for name in names:
         body = build_probe(
             gang.job, wanted[name], attempt=state.attempt, restarts=state.restarts, options=state.options
         )
-        state.actions.append(Create(PODS, body))
+        _create_pod(state, body, wanted[name].replica_type)

@@ -9,14 +9,17 @@ from typing import Any, Literal
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.api.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.api.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
-from kfp_mindspore.msjob.api.waiting import Waiting
+from kfp_mindspore.msjob.api.waiting import QUEUED, Waiting
 from kfp_mindspore.msjob.decisions.restart import START_ERROR
-from kfp_mindspore.operator.decisions.actions import Action, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.actions import Action, Delete, EmitEvent, Read, RequeueAt
+from kfp_mindspore.operator.decisions.kueue import get_queue
 from kfp_mindspore.operator.decisions.observed import PROBE, SPARE, ObjectView, Observed, PodView
 from kfp_mindspore.operator.decisions.services import get_service_name, is_stale_endpoint
 from kfp_mindspore.operator.decisions.status import finish_replica_counts, read_status, set_condition
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 
+# No watch reports when objects without the job's label are deleted, nor changes of cluster-wide ones.
+RETRY_SECONDS = 15
 # Two renewal intervals.
 _RENEWAL_GRACE = datetime.timedelta(seconds=40)
 # Failures after which the peers have nothing to save.
@@ -61,6 +64,9 @@ class ReconcileState:
         self.attempt = max([self.status.attempt or 0, *(pod.attempt for pod in self.pods)])
         self.restarts = max([self.status.restarts or 0, *(pod.restarts for pod in self.pods)])
         self.spares = tuple(pod for pod in self.pods if pod.member.startswith(f"{self.name}-{SPARE}-"))
+        self.queue = get_queue(document)
+        named_workload = observed.workload
+        self.workload = named_workload if named_workload and named_workload.owner == self.uid else None
         self.actions: list[Action] = []
         self.waiting: Waiting | None = None
 
@@ -88,6 +94,18 @@ class ReconcileState:
             self.actions.append(Delete(resource, view.name, view.uid, 0))
         elif not view.deleting:
             self.actions.append(Delete(resource, view.name, view.uid, grace_seconds))
+
+    def read(self, resource: Resource, name: str) -> Mapping[str, Any] | None:
+        """Return a cluster-wide object; None while it is unknown, which keeps the job waiting."""
+        found = self.observed.references.get((resource, name))
+        if found is None:
+            self.actions.append(Read(resource, name))
+            before = self.status
+            self.waiting = Waiting(before.waiting_reason or "", before.waiting) if before.waiting else None
+        elif isinstance(found, str):
+            self.waiting = Waiting(QUEUED, f'queue "{self.queue}": {found}')
+            self.actions.append(RequeueAt(self.now + datetime.timedelta(seconds=RETRY_SECONDS)))
+        return None if isinstance(found, str) else found
 
     def set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
         """Set a condition, and emit an event with the same reason and message."""

@@ -19,6 +19,7 @@ from kfp_mindspore.msjob.decisions.requests import uses_worker_template
 from kfp_mindspore.msjob.decisions.topology import VARIABLES, Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.actions import Assign
+from kfp_mindspore.operator.decisions.kueue import get_queue
 from kfp_mindspore.operator.decisions.observed import SPARE, PodView
 from kfp_mindspore.operator.decisions.pods import OWN_ADDRESS, build_pod, make_launch_annotations
 from kfp_mindspore.operator.decisions.services import get_address
@@ -48,6 +49,8 @@ def explain_no_spares(job: MSJob, options: OperatorOptions) -> str:
         options: The operator's options.
     """
     container = job.ms_replica_specs[WORKER].container
+    if get_queue({"metadata": job.metadata}):
+        return "a queue admits only the members of a gang"
     if options.gang_scheduler != "none":
         return f"the gang scheduler {options.gang_scheduler} admits all members of a gang at once"
     argv = _get_command_line(container)
