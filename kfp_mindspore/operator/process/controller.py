@@ -11,12 +11,21 @@ from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, ValidationError
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, WebhookDeniedError
+from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, NotInstalledError, WebhookDeniedError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.api.manifest import now
 from kfp_mindspore.msjob.api.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.api.waiting import FORBIDDEN, QUOTA_EXCEEDED, QUOTA_TOO_SMALL, REJECTED
-from kfp_mindspore.operator.decisions.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.decisions.actions import (
+    Action,
+    Assign,
+    Create,
+    Delete,
+    EmitEvent,
+    PatchStatus,
+    Read,
+    RequeueAt,
+)
 from kfp_mindspore.operator.decisions.observed import Refusal
 from kfp_mindspore.operator.decisions.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.options import OperatorOptions
@@ -30,8 +39,8 @@ from kfp_mindspore.operator.process.workqueue import WorkQueue
 _ROUNDS = 4
 # Deadlines are wall-clock; never fire early.
 _TIMER_SLACK_SECONDS = 0.01
-# An invalid template, a quota, an admission policy.
-_REFUSALS = (ValidationError, ForbiddenError)
+# An invalid template, a quota, an admission policy, Kueue without its definitions.
+_REFUSALS = (ValidationError, ForbiddenError, NotInstalledError)
 _REASONS = {"quota": QUOTA_EXCEEDED, "small-quota": QUOTA_TOO_SMALL, "webhook": REJECTED}
 
 
@@ -93,6 +102,7 @@ class Controller:
             KfpMindSporeError: A write failed; those that succeeded are in the store.
         """
         await self._refresh_foreign(key)
+        self._store.clear_references(key)
         for _ in range(_ROUNDS):
             observed, version = self._store.observe(key)
             outcome = reconcile(observed, now(), self._options)
@@ -158,6 +168,8 @@ class Controller:
             *(self._create(key, action) for action in creates),
             *(self._delete(key, action) for action in deletes),
             *(self._assign(key, action) for action in actions if isinstance(action, Assign)),
+            *(self._read(key, action) for action in actions if isinstance(action, Read)),
+            *(self._patch_status(key, action) for action in actions if isinstance(action, PatchStatus)),
             return_exceptions=True,
         )
         for result in results:
@@ -227,6 +239,35 @@ class Controller:
             self._store.put(PODS, patched)
         return True
 
+    async def _read(self, key: JobKey, action: Read) -> bool:
+        """Store a cluster-wide object, or why it cannot be read."""
+        try:
+            self._store.put_reference(
+                key, action.resource, action.name, await self._client.get(action.resource, action.name)
+            )
+        except (NotFoundError, ForbiddenError, NotInstalledError) as error:
+            self._store.put_reference(key, action.resource, action.name, error.message)
+        return True
+
+    async def _patch_status(self, key: JobKey, action: PatchStatus) -> bool:
+        """Patch an object's status; an object that has changed meanwhile is read instead."""
+        preconditions = {"uid": action.uid, "resourceVersion": action.version}
+        try:
+            patched = await self._client.patch(
+                action.resource,
+                action.name,
+                key.namespace,
+                {"metadata": preconditions, "status": action.status},
+                subresource="status",
+            )
+        except NotFoundError:
+            self._store.drop(action.resource, key, action.name, action.uid)
+        except ConflictError:
+            await self._fetch(key, action.resource, action.name)
+        else:
+            self._store.put(action.resource, patched)
+        return True
+
     async def _fetch(self, key: JobKey, resource: Resource, name: str) -> bool:
         """Store the object that holds a name which a job needs."""
         try:
@@ -270,10 +311,10 @@ def _is_ending(job: Mapping[str, Any] | None, status: Mapping[str, Any] | None) 
     return status is not None and status.get("state") in ended and before.get("state") not in (None, *ended)
 
 
-def _view_refusal(error: ValidationError | ForbiddenError, resource: Resource) -> Refusal:
+def _view_refusal(error: ValidationError | ForbiddenError | NotInstalledError, resource: Resource) -> Refusal:
     """Return a refusal's view: quotas, webhooks and missing accounts may change, a pod's template does not."""
     if isinstance(error, ForbiddenError):
         is_permanent = error.cause == "pod-security"
         return Refusal(error.message, _REASONS.get(error.cause, FORBIDDEN), resource == PODS and is_permanent)
-    is_permanent = not isinstance(error, WebhookDeniedError)
+    is_permanent = not isinstance(error, (WebhookDeniedError, NotInstalledError))
     return Refusal(error.message, REJECTED, resource == PODS and is_permanent)

@@ -16,6 +16,7 @@ from typing import Any
 from kfp_mindspore.errors import require_extra
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
+from kfp_mindspore.msjob.api.kueue import WORKLOADS
 from kfp_mindspore.msjob.api.names import MSJOBS, OPERATOR_LABEL
 from kfp_mindspore.operator.options import OperatorOptions, get_pod_groups
 from kfp_mindspore.operator.process.controller import Controller
@@ -171,6 +172,8 @@ class OperatorProcess:
     def _make_watchers(self, client: AsyncClient) -> list[Watcher]:
         groups = get_pod_groups(self.settings.options.gang_scheduler)
         children = [PODS, SERVICES, ENDPOINT_SLICES, *([groups] if groups else [])]
+        if self.settings.options.kueue:
+            children.append(WORKLOADS)
         selectors = {MSJOBS: "", **dict.fromkeys(children, OPERATOR_LABEL)}
         return [
             Watcher(client, self.store, resource, namespace, selector, self.queue.add)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from kfp_mindspore.msjob.api.kueue import WORKLOADS, name_workload
 from kfp_mindspore.msjob.api.manifest import parse_lease
 from kfp_mindspore.msjob.api.names import JOB_LABEL, LEASE_ANNOTATION
 from kfp_mindspore.msjob.api.status import TrainingProgress
@@ -23,17 +24,20 @@ from kfp_mindspore.operator.decisions.observed import (
     PodView,
     Refusal,
     ServiceView,
+    WorkloadView,
     view_endpoint_slice,
     view_pod_group,
     view_service,
+    view_workload,
 )
 from kfp_mindspore.operator.decisions.pod_view import view_pod
 
-View = PodView | ServiceView | EndpointSliceView | PodGroupView
+View = PodView | ServiceView | EndpointSliceView | PodGroupView | WorkloadView
 _VIEWS: dict[Resource, Callable[[Mapping[str, Any]], View]] = {
     PODS: view_pod,
     SERVICES: view_service,
     ENDPOINT_SLICES: view_endpoint_slice,
+    WORKLOADS: view_workload,
 }
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 # Deleted objects' UIDs, to ignore a create response that arrives after the DELETED event.
@@ -68,13 +72,26 @@ class JobEntry:
         generation: Job generation.
         version: Job resourceVersion.
         state: Job state, for metrics.
-        children: The job's pods, Service, EndpointSlice and PodGroup, by resource and name.
+        children: The job's pods, Service, EndpointSlice, PodGroup and Workload, by resource and name.
         foreign: Objects without the job's label that have a name which the job needs, by resource and name.
+        references: Cluster-wide objects that a decision has asked for, or why one cannot be read.
         refusal: The last refusal to create one of the objects in this generation; None without one.
         progress: The last progress read from the log; None before.
     """
 
-    __slots__ = ("children", "foreign", "generation", "job", "lease", "progress", "refusal", "state", "uid", "version")
+    __slots__ = (
+        "children",
+        "foreign",
+        "generation",
+        "job",
+        "lease",
+        "progress",
+        "references",
+        "refusal",
+        "state",
+        "uid",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.job = b""
@@ -85,6 +102,7 @@ class JobEntry:
         self.state = ""
         self.children: dict[tuple[Resource, str], Child] = {}
         self.foreign: dict[tuple[Resource, str], View] = {}
+        self.references: dict[tuple[Resource, str], Mapping[str, Any] | str] = {}
         self.refusal: Refusal | None = None
         self.progress: TrainingProgress | None = None
 
@@ -138,7 +156,7 @@ class JobCache:
         return key
 
     def put(self, resource: Resource, document: Mapping[str, Any]) -> JobKey | None:
-        """Store a pod, Service, EndpointSlice or PodGroup; return the job's key when the view has changed."""
+        """Store a pod, Service, EndpointSlice, PodGroup or Workload; return the job's key when the view has changed."""
         metadata = document["metadata"]
         key = self.resolve_job(resource, document)
         if key is None or metadata.get("uid", "") in self._deleted_uids:
@@ -189,6 +207,16 @@ class JobCache:
         if (entry := self.entries.get(key)) is not None:
             entry.foreign.pop((resource, name), None)
 
+    def put_reference(self, key: JobKey, resource: Resource, name: str, found: Mapping[str, Any] | str) -> None:
+        """Store a cluster-wide object that a decision has asked for, or why it cannot be read."""
+        if (entry := self.entries.get(key)) is not None:
+            entry.references[(resource, name)] = found
+
+    def clear_references(self, key: JobKey) -> None:
+        """Drop the cluster-wide objects, whose changes no watch reports."""
+        if (entry := self.entries.get(key)) is not None:
+            entry.references.clear()
+
     def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> JobKey | None:
         """Drop a deleted object, if it still has this uid; return the job's key."""
         self._mark_deleted(uid)
@@ -234,6 +262,7 @@ class JobCache:
         if entry is None or not entry.job:
             return Observed(None), 0
         views = [*(child.view for child in entry.children.values()), *entry.foreign.values()]
+        workload = name_workload(key.name)
         return (
             Observed(
                 _unpack(entry.job, entry.lease),
@@ -244,6 +273,8 @@ class JobCache:
                 entry.refusal,
                 self.connected_at,
                 entry.progress,
+                next((view for view in views if isinstance(view, WorkloadView) and view.name == workload), None),
+                dict(entry.references),
             ),
             entry.version,
         )

@@ -14,6 +14,7 @@ from kfp_mindspore.kube.client import AsyncClient, Document
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_events
+from kfp_mindspore.msjob.api.kueue import WORKLOADS
 from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.operator.process.store import JobCache, JobKey
 
@@ -49,7 +50,8 @@ class Watcher:
         """List and watch until cancelled, through API server restarts.
 
         Raises:
-            KfpMindSporeError: The first list failed: the operator may not read this resource, or it does not exist.
+            KfpMindSporeError: The first list failed: the operator may not read this resource, or it does not exist. It
+                waits for Kueue's.
         """
         backoff = Backoff(first=0.5, longest=_LONGEST_DELAY_SECONDS)
         while True:
@@ -62,7 +64,12 @@ class Watcher:
             except KfpMindSporeError as error:
                 is_permanent = isinstance(error, (ForbiddenError, NotFoundError, NotInstalledError))
                 if is_permanent and not self.synced.is_set():
-                    raise self._explain(error) from error
+                    if self.resource != WORKLOADS or isinstance(error, ForbiddenError):
+                        raise self._explain(error) from error
+                    # Jobs without a queue need no Kueue; those with one report it.
+                    error = self._explain(error)
+                    logging.getLogger(__name__).error("%s %s", error.message, error.hint)
+                    self.synced.set()
                 logging.getLogger(__name__).warning("watch of %s: %s", self.resource.plural, error.message)
                 await backoff.wait(error.message)
 
@@ -115,6 +122,8 @@ class Watcher:
             )
         elif self.resource == MSJOBS:
             hint = "Install the definition of MSJob: kfp-mindspore operator install --definition-only"
+        elif self.resource == WORKLOADS:
+            hint = f"Install Kueue 0.15 or later, which serves {self.resource.api_version}, or leave --kueue out."
         else:
             hint = f"The API {self.resource.api_version} is not installed; see --gang-scheduler."
         return KfpMindSporeError(f"cannot watch {self.resource.plural} {where}: {error.message}", hint=hint)
