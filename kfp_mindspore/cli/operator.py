@@ -22,12 +22,16 @@ _OPERATOR_OPTIONS = (
     "operator_namespace",
     "namespaces",
     "gang_scheduler",
+    "kueue",
     "istio_sidecar",
     "pod_security",
     "replicas",
 )
 _add_job_options = dataclass_options(
-    OperatorOptions, only=("gang_scheduler", "istio_sidecar", "pod_security"), into="job_options", is_complete=False
+    OperatorOptions,
+    only=("gang_scheduler", "kueue", "istio_sidecar", "pod_security"),
+    into="job_options",
+    is_complete=False,
 )
 
 

@@ -12,11 +12,9 @@ from kfp_mindspore.kube.errors import ApiRequest
 from kfp_mindspore.kube.resources import NAMESPACES, PODS
 from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.install.objects import load_documents
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.kube.operators import Jobs, OperatorProcess, is_deleting, wait_for
 
-KUEUE_ROLES = Path(__file__).parents[2] / "config" / "operator" / "overlays" / "kueue" / "kueue-roles.yaml"
 SYSTEM = "msjob-system"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:msjob-controller"
 MSJOBS, GROUP = "msjobs", "mindspore.gitee.com"
@@ -194,8 +192,8 @@ def test_single_namespace_has_no_permissions_outside(
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
 def test_every_overlay_is_accepted(cluster: Cluster, scheduler: str) -> None:
-    choices = InstallOptions(gang_scheduler=scheduler, istio_sidecar=True)  # type: ignore[arg-type]
-    for document in [*build_objects(choices), *load_documents(KUEUE_ROLES)]:
+    choices = InstallOptions(gang_scheduler=scheduler, kueue=True, istio_sidecar=True)  # type: ignore[arg-type]
+    for document in build_objects(choices):
         cluster.apply(document, manager="kfp-mindspore-install", dry_run=True)
 
 

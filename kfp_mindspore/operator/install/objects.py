@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.msjob.api.crd import build_crd
+from kfp_mindspore.msjob.api.kueue import KUEUE_GROUP
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE, InstallOptions
 from kfp_mindspore.operator.options import get_pod_groups
 
@@ -24,7 +25,9 @@ def build_objects(options: InstallOptions) -> list[Document]:
         if kind == "Deployment":
             _set_deployment(document["spec"], options)
         if kind == "ClusterRole" and is_named:
-            document["rules"] += list_gang_rules(options)
+            document["rules"] += list_gang_rules(options) + list_kueue_rules(options)
+        if kind in ("ClusterRole", "ClusterRoleBinding") and is_named and options.kueue:
+            objects.append(_make_kueue_reader(document))
         if kind in ("ClusterRole", "ClusterRoleBinding") and is_named and options.watched:
             objects += [_restrict(document, namespace) for namespace in options.watched]
         else:
@@ -37,6 +40,29 @@ def list_gang_rules(options: InstallOptions) -> list[Document]:
     groups = get_pod_groups(options.gang_scheduler)
     verbs = ["get", "list", "watch", "create", "delete"]
     return [{"apiGroups": [groups.group], "resources": [groups.plural], "verbs": verbs}] if groups else []
+
+
+def list_kueue_rules(options: InstallOptions) -> list[Document]:
+    """Return the operator's rules for Kueue's Workloads."""
+    verbs = ["get", "list", "watch", "create", "delete"]
+    rules = [
+        {"apiGroups": [KUEUE_GROUP], "resources": ["workloads"], "verbs": verbs},
+        {"apiGroups": [KUEUE_GROUP], "resources": ["workloads/status"], "verbs": ["patch"]},
+    ]
+    return rules if options.kueue else []
+
+
+def _make_kueue_reader(document: Document) -> Document:
+    """Return the role, or its binding, for what Kueue has cluster-wide: also an operator for namespaces reads it."""
+    name = f"{NAME}-kueue"
+    reader = {**document, "metadata": {**document["metadata"], "name": name}}
+    if "roleRef" in document:
+        return {**reader, "roleRef": {**document["roleRef"], "name": name}}
+    rules = [
+        {"apiGroups": [KUEUE_GROUP], "resources": ["resourceflavors", "workloadpriorityclasses"], "verbs": ["get"]},
+        {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["get"]},
+    ]
+    return {**reader, "rules": rules}
 
 
 def dump_documents(documents: list[Document]) -> str:
@@ -73,6 +99,8 @@ def _set_deployment(spec: Document, options: InstallOptions) -> None:
     container["args"] += [f"--namespace={namespace}" for namespace in options.watched]
     if options.gang_scheduler != "none":
         container["args"].append(f"--gang-scheduler={options.gang_scheduler}")
+    if options.kueue:
+        container["args"].append("--kueue")
     if options.pod_security != "restricted":
         container["args"].append(f"--pod-security={options.pod_security}")
     if options.istio_sidecar:

@@ -22,6 +22,7 @@ class InstallOptions:
         namespace: Operator namespace.
         watched: The jobs' namespaces; empty for all.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
+        kueue: Whether jobs with a queue label wait for Kueue's admission.
         istio_sidecar: Whether Istio may inject its sidecar into job pods.
         pod_security: `restricted` adds what that Pod Security level requires to job pods; `none` adds nothing.
         replicas: Operator pod count; one pod is the leader.
@@ -31,6 +32,7 @@ class InstallOptions:
     namespace: str = NAMESPACE
     watched: tuple[str, ...] = ()
     gang_scheduler: GangScheduler = "none"
+    kueue: bool = False
     istio_sidecar: bool = False
     pod_security: PodSecurity = "restricted"
     replicas: int = 2

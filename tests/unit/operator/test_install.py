@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kfp_mindspore.cli.operator import operator
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.operator.install import InstallOptions, build_objects
-from kfp_mindspore.operator.install.objects import list_gang_rules, load_documents
+from kfp_mindspore.operator.install.objects import list_gang_rules, list_kueue_rules, load_documents
 from kfp_mindspore.operator.options import GangScheduler
 
 CONFIG = Path(__file__).parents[3] / "config" / "operator"
@@ -48,7 +48,7 @@ def find(documents: list[Document], kind: str) -> Document:
         ("overlays/volcano", InstallOptions(gang_scheduler="volcano"), []),
         ("overlays/scheduler-plugins", InstallOptions(gang_scheduler="scheduler-plugins"), []),
         ("overlays/istio", InstallOptions(istio_sidecar=True), []),
-        ("overlays/kueue", InstallOptions(), load_documents(CONFIG / "overlays" / "kueue" / "kueue-roles.yaml")),
+        ("overlays/kueue", InstallOptions(kueue=True), []),
     ],
 )
 def test_kustomize_matches_operator_install(name: str, choices: InstallOptions, extra: list[Document]) -> None:
@@ -60,6 +60,19 @@ def test_gang_overlays_have_rules_and_arguments_of_operator_install(scheduler: G
     (overlay,) = load_documents(CONFIG / "overlays" / scheduler / "kustomization.yaml")
     values = [operation["value"] for patch in overlay["patches"] for operation in yaml.safe_load(patch["patch"])]
     assert values == [*list_gang_rules(InstallOptions(gang_scheduler=scheduler)), f"--gang-scheduler={scheduler}"]
+
+
+def test_kueue_overlay_has_rules_and_arguments_of_operator_install() -> None:
+    (overlay,) = load_documents(CONFIG / "overlays" / "kueue" / "kustomization.yaml")
+    values = [operation["value"] for patch in overlay["patches"] for operation in yaml.safe_load(patch["patch"])]
+    options = InstallOptions(kueue=True)
+    assert values == [*list_kueue_rules(options), "--kueue"]
+    readers = load_documents(CONFIG / "overlays" / "kueue" / "kueue-roles.yaml")
+    for installed in (options, InstallOptions(kueue=True, watched=("team-a", "team-b"))):
+        objects = build_objects(installed)
+        assert [item for item in objects if item["metadata"]["name"] == "msjob-controller-kueue"] == readers
+    roles = [item for item in objects if item["kind"] == "Role" and item["metadata"]["name"] == "msjob-controller"]
+    assert [item["rules"][-2:] for item in roles] == [list_kueue_rules(options)] * 2
 
 
 def test_single_namespace_overlay_has_no_cluster_roles() -> None:
