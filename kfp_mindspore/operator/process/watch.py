@@ -63,14 +63,15 @@ class Watcher:
                     self._handle(kind, document)
             except KfpMindSporeError as error:
                 is_permanent = isinstance(error, (ForbiddenError, NotFoundError, NotInstalledError))
+                hint = ""
                 if is_permanent and not self.synced.is_set():
+                    explained = self._explain(error)
                     if self.resource != WORKLOADS or isinstance(error, ForbiddenError):
-                        raise self._explain(error) from error
+                        raise explained from error
                     # Jobs without a queue need no Kueue; those with one report it.
-                    error = self._explain(error)
-                    logging.getLogger(__name__).error("%s %s", error.message, error.hint)
+                    hint = f" {explained.hint}"
                     self.synced.set()
-                logging.getLogger(__name__).warning("watch of %s: %s", self.resource.plural, error.message)
+                logging.getLogger(__name__).warning("watch of %s: %s%s", self.resource.plural, error.message, hint)
                 await backoff.wait(error.message)
 
     def _handle(self, kind: str, document: Document) -> None:

@@ -24,7 +24,7 @@ _COLLECTIONS = frozenset(
         *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
         *("configmaps", "secrets", "persistentvolumeclaims", "workflows", "trainjobs", "rayjobs"),
         *("deployments", "servingruntimes", "clusterservingruntimes"),
-        *("localqueues", "clusterqueues"),
+        *("localqueues", "clusterqueues", "workloads", "resourceflavors"),
     }
 )
 
@@ -336,6 +336,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif request.method == "GET":
             send_json(self, 200, found)
         elif request.method == "PATCH":
+            version = (request.body.get("metadata") or {}).get("resourceVersion")
+            if version not in (None, found["metadata"]["resourceVersion"]):
+                send_status(self, 409, "Conflict", "the object has been modified")
+                return
             send_json(self, 200, state.put(collection, _merge(found, request.body)))
         elif request.method == "PUT":
             if request.body["metadata"].get("resourceVersion") not in (None, found["metadata"]["resourceVersion"]):

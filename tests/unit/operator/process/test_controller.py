@@ -12,6 +12,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
+from kfp_mindspore.msjob.api.kueue import RESOURCE_FLAVORS, WORKLOADS
 from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.decisions.observed import PodView
@@ -43,7 +44,12 @@ def store(server: FakeApiServer) -> JobCache:
 
 
 @pytest.fixture
-def process(run: Callable[..., Any], store: JobCache) -> Process:
+def options() -> OperatorOptions:
+    return OperatorOptions()
+
+
+@pytest.fixture
+def process(run: Callable[..., Any], store: JobCache, options: OperatorOptions) -> Process:
     """A function that processes the queue until it is empty, and returns the messages of errors."""
 
     def process_queue() -> list[str]:
@@ -53,7 +59,7 @@ def process(run: Callable[..., Any], store: JobCache) -> Process:
             queue, metrics = WorkQueue(), OperatorMetrics()
             recorder = Recorder(client, metrics)
             progress = ProgressReader(client, store, queue.add)
-            controller = Controller(client, store, queue, recorder, progress, metrics, OperatorOptions())
+            controller = Controller(client, store, queue, recorder, progress, metrics, options)
             recording = asyncio.create_task(recorder.run())
             queue.add(KEY)
             while len(queue):
@@ -212,3 +218,98 @@ def test_job_without_readable_log_ends(server: FakeApiServer, store: JobCache, p
     store.put_job(server.put(COLLECTION, job))
     assert process() == []
     assert store.states["Failed"] == 1
+
+
+def queue_job(server: FakeApiServer, store: JobCache) -> None:
+    """Give the job a queue."""
+    job = server.find(COLLECTION, "digits")
+    assert job is not None
+    labels = {"kueue.x-k8s.io/queue-name": "team"}
+    store.put_job(server.put(COLLECTION, {**job, "metadata": {**job["metadata"], "labels": labels}}))
+
+
+def admit(server: FakeApiServer, flavor: str) -> dict[str, Any]:
+    """Admit the job's Workload, as Kueue does."""
+    workload = server.find(WORKLOADS.get_path("team"), "msjob-digits")
+    assert workload is not None
+    time = "2026-01-31T12:00:00Z"
+    made = [
+        {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": time}
+        for kind in ("QuotaReserved", "Admitted")
+    ]
+    assignments = [
+        {"name": item["name"], "count": item["count"], "flavors": {"cpu": flavor}}
+        for item in workload["spec"]["podSets"]
+    ]
+    status = {"conditions": made, "admission": {"clusterQueue": "all", "podSetAssignments": assignments}}
+    return server.put(WORKLOADS.get_path("team"), {**workload, "status": status})
+
+
+def find_job_status(server: FakeApiServer) -> dict[str, Any]:
+    job = server.find(COLLECTION, "digits")
+    assert job is not None
+    status: dict[str, Any] = job["status"]
+    return status
+
+
+KUEUE = pytest.mark.parametrize("options", [OperatorOptions(kueue=True)])
+
+
+@KUEUE
+def test_queued_job_is_started_by_admission(server: FakeApiServer, store: JobCache, process: Process) -> None:
+    queue_job(server, store)
+    assert process() == []
+    assert list_writes(server, "status", "events") == ["POST workloads"]
+    server.put(RESOURCE_FLAVORS.get_path(), {"metadata": {"name": "npu"}, "spec": {"nodeLabels": {"npu": "910b"}}})
+    store.put(WORKLOADS, admit(server, "npu"))
+    assert process() == []
+    assert list_writes(server, "status", "events") == ["POST workloads", "POST services", *["POST pods"] * 3]
+    pod = server.find(PODS.get_path("team"), "digits-worker-0")
+    assert pod is not None
+    assert pod["spec"]["nodeSelector"] == {"npu": "910b"}
+
+
+@KUEUE
+def test_missing_flavor_is_in_status(server: FakeApiServer, store: JobCache, process: Process) -> None:
+    queue_job(server, store)
+    process()
+    store.put(WORKLOADS, admit(server, "npu"))
+    assert process() == []
+    assert "resourceflavors.kueue.x-k8s.io 'npu'" in find_job_status(server)["waiting"]
+    writes = len(server.requests)
+    assert process() == []
+    assert [item.method for item in server.requests[writes:]] == ["GET"], "no write while it is missing"
+
+
+@KUEUE
+def test_workload_that_has_changed_is_read_again(server: FakeApiServer, store: JobCache, process: Process) -> None:
+    queue_job(server, store)
+    process()
+    admitted = admit(server, "npu")
+    changed = server.put(WORKLOADS.get_path("team"), {**admitted, "status": {**admitted["status"], "newer": "x"}})
+    store.put(WORKLOADS, admitted)
+    process()
+    stored = server.find(WORKLOADS.get_path("team"), "msjob-digits")
+    assert stored is not None
+    assert stored["status"]["newer"] == "x"
+    assert int(stored["metadata"]["resourceVersion"]) > int(changed["metadata"]["resourceVersion"])
+    assert [item["type"] for item in stored["status"]["conditions"]][-1] == "PodsReady"
+
+
+@KUEUE
+def test_missing_kueue_is_in_status(server: FakeApiServer, store: JobCache, process: Process) -> None:
+    queue_job(server, store)
+    server.faults.append(respond_once(404, path="/workloads", times=100))
+    assert all("does not know workloads.kueue.x-k8s.io" in error for error in process())
+    assert "does not know workloads.kueue.x-k8s.io" in find_job_status(server)["waiting"]
+
+
+@KUEUE
+def test_foreign_workload_is_in_status(server: FakeApiServer, store: JobCache, process: Process) -> None:
+    queue_job(server, store)
+    server.put(WORKLOADS.get_path("team"), {"metadata": {"namespace": "team", "name": "msjob-digits"}})
+    assert process() == []
+    assert find_job_status(server)["waitingReason"] == "NameTaken"
+    server.remove(WORKLOADS.get_path("team"), "msjob-digits")
+    assert process() == []
+    assert find_job_status(server)["waitingReason"] == "Queued"

@@ -12,6 +12,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.msjob.api.kueue import WORKLOADS
 from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.operator.decisions.observed import LONG_AGO
 from kfp_mindspore.operator.process.store import JobCache, JobKey
@@ -134,5 +135,27 @@ def test_missing_definition_or_role_ends_first_list(
         with pytest.raises(KfpMindSporeError, match=r"cannot watch msjobs in all namespaces: ") as caught:
             await watcher.run()
         assert hint in caught.value.hint
+
+    run(work)
+
+
+def test_missing_kueue_is_logged_and_waited_for(
+    server: FakeApiServer, run: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults.append(respond_once(404, path="/workloads", times=1))
+
+    async def work(client: AsyncClient) -> None:
+        store = JobCache()
+        watcher = Watcher(client, store, WORKLOADS, "ns", "", lambda key: None)
+        task = asyncio.create_task(watcher.run())
+        await watcher.synced.wait()
+        (record,) = caplog.records
+        assert "cannot list workloads.kueue.x-k8s.io" in record.message
+        assert "Install Kueue 0.15 or later" in record.message
+        server.put(WORKLOADS.get_path("ns"), {"metadata": {"namespace": "ns", "name": "msjob-job", "labels": LABELS}})
+        while not store.entries:
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
 
     run(work)
