@@ -26,6 +26,21 @@ RUNTIME_OPTIONS = (
 _JOB_VARIABLE = "KFP_MINDSPORE_TRAINJOB"
 _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _CHECKPOINTS = "/mnt/checkpoints"
+# The first that matches. Kubernetes names the reason of a Job that its podFailurePolicy fails, and the message the
+# condition or the exit code; an eviction, preemption or node loss is not counted, as in an MSJob.
+_FAILURE_RULES = [
+    {
+        "name": "permanent",
+        "action": "FailJobSet",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": ["failed with exit code"],
+    },
+    {
+        "name": "disrupted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    },
+]
 # The SDK writes the function into a file here, and pip's --user needs a home: any user may write there.
 _DIRECTORY = "/tmp"
 
@@ -55,16 +70,14 @@ def build_training_runtime(
     pod |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_seconds}
     restrict_pod(pod)
     permanent = {"containerName": NODE, "operator": "NotIn", "values": sorted(RETRYABLE_EXIT_CODES)}
-    # The name of this rule's reason is Kubernetes' own, of a Job that its podFailurePolicy fails.
-    rule = {"name": "permanent", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
-    job = {
-        "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": permanent}]},
-        "template": template,
-    }
+    pod_rules = [
+        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": permanent},
+    ]
+    job = {"backoffLimit": 0, "podFailurePolicy": {"rules": pod_rules}, "template": template}
     job_set = {
         "replicatedJobs": [{"name": NODE, "template": {"metadata": {"labels": STEP_LABELS}, "spec": job}}],
-        "failurePolicy": {"maxRestarts": options.backoff_limit, "rules": [rule]},
+        "failurePolicy": {"maxRestarts": options.backoff_limit, "rules": _FAILURE_RULES},
         # Workers resolve rank 0's name before it is ready.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
     }

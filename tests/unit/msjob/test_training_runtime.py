@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
@@ -47,17 +48,43 @@ def test_only_one_node_runtime_refuses_more() -> None:
     assert variables[SINGLE]["MS_WORKER_NUM"] == "1"
 
 
-def test_gang_restarts_after_retryable_exit_codes_only() -> None:
+def test_gang_restarts_by_exit_codes_as_msjob_does() -> None:
     runtime = build_training_runtime(DISTRIBUTED, JobOptions(backoff_limit=5), grace_seconds=90)
     job_set = runtime["spec"]["template"]["spec"]
     assert job_set["failurePolicy"]["maxRestarts"] == 5
-    assert job_set["failurePolicy"]["rules"][0]["action"] == "FailJobSet"
     job = job_set["replicatedJobs"][0]["template"]["spec"]
-    (rule,) = job["podFailurePolicy"]["rules"]
-    assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
-    assert {137, 143} < set(rule["onExitCodes"]["values"])
+    disrupted, exited = job["podFailurePolicy"]["rules"]
+    assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert (exited["action"], exited["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
+    assert {137, 143} < set(exited["onExitCodes"]["values"])
     pod = read_pod(runtime)[0]
     assert (job["backoffLimit"], pod["restartPolicy"], pod["terminationGracePeriodSeconds"]) == (0, "Never", 90)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "action"),
+    [
+        ("PodFailurePolicy", "Container node for pod a/b failed with exit code 1 matching FailJob rule", "FailJobSet"),
+        (
+            "PodFailurePolicy",
+            "Pod a/b has condition DisruptionTarget matching FailJob rule",
+            "RestartJobSetAndIgnoreMaxRestarts",
+        ),
+        # JobSet's default is a restart that counts.
+        ("BackoffLimitExceeded", "Job has reached the specified backoff limit", None),
+    ],
+)
+def test_job_failures_have_msjobs_consequences(reason: str, message: str, action: str | None) -> None:
+    """The messages are Kubernetes 1.34's; JobSet applies the first rule that matches."""
+    runtime = build_training_runtime(DISTRIBUTED, JobOptions())
+    rules = runtime["spec"]["template"]["spec"]["failurePolicy"]["rules"]
+    matching = [
+        rule["action"]
+        for rule in rules
+        if reason in rule["onJobFailureReasons"]
+        and any(re.search(pattern, message) for pattern in rule.get("onJobFailureMessagePatterns", [""]))
+    ]
+    assert next(iter(matching), None) == action
 
 
 @pytest.mark.parametrize(
