@@ -13,6 +13,7 @@ from kfp_mindspore.msjob.training_runtime import (
     DISTRIBUTED,
     RUNTIME_OPTIONS,
     SINGLE,
+    build_node_limit,
     build_training_runtime,
 )
 from kfp_mindspore.settings import IMAGE_VARIABLE
@@ -47,13 +48,15 @@ def trainer() -> None:
 )
 @add_json_option
 def runtime(name: str | None, options: JobOptions, checkpoints: str, grace_seconds: int, as_json: bool) -> None:
-    """Write the runtimes' manifests: mindspore-distributed, and mindspore, which is for one node."""
+    """Write the runtimes' manifests: mindspore-distributed, and mindspore, with a policy that limits it to one node."""
     from kfp_mindspore.operator.install.objects import dump_documents
 
     manifests = [
         build_training_runtime(item, options, checkpoints=checkpoints, grace_seconds=grace_seconds)
         for item in ([name] if name else [DISTRIBUTED, SINGLE])
     ]
+    if name != DISTRIBUTED:
+        manifests += build_node_limit()
     if as_json:
         print_json_list(manifests)
     else:

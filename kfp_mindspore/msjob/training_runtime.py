@@ -23,6 +23,7 @@ RUNTIME_OPTIONS = (
     *("image", "env", "backoff_limit", "resources", "empty_dirs", "pod_labels", "pod_annotations"),
     *("image_pull_secrets", "service_account"),
 )
+_ADMISSION = "admissionregistration.k8s.io/v1"
 _JOB_VARIABLE = "KFP_MINDSPORE_TRAINJOB"
 _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _CHECKPOINTS = "/mnt/checkpoints"
@@ -87,6 +88,30 @@ def build_training_runtime(
         "metadata": {"name": name, "labels": FRAMEWORK_LABELS},
         "spec": {"mlPolicy": {"numNodes": 1, "jax": {}}, "template": {"spec": job_set}},
     }
+
+
+def build_node_limit() -> list[dict[str, Any]]:
+    """Return the admission policy that refuses TrainJobs of several nodes with the runtime for one, and its binding."""
+    group, _, version = KIND.api_version.partition("/")
+    rule = {"apiGroups": [group], "apiVersions": [version], "operations": ["CREATE"]}
+    reference = f"object.spec.runtimeRef.kind == '{RUNTIME_KIND}' && object.spec.runtimeRef.name == '{SINGLE}'"
+    nodes = {
+        "expression": "!has(object.spec.trainer) || !has(object.spec.trainer.numNodes) "
+        "|| object.spec.trainer.numNodes == 1",
+        "message": f"spec.trainer.numNodes: must be 1 with the runtime {SINGLE}; {DISTRIBUTED} is for several nodes",
+    }
+    policy = {
+        "matchConstraints": {"resourceRules": [{**rule, "resources": ["trainjobs"]}]},
+        "matchConditions": [{"name": "one-node", "expression": reference}],
+        "validations": [nodes],
+    }
+    name = f"{SINGLE}-one-node"
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    kind = "ValidatingAdmissionPolicy"
+    return [
+        {"apiVersion": _ADMISSION, "kind": item, "metadata": {"name": name}, "spec": spec}
+        for item, spec in ((kind, policy), (f"{kind}Binding", binding))
+    ]
 
 
 def _build_checkpoints(location: str) -> PodPatch:

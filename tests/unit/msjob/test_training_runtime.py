@@ -113,8 +113,13 @@ def test_command_writes_runtimes_with_image(capsys: pytest.CaptureFixture[str]) 
     assert run(["trainer", "runtime", "--image", "a/b@sha256:1", "--max-restarts", "0"]) == 0
     output, errors = capsys.readouterr()
     documents = list(yaml.safe_load_all(output))
-    assert [item["metadata"]["name"] for item in documents] == [DISTRIBUTED, SINGLE]
+    names = [DISTRIBUTED, SINGLE, "mindspore-one-node", "mindspore-one-node"]
+    assert [item["metadata"]["name"] for item in documents] == names
     assert "a/b@sha256:1" in output
     assert errors == ""
     assert run(["trainer", "runtime", "--name", SINGLE]) == 0
-    assert "image: has no digest" in capsys.readouterr().err
+    output, errors = capsys.readouterr()
+    assert "image: has no digest" in errors
+    assert output.count("mindspore-one-node") == 3
+    assert run(["trainer", "runtime", "--name", DISTRIBUTED]) == 0
+    assert "mindspore-one-node" not in capsys.readouterr().out
