@@ -30,6 +30,7 @@ from kfp_mindspore.msjob.kinds.common import (
     remove_variables,
     set_cluster_variables,
     set_pod_restart_policy,
+    wrap_command,
 )
 
 _NAME = "TrainJob"
@@ -44,6 +45,13 @@ FRAMEWORK_LABELS = {"trainer.kubeflow.org/framework": "mindspore"}
 STEP_LABELS = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 # Moved from the template into the TrainJob.
 _TRAINER_FIELDS = ("image", "command", "args", "env")
+# Fields that Trainer 2.3 lets a TrainJob patch in its runtime.
+_POD_PATCHES = (
+    *("serviceAccountName", "volumes", "imagePullSecrets", "securityContext", "nodeSelector", "affinity"),
+    *("tolerations", "schedulingGates", "terminationGracePeriodSeconds"),
+)
+_CONTAINER_PATCHES = ("volumeMounts", "securityContext")
+_MANAGER = "mindspore.gitee.com/kfp-mindspore"
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
@@ -87,6 +95,58 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     if policy.managed_by:
         spec["managedBy"] = policy.managed_by
     return [runtime, {"apiVersion": KIND.api_version, "kind": _NAME, "metadata": metadata, "spec": spec}]
+
+
+def export_with_runtime(job: JobManifest, runtime: Manifest, notes: Notes) -> Manifest:
+    """Return a job's TrainJob with a runtime that the cluster has, which restarts by exit codes.
+
+    Args:
+        job: The job.
+        runtime: The runtime, as `kfp_mindspore.msjob.training_runtime` builds it for several nodes.
+        notes: Receives the changes, and an error for each field of the pods that a TrainJob cannot patch.
+    """
+    refuse_parameter_servers(job, _NAME)
+    note_dropped(job, _NAME, [name for name in _KEPT if name != "runPolicy.ttlSecondsAfterFinished"], notes)
+    note_scheduler(job, _NAME, notes)
+    name = runtime["metadata"]["name"]
+    reason = f"the {RUNTIME_KIND} {name} sets it"
+    worker, run_policy = job.ms_replica_specs[WORKER], job.effective_run_policy
+    if worker.effective_restart_policy != "ExitCode":
+        path = f"spec.msReplicaSpecs.{WORKER}.restartPolicy"
+        notes.change(path, f"{worker.effective_restart_policy} is now ExitCode", reason)
+    maximum = runtime["spec"]["template"]["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
+    if (limit := run_policy.backoff_limit or 0) != maximum:
+        notes.change("spec.runPolicy.backoffLimit", f"{limit} is now {maximum}", reason)
+    template = copy_template(job, WORKER)
+    path = f"spec.msReplicaSpecs.{WORKER}.template"
+    set_pod_restart_policy(template, path, notes)
+    pod = template["spec"]
+    del pod["restartPolicy"]
+    container = get_container(template)
+    pod["containers"].remove(container)
+    if job.workers > 1:
+        wrap_command(container, f"{path}.spec.containers[0]", notes)
+    trainer = {field: container.pop(field) for field in _TRAINER_FIELDS if field in container}
+    trainer["numNodes"] = job.workers
+    if resources := container.pop("resources", None):
+        trainer["resourcesPerNode"] = resources
+    container["name"] = NODE
+    patched = {field: pod.pop(field) for field in _POD_PATCHES if field in pod}
+    mounts = {field: container.pop(field) for field in ("name", *_CONTAINER_PATCHES) if field in container}
+    if len(mounts) > 1:
+        patched["containers"] = [mounts]
+    left = [f"{path}.spec.{field}" for field, value in pod.items() if value]
+    left += [f"{path}.spec.containers[0].{field}" for field, value in container.items() if value]
+    notes.errors += [f"{item}: cannot be set with the {RUNTIME_KIND} {name}" for item in left]
+    spec: Manifest = {"runtimeRef": {"name": name, "kind": RUNTIME_KIND}, "trainer": trainer}
+    patch = drop_empty({"metadata": template.get("metadata") or None, "spec": patched or None})
+    if patch:
+        node = {"name": NODE, "template": {"spec": {"template": patch}}}
+        runtime_patch = {"template": {"spec": {"replicatedJobs": [node]}}}
+        spec["runtimePatches"] = [{"manager": _MANAGER, "trainingRuntimeSpec": runtime_patch}]
+    policy = {"activeDeadlineSeconds": run_policy.active_deadline_seconds, "managedBy": run_policy.managed_by or None}
+    spec |= drop_empty({**policy, "suspend": run_policy.suspend or None})
+    return {"apiVersion": KIND.api_version, "kind": _NAME, "metadata": copy_metadata(job.metadata), "spec": spec}
 
 
 def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes: Notes) -> Manifest:

@@ -19,6 +19,7 @@ from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run
 from kfp_mindspore.msjob.api.names import MSJOBS
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.msjob.failure import JobFailedError
+from kfp_mindspore.msjob.training_runtime import DISTRIBUTED, build_training_runtime
 from tests.support.kube.fake_api_server import FakeApiServer, reset_once, respond_once
 
 NAMESPACE = "team"
@@ -110,6 +111,27 @@ def test_jobs_are_submitted_as_installed_kinds(simulation: SimulatedJob) -> None
     assert runtime is not None
     with pytest.raises(NotInstalledError, match="this cluster cannot run MPIJob"):
         simulation.client.create_job(build("other"), job_kind="MPIJob")
+
+
+def test_trainjobs_share_runtime_of_cluster(simulation: SimulatedJob) -> None:
+    simulation.server.kinds["/apis/trainer.kubeflow.org/v1alpha1"] = [
+        {"name": "trainjobs", "kind": "TrainJob", "namespaced": True},
+        {"name": "clustertrainingruntimes", "kind": "ClusterTrainingRuntime", "namespaced": False},
+    ]
+    simulation.client.backend.cluster.apply(
+        build_training_runtime(DISTRIBUTED, JobOptions(image="example.com/train:1"))
+    )
+    simulation.client.create_job(build(workers=2, namespace=NAMESPACE), job_kind="TrainJob")
+    job = simulation.server.find(TRAIN_PATH, "job")
+    assert job is not None
+    assert job["spec"]["runtimeRef"]["name"] == DISTRIBUTED
+    # Nothing that deleting the job would leave in the cluster.
+    assert simulation.server.find(RUNTIME_PATH, "team-job") is None
+    with pytest.raises(
+        ValidationError, match=r"workingDir: cannot be set with the .*\n.*job convert FILE --to TrainJob"
+    ):
+        simulation.client.create_job(build("other", workers=2, working_dir="/data"), job_kind="TrainJob")
+    assert simulation.server.find(TRAIN_PATH, "other") is None
 
 
 def build(name: str = "job", **options: Any) -> Any:

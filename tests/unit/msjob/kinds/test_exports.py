@@ -10,8 +10,12 @@ import yaml
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
+from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.msjob.convert import convert_file
 from kfp_mindspore.msjob.kinds import KINDS, export_job
+from kfp_mindspore.msjob.kinds.common import Notes
+from kfp_mindspore.msjob.kinds.trainjob import export_with_runtime
+from kfp_mindspore.msjob.training_runtime import DISTRIBUTED, build_training_runtime
 from tests.support.controllers.definitions import read_definition
 from tests.support.kube.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 
@@ -105,6 +109,82 @@ def test_mpijob_starts_rank_per_device_and_passes_variables_on() -> None:
     assert "resources" not in launcher
     (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
     assert "command" not in worker
+
+
+SHARED = build_training_runtime(DISTRIBUTED, JobOptions(backoff_limit=3))
+
+
+def export_shared(job: MSJob) -> tuple[dict[str, Any], Notes]:
+    notes = Notes()
+    return export_with_runtime(job, SHARED, notes), notes
+
+
+def test_trainjob_with_runtime_of_cluster_has_what_the_runtime_lacks() -> None:
+    manifest, notes = export_shared(MSJob.from_yaml(JOB))
+    spec = manifest["spec"]
+    assert spec["runtimeRef"] == {"name": "mindspore-distributed", "kind": "ClusterTrainingRuntime"}
+    assert (spec["trainer"]["numNodes"], spec["trainer"]["command"]) == (3, [*ENTRYPOINT, *COMMAND])
+    # Trainer refuses variables of this container in patches.
+    assert get_variables(spec["trainer"])["KFP_MINDSPORE_OUTPUT_DIR"]
+    (patch,) = spec["runtimePatches"]
+    (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod, own = node["template"]["spec"]["template"]["spec"], MSJob.from_yaml(JOB).ms_replica_specs["Worker"].template
+    assert pod["volumes"] == own["spec"]["volumes"]
+    (container,) = pod["containers"]
+    assert container == {"name": "node", "volumeMounts": own["spec"]["containers"][0]["volumeMounts"]}
+    assert notes.errors == []
+    assert "spec.runPolicy.backoffLimit: 2 is now 3" in [f"{item.field}: {item.change}" for item in notes.changes]
+
+
+@pytest.mark.parametrize("name", ["golden", *VALID, *POLICIES])
+def test_trainjobs_with_runtime_of_cluster_are_valid(name: str) -> None:
+    job = MSJob.from_yaml(JOB) if name == "golden" else MSJob.from_dict({**VALID, **VALID_HERE}[name])
+    if "PS" in job.ms_replica_specs:
+        pytest.skip("parameter servers are refused")
+    manifest, notes = export_shared(job)
+    schema = read_definition("TrainJob")["versions"][0]["schema"]["openAPIV3Schema"]
+    body = {key: value for key, value in manifest.items() if key != "metadata"}
+    if not notes.errors:
+        jsonschema.validate(body, schema)
+    assert list(list_unknown(schema, body)) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        ("initContainers", [{"name": "a", "image": "a"}], "initContainers"),
+        ("hostNetwork", True, "hostNetwork"),
+        ("priorityClassName", "high", "priorityClassName"),
+    ],
+)
+def test_pods_that_trainjob_cannot_patch_are_refused(field: str, value: Any, path: str) -> None:
+    job = build_msjob("lenet", command=COMMAND, image="a", workers=2)
+    job.ms_replica_specs["Worker"].template["spec"][field] = value
+    message = f"spec.msReplicaSpecs.Worker.template.spec.{path}: cannot be set with the ClusterTrainingRuntime "
+    assert export_shared(job)[1].errors == [f"{message}mindspore-distributed"]
+
+
+def test_containers_that_trainjob_cannot_patch_are_refused() -> None:
+    job = build_msjob("lenet", command=COMMAND, image="a", workers=2)
+    pod = job.ms_replica_specs["Worker"].template["spec"]
+    pod["containers"][0]["workingDir"] = "/data"
+    pod["containers"].append({"name": "sidecar", "image": "a"})
+    errors = export_shared(job)[1].errors
+    fields = [error.partition(": cannot be set")[0].partition("template.")[2] for error in errors]
+    assert fields == ["spec.containers", "spec.containers[0].workingDir"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit", "changes"),
+    [
+        ("ExitCode", 3, []),
+        ("OnFailure", 3, ["OnFailure is now ExitCode"]),
+        ("Never", 0, ["Never is now ExitCode", "0 is now 3"]),
+    ],
+)
+def test_runtime_of_cluster_decides_restarts(policy: str, limit: int, changes: list[str]) -> None:
+    job = build_msjob("lenet", command=COMMAND, image="a", workers=2, restart_policy=policy, backoff_limit=limit)
+    assert [item.change for item in export_shared(job)[1].changes] == changes
 
 
 def test_trainjob_has_ranks_by_index_and_jobsets_name_of_scheduler() -> None:
