@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import MPI, TRAINER, Toolset, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
-from tests.cluster.infrastructure.control_plane import is_healthy
+from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_healthy
+from tests.cluster.infrastructure.resources import has_default_account
 from tests.cluster.mpi_image import make_mpi_archive
 from tests.support.controllers.kserve_cluster import KUBEFLOW_VARIABLE
 from tests.support.controllers.webhooks import issue_certificate, locate_webhook
@@ -28,9 +29,19 @@ from tests.support.kube.operators import wait_for
 _NAMESPACE = "kubeflow-system"
 _SERVICE, _SECRET = "kubeflow-trainer-controller-manager", "kubeflow-trainer-webhook-cert"
 _JOBSET_PORT, _JOBSET_PROBE = 9543, 8082
-_TRAINER_PORT, _TRAINER_PROBE = 9643, 8083
-# Trainer reads its certificate from a fixed path: in a mount namespace of its own it is a directory of the cluster.
-_WITH_CERTIFICATES = 'mkdir -p /tmp/k8s-webhook-server && mount --bind "$0" /tmp/k8s-webhook-server && exec "$@"'
+_TRAINER_PORT, _TRAINER_PROBE, _STATUS_PORT = 9643, 8083, 9644
+# Trainer reads its certificate, its account's token and the issuer's address from fixed paths: in a mount namespace of
+# its own they are the cluster's.
+_AS_POD = """
+set -e
+mkdir -p /tmp/k8s-webhook-server
+mount --bind "$0" /tmp/k8s-webhook-server
+mount --bind "$0/hosts" /etc/hosts
+mount -t tmpfs tmpfs /run
+mkdir -p /run/secrets/kubernetes.io
+cp -r "$0/serviceaccount" /run/secrets/kubernetes.io
+exec "$@"
+"""
 
 
 @contextlib.contextmanager
@@ -44,8 +55,13 @@ def run_mpi_operator(cluster: NodeCluster) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def run_trainer(cluster: NodeCluster) -> Iterator[None]:
-    """Run Kubeflow Trainer and JobSet with their own definitions and webhooks."""
+def run_trainer(cluster: NodeCluster, *, gates: Sequence[str] = ()) -> Iterator[None]:
+    """Run Kubeflow Trainer and JobSet with their own definitions and webhooks.
+
+    Args:
+        cluster: The cluster.
+        gates: Feature gates of Trainer to enable.
+    """
     folder = _get_programs(TRAINER)
     names = ("jobsets", "clustertrainingruntimes", "trainingruntimes", "trainjobs")
     definitions = [item for name in names for item in _read(folder / f"{name}.yaml")]
@@ -53,7 +69,7 @@ def run_trainer(cluster: NodeCluster) -> Iterator[None]:
     api = Cluster(cluster.kubeconfig)
     hooks: list[dict[str, Any]] = []
     try:
-        with _run_jobset(cluster, folder, hooks), _run_manager(cluster, folder, hooks):
+        with _run_jobset(cluster, folder, hooks), _run_manager(cluster, folder, hooks, gates):
             yield
     finally:
         for item in hooks:
@@ -85,7 +101,9 @@ def _run_jobset(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]])
 
 
 @contextlib.contextmanager
-def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]) -> Iterator[None]:
+def _run_manager(
+    cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]], gates: Sequence[str]
+) -> Iterator[None]:
     """Run Trainer, which issues its own certificate, writes it into a Secret and expects that Secret as a volume."""
     configurations = _read(folder / "trainer-webhooks.yaml")
     for item in configurations:
@@ -95,17 +113,25 @@ def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]
         item["metadata"]["name"] = f"{role}.trainer.kubeflow.org"
     hooks += configurations
     metadata = {"name": _SERVICE, "namespace": _NAMESPACE}
-    port = {"name": "https", "port": _TRAINER_PORT, "protocol": "TCP"}
+    ports = [
+        {"name": "https", "port": _TRAINER_PORT, "protocol": "TCP"},
+        {"name": "status", "port": _STATUS_PORT, "protocol": "TCP"},
+    ]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
     endpoints = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {**metadata, "labels": {"kubernetes.io/service-name": _SERVICE}},
         "addressType": "IPv4",
-        "ports": [port],
+        "ports": ports,
         "endpoints": [{"addresses": [cluster.network.node]}],
     }
-    spec = {"ports": [{"name": "https", "port": 443, "targetPort": _TRAINER_PORT}]}
+    spec = {
+        "ports": [
+            {"name": "https", "port": 443, "targetPort": _TRAINER_PORT},
+            {"name": "status", "port": _STATUS_PORT, "targetPort": _STATUS_PORT},
+        ]
+    }
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": _SECRET, "namespace": _NAMESPACE}}
     _apply(cluster, {**service, "spec": spec}, endpoints, secret, *configurations)
     directory = cluster.directory / "trainer"
@@ -119,7 +145,10 @@ def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]
         "webhook": {"port": _TRAINER_PORT},
         "leaderElection": {"leaderElect": False},
         "certManagement": {"enable": True, "webhookServiceName": _SERVICE, "webhookSecretName": _SECRET},
+        "statusServer": {"port": _STATUS_PORT},
+        "featureGates": dict.fromkeys(gates, True),
     }
+    _write_account(cluster, directory)
     file = directory / "config.yaml"
     file.write_text(yaml.safe_dump(settings))
     program = [str(folder / "trainer-manager"), f"--kubeconfig={cluster.kubeconfig}", f"--config={file}"]
@@ -133,9 +162,24 @@ def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]
             files.write_bytes(certificates / name, base64.b64decode(data[name]))
         return is_healthy(f"http://{cluster.network.node}:{_TRAINER_PROBE}/readyz")
 
-    with _run(cluster, "trainer", ["unshare", "--mount", "sh", "-c", _WITH_CERTIFICATES, str(directory), *program]):
+    with _run(cluster, "trainer", ["unshare", "--mount", "sh", "-c", _AS_POD, str(directory), *program]):
         wait_for(mount_secret, lambda: cluster.daemons.log("trainer").read_text()[-2000:], 120)
         yield
+
+
+def _write_account(cluster: NodeCluster, directory: Path) -> None:
+    """Write an account's token, and a hosts file with the API server's name that the token has as its issuer."""
+    from kubernetes.client import CoreV1Api
+
+    with cluster.client() as client:
+        wait_for(lambda: has_default_account(client, _NAMESPACE), lambda: f"{_NAMESPACE} has no account", 60)
+        body = {"spec": {"audiences": [], "expirationSeconds": 3600}}
+        account = CoreV1Api(client).create_namespaced_service_account_token("default", _NAMESPACE, body)
+    tokens = directory / "serviceaccount"
+    tokens.mkdir(exist_ok=True)
+    (tokens / "token").write_text(account.status.token)
+    name = f"{cluster.network.first_service} kubernetes.default.svc.{CLUSTER_DOMAIN}\n"
+    (directory / "hosts").write_text(Path("/etc/hosts").read_text() + name)
 
 
 @contextlib.contextmanager
