@@ -17,6 +17,14 @@ from kfp_mindspore.images.sources.entry import ContextEntry
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
 DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "sweeps", "train")
 DEVICES = ("cpu", "all")
+# What device `cpu` leaves out, below the packages' folder.
+DEVICE_FILES = (
+    "mindspore/lib/plugin/gpu*",
+    "mindspore/lib/plugin/ascend",
+    "mindspore/lib/plugin/libmindspore_gpu*",
+    "mindspore/lib/plugin/*_ascend*",
+    "mindspore/include",
+)
 PIP_SECRET = "pip"
 _VENV = "/opt/venv"
 _BUILD = "/opt/build"
@@ -127,11 +135,8 @@ def write_runtime_containerfile(
     ]
     trim = ""
     if has_mindspore and device == "cpu":
-        trim = (
-            'rm -rf "${packages}"/mindspore/lib/plugin/gpu* "${packages}"/mindspore/lib/plugin/ascend '
-            '"${packages}"/mindspore/lib/plugin/libmindspore_gpu* "${packages}"/mindspore/lib/plugin/*_ascend* '
-            '"${packages}"/mindspore/include && '
-        )
+        files = " ".join(f'"${{packages}}"/{pattern}' for pattern in DEVICE_FILES)
+        trim = f"rm -rf {files} && "
     lines += [
         # Unchecked hashes: file times do not invalidate the byte code.
         f"RUN packages=$({_VENV}/bin/python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))') && {trim}"
