@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.errors import UserError
@@ -117,37 +118,9 @@ class _Append:
         for entry in base.fields["layers"]:
             self._transfer_layer(entry)
         self._push(self._layer, is_layer=True)
-        content = BytesBlob(json.dumps(self._configure(configuration), sort_keys=True, separators=(",", ":")).encode())
+        image, content = compose_image(self._plan, base, configuration)
         self._push(content, is_layer=False)
-        layer = {"mediaType": LAYER_TYPES[base.media_type], **_describe(self._layer)}
-        fields = {
-            "schemaVersion": 2,
-            "mediaType": base.media_type,
-            "config": {"mediaType": base.fields["config"]["mediaType"], **_describe(content)},
-            "layers": [*base.fields["layers"], layer],
-        }
-        if base.media_type == OCI_MANIFEST:
-            fields["annotations"] = self._plan.all_labels
-        return make_manifest(fields)
-
-    def _configure(self, base: dict[str, Any]) -> dict[str, Any]:
-        plan = self._plan
-        settings = dict(base.get("config") or {})
-        settings["Env"] = _merge_env(settings.get("Env") or [], dict(plan.options.env))
-        settings["Labels"] = {**(settings.get("Labels") or {}), **plan.all_labels}
-        settings["WorkingDir"] = plan.options.workdir
-        if plan.options.user:
-            settings["User"] = plan.options.user
-        if plan.options.command:
-            settings["Cmd"] = list(plan.options.command)
-        rootfs = base["rootfs"]
-        return {
-            **base,
-            "config": settings,
-            "created": plan.created_text,
-            "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], self._layer.digest]},
-            "history": [*(base.get("history") or []), {"created": plan.created_text, "created_by": _CREATED_BY}],
-        }
+        return image
 
     def _transfer_layer(self, entry: dict[str, Any]) -> None:
         """Make a base layer available in the destination: mount it, or copy it."""
@@ -185,6 +158,46 @@ class _Append:
         push_blob(self._destination, blob, report)
         self.layers_sent += 1
         self.sent_bytes += blob.size_bytes
+
+
+def compose_image(
+    plan: ImagePlan, base: Manifest, configuration: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> tuple[Manifest, BytesBlob]:
+    """Return the manifest and the configuration of an image: the plan's sources as a layer over a base image.
+
+    Args:
+        plan: The image plan.
+        base: The base image's manifest for one platform.
+        configuration: The base image's configuration.
+        settings: Values of the configuration's `config` that replace the plan's, such as `Entrypoint`.
+    """
+    layer = plan.context.layer(plan.options.workdir)
+    config = dict(configuration.get("config") or {})
+    config["Env"] = _merge_env(config.get("Env") or [], dict(plan.options.env))
+    config["Labels"] = {**(config.get("Labels") or {}), **plan.all_labels}
+    config["WorkingDir"] = plan.options.workdir
+    if plan.options.user:
+        config["User"] = plan.options.user
+    if plan.options.command:
+        config["Cmd"] = list(plan.options.command)
+    rootfs = configuration["rootfs"]
+    composed = {
+        **configuration,
+        "config": {**config, **(settings or {})},
+        "created": plan.created_text,
+        "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], layer.digest]},
+        "history": [*(configuration.get("history") or []), {"created": plan.created_text, "created_by": _CREATED_BY}],
+    }
+    content = BytesBlob(json.dumps(composed, sort_keys=True, separators=(",", ":")).encode())
+    fields = {
+        "schemaVersion": 2,
+        "mediaType": base.media_type,
+        "config": {"mediaType": base.fields["config"]["mediaType"], **_describe(content)},
+        "layers": [*base.fields["layers"], {"mediaType": LAYER_TYPES[base.media_type], **_describe(layer)}],
+    }
+    if base.media_type == OCI_MANIFEST:
+        fields["annotations"] = plan.all_labels
+    return make_manifest(fields), content
 
 
 def _describe(blob: Blob) -> dict[str, Any]:
