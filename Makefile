@@ -50,8 +50,8 @@ test-slow: $(STAMP) ## The tests marked slow: faults, load, fuzz, the other life
 test-load: $(STAMP) ## The tests of `make test`, RUNS times beside 8 busy processes
 	@.ci/test-load $(RUNS)
 
-release: $(STAMP) ## Write dist/ of the commit VERSION: wheel, sources, versions, bill of materials, checksums, signed by KEY
-	$(BIN)/python -m release "$(VERSION)" $(if $(KEY),--key "$(KEY)")
+release: $(STAMP) ## Write dist/ of the commit VERSION: wheel, sources, versions, bill of materials, checksums, images over BASE, signed by KEY
+	$(BIN)/python -m release "$(VERSION)" $(if $(KEY),--key "$(KEY)") $(if $(BASE),--base "$(BASE)")
 	$(BIN)/uv tool run --from 'twine>=6,<7' twine check --strict dist/*.whl dist/*.tar.gz
 
 durations: $(STAMP) ## Write the durations of the last make test and make test-slow to CONTRIBUTING.md, list slow tests and long files

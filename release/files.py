@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import gzip
 import io
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from kfp_mindspore import __version__
-from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.files import digest_file, replace_directory
+from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.runtime.wheel import normalise_wheel
 from kfp_mindspore.outputs import OutputKind
+from release.base import open_base
+from release.images import IMAGES, ReleaseSource, write_image
+from release.process import run
+from release.signatures import read_key, sign
 
 CHECKSUMS = "SHA256SUMS"
 NOTES = "RELEASE_NOTES.md"
@@ -30,26 +29,36 @@ CONSTRAINTS = "constraints.txt"
 SIGNATURE = f"{CHECKSUMS}.sig"
 _MATERIALS = f"kfp_mindspore-{__version__}.cdx.json"
 _WRITER = "cyclonedx-bom>=7,<8"
+_IMAGES = "images"
 _UPCOMING = "Upcoming"
 _FILES = tuple(f"kfp_mindspore-{__version__}{suffix}" for suffix in ("-py3-none-any.whl", ".tar.gz"))
-_KIND = OutputKind(CHECKSUMS, names=(SIGNATURE, NOTES, CONSTRAINTS, _MATERIALS, *_FILES))
+_KIND = OutputKind(CHECKSUMS, names=(SIGNATURE, NOTES, CONSTRAINTS, _MATERIALS, _IMAGES, *_FILES))
 
 
-def write_release(checkout: Path, version: str, output: Path, key: Path | None = None) -> list[str]:
+def write_release(
+    checkout: Path,
+    version: str,
+    output: Path,
+    key: Path | None = None,
+    base: str | None = None,
+    registry: RegistryConfig | None = None,
+) -> list[str]:
     """Write the release of the commit that is checked out, and return its files' names.
 
-    Wheel, source distribution, tested versions, their bill of materials (CycloneDX), the changelog's section and
-    `SHA256SUMS`, which `sha256sum --check` reads.
+    Wheel, source distribution, tested versions, their bill of materials (CycloneDX), the changelog's section, images
+    and `SHA256SUMS`, which `sha256sum --check` reads.
 
     Args:
         checkout: The repository.
         version: The expected version.
         output: The directory; an earlier release of this version there is replaced.
-        key: Private key that signs `SHA256SUMS`, see `sign`; None for no signature.
+        key: Private key that signs `SHA256SUMS` and the images; None for no signature.
+        base: The images' base image, see `open_base`; None for no images.
+        registry: How registries are reached.
 
     Raises:
         UserError: The package has another version, files are not committed, the changelog has no section for the
-            version, `key` cannot be used, or `output` has other content.
+            version, `key` or `base` cannot be used, or `output` has other content.
         ProcessFailedError: A build failed; `log` has its last lines.
     """
     if version != __version__:
@@ -57,20 +66,31 @@ def write_release(checkout: Path, version: str, output: Path, key: Path | None =
             f"VERSION: must be {__version__}, the version in kfp_mindspore/__init__.py, got {version!r}",
             hint="Change and commit the version there first.",
         )
-    if changed := _run(checkout, "git", "status", "--porcelain").splitlines():
+    if changed := run(checkout, "git", "status", "--porcelain").splitlines():
         raise UserError(
             f"{checkout}: {len(changed)} files are not committed, such as {changed[0][3:]}",
             hint="A release is made of a commit: commit or stash them.",
         )
     signer = None if key is None else read_key(key)
     notes = read_notes((checkout / "CHANGELOG.md").read_text(encoding="utf-8"), version)
-    with replace_directory(output, _KIND) as directory:
+    with contextlib.ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(open_base(base, registry or RegistryConfig()))
+        directory = stack.enter_context(replace_directory(output, _KIND))
+        epoch = read_epoch(checkout)
         build_packages(checkout, directory)
         (directory / NOTES).write_text(notes, encoding="utf-8")
         shutil.copyfile(checkout / CONSTRAINTS, directory / CONSTRAINTS)
         _write_materials(checkout, directory)
-        names = sorted(path.name for path in directory.iterdir())
-        sums = [f"{digest_file(directory / name).removeprefix('sha256:')}  {name}\n" for name in names]
+        if opened is not None:
+            commit = run(checkout, "git", "rev-parse", "HEAD").strip()
+            source = ReleaseSource(version, commit, epoch, directory / _FILES[0], directory / CONSTRAINTS)
+            for spec in IMAGES:
+                write_image(directory / _IMAGES / spec.name, spec, opened, source, signer)
+        # An image's index has the digests of all its content.
+        files = [path for path in directory.iterdir() if path.is_file()]
+        files += directory.glob(f"{_IMAGES}/*/index.json")
+        names = sorted(path.relative_to(directory).as_posix() for path in files)
+        sums = [f"{digest_file(directory / name)}  {name}\n" for name in names]
         (directory / CHECKSUMS).write_text("".join(sums), encoding="utf-8")
         if signer is not None:
             (directory / SIGNATURE).write_bytes(sign(signer, (directory / CHECKSUMS).read_bytes()))
@@ -93,65 +113,44 @@ def read_notes(changelog: str, version: str) -> str:
     return text.strip() + "\n"
 
 
+def read_epoch(checkout: Path) -> int:
+    """Return the time of the commit that is checked out, in seconds since 1970."""
+    return int(run(checkout, "git", "log", "-1", "--format=%ct"))
+
+
 def build_packages(checkout: Path, directory: Path) -> None:
     """Write wheel and source distribution into a directory, built from the files of the checked out commit.
 
     Raises:
         ProcessFailedError: The build fails; `log` has its last lines.
     """
-    epoch = _run(checkout, "git", "log", "-1", "--format=%ct").strip()
+    epoch = read_epoch(checkout)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-release-") as folder:
         sources, built = Path(folder, "sources"), Path(folder, "built")
         archive = Path(folder, "sources.tar")
-        _run(checkout, "git", "archive", "--output", str(archive), "HEAD")
+        run(checkout, "git", "archive", "--output", str(archive), "HEAD")
         with tarfile.open(archive) as members:
             members.extractall(sources, filter="data")
         # Without isolation: the backend is the one that constraints.txt pins.
         build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(sources))
-        _run(checkout, *build, SOURCE_DATE_EPOCH=epoch)
+        run(checkout, *build, SOURCE_DATE_EPOCH=str(epoch))
         for path in built.iterdir():
             data = path.read_bytes()
             is_wheel = path.suffix == ".whl"
-            (directory / path.name).write_bytes(
-                normalise_wheel(data) if is_wheel else normalise_sdist(data, int(epoch))
-            )
+            (directory / path.name).write_bytes(normalise_wheel(data) if is_wheel else normalise_sdist(data, epoch))
 
 
 def _write_materials(checkout: Path, directory: Path) -> None:
     """Write the bill of materials for the wheel and all extras, installed with the tested versions."""
     uv = str(Path(sys.executable).with_name("uv"))
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-release-") as folder:
-        _run(checkout, uv, "venv", "--quiet", "--python", sys.executable, folder)
+        run(checkout, uv, "venv", "--quiet", "--python", sys.executable, folder)
         python = str(Path(folder, "bin", "python"))
         # By name: a path would be written into the bill.
         sources = ("--find-links", str(directory), "--constraint", str(directory / CONSTRAINTS))
-        _run(checkout, uv, "pip", "install", "--python", python, *sources, f"kfp-mindspore[all]=={__version__}")
+        run(checkout, uv, "pip", "install", "--python", python, *sources, f"kfp-mindspore[all]=={__version__}")
         write = (uv, "tool", "run", "--from", _WRITER, "cyclonedx-py", "environment", "--output-reproducible")
-        _run(checkout, *write, "--output-file", str(directory / _MATERIALS), python)
-
-
-def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a private key on the curve P-256, a PEM file without a password.
-
-    Raises:
-        UserError: The file cannot be read, or is no such key.
-    """
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except OSError as error:
-        raise UserError(f"KEY: {path}: {error.strerror}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UserError(f"KEY: {path}: must be a PEM file of a private key without a password: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise UserError(
-            f"KEY: {path}: must be a key on the curve P-256", hint="openssl ecparam -genkey -name prime256v1"
-        )
-    return key
-
-
-def sign(key: ec.EllipticCurvePrivateKey, content: bytes) -> bytes:
-    """Return the signature of a file as `cosign sign-blob` writes it: ECDSA of its SHA-256 digest, in base64."""
-    return base64.b64encode(key.sign(content, ec.ECDSA(hashes.SHA256())))
+        run(checkout, *write, "--output-file", str(directory / _MATERIALS), python)
 
 
 def normalise_sdist(content: bytes, epoch: int) -> bytes:
@@ -173,13 +172,3 @@ def normalise_sdist(content: bytes, epoch: int) -> bytes:
             kept.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             target.addfile(kept, source.extractfile(member) if member.isfile() else None)
     return packed.getvalue()
-
-
-def _run(checkout: Path, *words: str, **environment: str) -> str:
-    done = subprocess.run(
-        words, cwd=checkout, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        log = (done.stdout + done.stderr).splitlines()[-10:]
-        raise ProcessFailedError(f"{' '.join(words[:3])}: ended with exit code {done.returncode}", log=log)
-    return done.stdout

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from kfp_mindspore import __version__
 from kfp_mindspore.errors import UserError
-from release.files import CHECKSUMS, normalise_sdist, read_key, read_notes, sign, write_release
+from release.files import CHECKSUMS, normalise_sdist, read_notes, write_release
+from release.signatures import read_key, sign
 
 CHANGELOG = "# Changelog\nAll changes.\n\n## {}\nNew.\n\n### Part\n- One.\n\n## 0.0.9\nOld.\n"
 
