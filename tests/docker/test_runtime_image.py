@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.images.runtime.wheel import read_wheel
-from tests.cluster.infrastructure.images import ImageConfig, bootstrap, write_archive
-from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock
+from tests.cluster.infrastructure.images import build_archive
+from tests.cluster.infrastructure.prerequisites import UnavailableError
 from tests.docker.conftest import skip
 
 PACKAGES = ("ca-certificates", "libgomp1", "python3", "python3-venv")
@@ -38,16 +38,11 @@ print(json.dumps({"uid": os.getuid(), "writes": writes, "flags": flags, "version
 @pytest.fixture(scope="session")
 def python_base(environment, tmp_path_factory) -> str:
     """Push an image of Debian's Python that trusts what this machine trusts, and return its name."""
-    if shutil.which("debootstrap") is None:
-        skip("debootstrap is missing: apt-get install debootstrap")
-    archive = get_cache() / "images" / f"python-venv-{compute_digest([], *PACKAGES)}.tar"
     name = "kfp-mindspore.test/python-venv:3.11"
-    with lock(get_cache() / "images" / ".lock-python-venv"):
-        if not archive.exists():
-            root = tmp_path_factory.mktemp("debian") / "root"
-            bootstrap(root, PACKAGES)
-            write_archive(name, root, archive, ImageConfig(command=["python3"]))
-            shutil.rmtree(root)
+    try:
+        archive = build_archive(name, PACKAGES, ["python3"])
+    except UnavailableError as error:
+        skip(str(error))
     client = environment.daemon.connect()
     with archive.open("rb") as file:
         for _ in client.load_image(file):

@@ -1,4 +1,4 @@
-"""Go programs of the tests: Kubernetes, BuildKit, gang schedulers and Kubeflow's controllers, from pinned modules."""
+"""Go programs of the tests: Kubernetes, BuildKit, controllers and judges of releases, from pinned modules."""
 
 from __future__ import annotations
 
@@ -255,6 +255,14 @@ KUBERAY = Toolset(
     files={
         f"{name}.yaml": SourceFile("kuberay", _KUBERAY, f"config/crd/bases/ray.io_{name}.yaml")
         for name in ("rayclusters", "rayjobs", "rayservices")
+    },
+)
+
+# Judges of a release's images.
+RELEASE = Toolset(
+    programs={
+        "cosign": Program("cosign", "github.com/sigstore/cosign/v2/cmd/cosign"),
+        "syft": Program("syft", "github.com/anchore/syft/cmd/syft"),
     },
 )
 

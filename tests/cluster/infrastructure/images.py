@@ -85,6 +85,28 @@ def build_images() -> dict[str, Path]:
     return archives
 
 
+def build_archive(name: str, packages: Sequence[str], command: Sequence[str] = ()) -> Path:
+    """Return the archive of an image of Debian with packages, built when missing: two minutes.
+
+    Args:
+        name: The image's name with its tag.
+        packages: Debian packages.
+        command: Default arguments.
+
+    Raises:
+        UnavailableError: debootstrap is missing.
+        RuntimeError: It failed; the message holds the end of its log.
+    """
+    stem = name.partition(":")[0].rpartition("/")[2]
+    archive = get_cache() / "images" / f"{stem}-{compute_digest([], *packages)}.tar"
+    with lock(get_cache() / "images" / f".lock-{stem}"):
+        if not archive.exists():
+            with make_root(archive) as root:
+                bootstrap(root, packages)
+                write_archive(name, root, archive, ImageConfig(command=command))
+    return archive
+
+
 def bootstrap(root: Path, packages: Sequence[str]) -> None:
     """Create a Debian root file system with packages.
 
