@@ -32,7 +32,7 @@ from kfp_mindspore.msjob.api.status import JobStatus
 from kfp_mindspore.msjob.decisions.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.decisions.topology import Member, get_scheduler_port, make_labels
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.decisions.observed import POD_SETS_ANNOTATION, References, WorkloadView
+from kfp_mindspore.operator.decisions.observed import POD_SETS_ANNOTATION, PRIORITY_ANNOTATION, References, WorkloadView
 from kfp_mindspore.operator.decisions.pods import build_pod, list_members, make_owner_reference
 from kfp_mindspore.operator.options import OperatorOptions
 
@@ -95,10 +95,12 @@ def build_workload(job: MSJob, priority: int | None, options: OperatorOptions) -
         "queueName": get_queue({"metadata": job.metadata}),
         "podSets": [_build_pod_set(job, name, members, options) for name, members in _list_pod_sets(job).items()],
     }
+    annotations = {POD_SETS_ANNOTATION: compute_digest(job)}
     if (found := get_priority_class(job)) is not None and priority is not None:
         resource, name = found
         spec["priorityClassRef"] = {"group": resource.group, "kind": resource.kind, "name": name}
         spec["priority"] = priority
+        annotations[PRIORITY_ANNOTATION] = name
     owner = make_owner_reference(job)
     labels = {key: value for key, value in make_labels(job.name, SCHEDULER, 0).items() if "replica" not in key}
     return {
@@ -108,7 +110,7 @@ def build_workload(job: MSJob, priority: int | None, options: OperatorOptions) -
             "name": name_workload(job.name),
             "namespace": job.namespace,
             "labels": {**labels, f"{KUEUE_GROUP}/job-uid": owner["uid"]},
-            "annotations": {POD_SETS_ANNOTATION: compute_digest(job)},
+            "annotations": annotations,
             "ownerReferences": [owner],
         },
         "spec": spec,

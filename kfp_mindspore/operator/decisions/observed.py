@@ -18,6 +18,8 @@ WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
 HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
 # On a Workload: a digest of counts and requests.
 POD_SETS_ANNOTATION = "mindspore.gitee.com/pod-sets"
+# On a Workload: its priority class, which the spec has in other fields in each version of Kueue's API.
+PRIORITY_ANNOTATION = "mindspore.gitee.com/priority-class"
 # Cluster-wide objects that a decision has asked for: the object, or why it cannot be read.
 References = Mapping[tuple[Resource, str], Mapping[str, Any] | str]
 
@@ -237,14 +239,15 @@ def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
 def view_workload(workload: Mapping[str, Any]) -> WorkloadView:
     """Return a Workload's view."""
     metadata, spec = workload["metadata"], workload.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
     return WorkloadView(
         **read_identity(metadata),
         version=str(metadata.get("resourceVersion") or ""),
         generation=metadata.get("generation"),
         queue=spec.get("queueName") or "",
-        priority_class=(spec.get("priorityClassRef") or {}).get("name") or "",
+        priority_class=annotations.get(PRIORITY_ANNOTATION) or "",
         is_active=spec.get("active") is not False,
-        digest=(metadata.get("annotations") or {}).get(POD_SETS_ANNOTATION) or "",
+        digest=annotations.get(POD_SETS_ANNOTATION) or "",
         status=workload.get("status") or {},
     )
 
