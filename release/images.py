@@ -212,22 +212,25 @@ def _list_entries(site: Path, packages: list[Distribution], python: str) -> Iter
     yield ContextEntry.from_bytes("pyvenv.cfg", settings.encode())
     for name, target in (("python3", python), ("python", "python3"), (PYTHON, "python3")):
         yield ContextEntry(f"bin/{name}", 0, link=target)
-    # An installer's scripts name this machine's Python.
-    for point in (each for package in packages for each in package.entry_points):
-        if point.group == "console_scripts":
-            name = point.attr.partition(".")[0]
-            script = (
-                f"#!{_VENV}/bin/python3\nimport sys\n\nfrom {point.module} import {name}\n\nsys.exit({point.attr}())\n"
-            )
-            yield ContextEntry.from_bytes(f"bin/{point.name}", script.encode(), mode=EXECUTABLE_MODE)
+    # An installer's scripts name this machine's Python. Two packages may have one of the same name.
+    points = (point for package in packages for point in package.entry_points if point.group == "console_scripts")
+    for script, point in {point.name: point for point in points}.items():
+        name = point.attr.partition(".")[0]
+        lines = (
+            f"#!{_VENV}/bin/python3",
+            "import sys",
+            f"from {point.module} import {name}",
+            f"sys.exit({point.attr}())",
+        )
+        yield ContextEntry.from_bytes(f"bin/{script}", "\n".join((*lines, "")).encode(), mode=EXECUTABLE_MODE)
     for path in site.rglob("*"):
         within = path.relative_to(site)
         if path.is_dir() or within.parts[0] == "bin" or path.name in (_CACHE_FILE, ".lock"):
             continue
         target = f"{_PACKAGES}/{within.as_posix()}"
         if path.name == "RECORD":
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = "".join(line for line in lines if not line.startswith("bin/") and _CACHE_FILE not in line)
+            record = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = "".join(line for line in record if not line.startswith("bin/") and _CACHE_FILE not in line)
             yield ContextEntry.from_bytes(target, kept.encode())
         else:
             status = path.stat()
