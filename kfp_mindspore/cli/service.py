@@ -13,7 +13,8 @@ from kfp_mindspore.cli.shared.completion import complete_services
 from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.inference import InferenceClient, Service
-from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, ServiceStatus, format_command
+from kfp_mindspore.inference.runtime import RuntimeOptions, build_serving_runtime, render_serving_runtime
+from kfp_mindspore.inference.service import ServiceStatus, format_command
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -182,39 +183,27 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str | None, back
 @service.command(
     epilog="Example: kfp-mindspore service runtime --image registry.example.com/server@sha256:… | kubectl apply -f -"
 )
-@click.option("--image", envvar=SERVER_IMAGE_VARIABLE, help="The server's image, by digest. [default: a placeholder]")
-@click.option("-n", "--namespace", help="Write a ServingRuntime of this namespace. [default: one for the cluster]")
-@click.option("--name", help="Name of the runtime. [default: kfp-mindspore-server, for mindspore-lm …-lm-server]")
-@click.option(
-    "--model-format",
-    type=click.Choice([MODEL_FORMAT, LANGUAGE_FORMAT]),
-    default=MODEL_FORMAT,
-    show_default=True,
-    help="Model format; the image needs the extra lm for mindspore-lm.",
-)
-@click.option(
-    "--auto-select/--no-auto-select",
-    default=True,
-    help="Whether KServe picks it for the format by itself. [default: it does]",
+@dataclass_options(
+    RuntimeOptions,
+    names={"namespace": "-n --namespace"},
+    settings={"image": {"envvar": SERVER_IMAGE_VARIABLE, "default": None, "show_default": False}},
 )
 @add_json_option
-def runtime(
-    image: str | None, namespace: str | None, name: str | None, model_format: str, auto_select: bool, as_json: bool
-) -> None:
+def runtime(options: RuntimeOptions, as_json: bool) -> None:
     """Write the serving runtime's manifest, with which KServe serves model bundles."""
-    from kfp_mindspore.inference.runtime import build_serving_runtime, render_serving_runtime
-    from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
-
-    image = image or PLACEHOLDER_SERVER_IMAGE
     manifest = build_serving_runtime(
-        image, namespace=namespace, auto_select=auto_select, name=name or "", model_format=model_format
+        options.image,
+        namespace=options.namespace or None,
+        auto_select=options.auto_select,
+        name=options.name,
+        model_format=options.model_format,
     )
     if as_json:
         print_json(manifest)
     else:
         click.echo(render_serving_runtime(manifest), nl=False)
-    if "@sha256:" not in image:
-        click.echo(f"image: {image} has no digest; set --image REGISTRY/NAME@sha256:…", err=True)
+    if "@sha256:" not in options.image:
+        click.echo(f"image: {options.image} has no digest; set --image REGISTRY/NAME@sha256:…", err=True)
 
 
 def _print_outcome(status: ServiceStatus, as_json: bool) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
+from kfp_mindspore.options import option
+from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
 API_VERSION = "serving.kserve.io/v1alpha1"
 RUNTIME_NAME = "kfp-mindspore-server"
@@ -21,6 +23,25 @@ GRPC_PORT = 8081
 MODEL_DIRECTORY = "/mnt/models"
 # Startup deadline for loading and warm-up; KServe's progress deadline for a rollout is the same.
 STARTUP_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """Options of a serving runtime, see `build_serving_runtime`.
+
+    Args:
+        image: The server's image, by digest. [default: a placeholder]
+        namespace: Write a ServingRuntime of this namespace. [default: one for the cluster]
+        name: Name of the runtime. [default: kfp-mindspore-server, for mindspore-lm …-lm-server]
+        model_format: Model format; the image needs the extra lm for mindspore-lm.
+        auto_select: Whether KServe picks it for the format by itself.
+    """
+
+    image: str = PLACEHOLDER_SERVER_IMAGE
+    namespace: str = ""
+    name: str = ""
+    model_format: str = option(MODEL_FORMAT, enum=(MODEL_FORMAT, LANGUAGE_FORMAT))
+    auto_select: bool = True
 
 
 @dataclass(frozen=True)
