@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, POD_SECURITY, GangScheduler, PodSecurity
+from kfp_mindspore.options import option
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
 NAME = "msjob-controller"
@@ -31,11 +32,11 @@ class InstallOptions:
     image: str = PLACEHOLDER_OPERATOR_IMAGE
     namespace: str = NAMESPACE
     watched: tuple[str, ...] = ()
-    gang_scheduler: GangScheduler = "none"
+    gang_scheduler: GangScheduler = option("none", enum=GANG_SCHEDULERS)
     kueue: bool = False
     istio_sidecar: bool = False
-    pod_security: PodSecurity = "restricted"
-    replicas: int = 2
+    pod_security: PodSecurity = option("restricted", enum=POD_SECURITY)
+    replicas: int = option(2, minimum=1)
 
     def __post_init__(self) -> None:
         errors = []
