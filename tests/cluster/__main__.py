@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tests.cluster.infrastructure.binaries import (
     BUILDKIT,
     COSCHEDULING,
+    HELM,
     KATIB,
     KEDA,
     KSERVE,
@@ -54,6 +55,7 @@ def main() -> int:
     )
     build_command.add_argument("--katib", action="store_true", help="also Katib with its images, and MariaDB")
     build_command.add_argument("--kuberay", action="store_true", help="also KubeRay and an image with Ray")
+    build_command.add_argument("--helm", action="store_true", help="only Helm")
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
     commands.add_parser("sweep", help="remove clusters of dead owners")
@@ -61,7 +63,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            names = ("control_plane", "gang", "kserve", "trainers", "katib", "kuberay")
+            names = ("control_plane", "gang", "kserve", "trainers", "katib", "kuberay", "helm")
             build(**{name: getattr(arguments, name) for name in names})
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
@@ -79,6 +81,7 @@ def build(
     trainers: bool = False,
     katib: bool = False,
     kuberay: bool = False,
+    helm: bool = False,
 ) -> None:
     """Build missing parts and print the time that each took.
 
@@ -89,7 +92,11 @@ def build(
         trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
         katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
         kuberay: Also KubeRay and an image with Ray, which `make test-kubeflow` runs.
+        helm: Only Helm, which `make test-helm` runs.
     """
+    if helm:
+        _time("Helm", lambda: build_binaries(HELM))
+        return
     _time("Kubernetes", build_binaries)
     if control_plane:
         return

@@ -257,6 +257,7 @@ KUBERAY = Toolset(
         for name in ("rayclusters", "rayjobs", "rayservices")
     },
 )
+HELM = Toolset(programs={"helm": Program("helm", "helm.sh/helm/v3/cmd/helm")})
 
 # Judges of a release's images.
 RELEASE = Toolset(
@@ -279,7 +280,8 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
             "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe and KEDA, "
-            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay)"
+            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay; `--helm` builds "
+            "Helm alone)"
         )
     return directory
 
