@@ -17,6 +17,11 @@ from tests.golden.readme import render_index, render_readme
 ROOT = Path(__file__).parents[2]
 DSL = Path(__file__).parent / "dsl"
 KINDS = Path(__file__).parent / "kinds"
+CHART = "kfp-mindspore"
+CHART_FILES = (
+    *("Chart.yaml", "values.yaml", "values.schema.json"),
+    *(f"templates/{name}.yaml" for name in ("definition", "operator", "runtimes", "pipelines")),
+)
 
 
 def list_components() -> list[Path]:
@@ -54,6 +59,8 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         for name, namespace in (("runtime", None), ("servingruntime", "default")):
             goldens[ROOT / "serving" / f"{prefix}{name}.yaml"] = partial(render_runtime, namespace, model_format)
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
+    for name in CHART_FILES:
+        goldens[ROOT / "charts" / CHART / name] = partial(render_chart_file, name)
     goldens[ROOT / "config" / "trainer" / "runtimes.yaml"] = render_training_runtimes
     for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation"):
         goldens[KINDS / f"{kind.lower()}.yaml"] = partial(render_kind, kind)
@@ -109,6 +116,13 @@ def render_definition() -> str:
     from kfp_mindspore.operator.install.objects import dump_documents
 
     return "# Generated from kfp_mindspore/msjob/api/crd.py by `make golden`.\n" + dump_documents([build_crd()])
+
+
+def render_chart_file(name: str) -> str:
+    """Return a file of the Helm chart."""
+    from release.chart import render_chart
+
+    return render_chart()[name]
 
 
 def render_training_runtimes() -> str:

@@ -1,0 +1,212 @@
+"""The Helm chart: the objects of the commands whose options are its values, by Helm itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_mindspore.cli.main import run
+from release.chart import KEEP, NAME
+from tests.cluster.conftest import start
+from tests.cluster.infrastructure.binaries import HELM, get_binaries
+
+HELM_VARIABLE = "KFP_MINDSPORE_TEST_HELM"
+CHART = Path(__file__).parents[2] / "charts" / NAME
+IMAGE = "registry.example.com/team/image@sha256:1"
+Document = dict[str, Any]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Command:
+    """Return a function that runs Helm with values."""
+    if not os.environ.get(HELM_VARIABLE):
+        pytest.skip(f"{HELM_VARIABLE} is not set: `make test-helm` builds Helm and sets it")
+    program = start(lambda: get_binaries(HELM)) / "helm"
+    values = tmp_path / "values.yaml"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+    def call(*words: str, **sections: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+        values.write_text(yaml.safe_dump(sections))
+        command = [str(program), *words, "--values", str(values)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+    return call
+
+
+def by_name(documents: list[Document]) -> dict[str, Document]:
+    found = {}
+    for item in documents:
+        metadata = item["metadata"]
+        found[f"{item['kind']}/{metadata.get('namespace', '')}/{metadata['name']}"] = item
+    assert len(found) == len(documents)
+    return found
+
+
+def print_objects(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[Document]:
+    """Return the objects that a command prints."""
+    capsys.readouterr()
+    assert run([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    objects: list[Document] = printed.get("items", [printed])
+    return objects
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, []),
+        ({"namespace": "jobs", "replicas": 1}, ["--operator-namespace", "jobs", "--replicas", "1"]),
+        ({"gangScheduler": "volcano"}, ["--gang-scheduler", "volcano"]),
+        (
+            {"gangScheduler": "scheduler-plugins", "istioSidecar": True},
+            ["--gang-scheduler", "scheduler-plugins", "--istio-sidecar"],
+        ),
+        ({"podSecurity": "none"}, ["--pod-security", "none"]),
+        ({"kueue": True}, ["--kueue"]),
+        (
+            {"kueue": True, "watched": ["team-a"], "podSecurity": "none"},
+            ["--kueue", "-n", "team-a", "--pod-security", "none"],
+        ),
+        ({"watched": ["team-a"]}, ["-n", "team-a"]),
+        (
+            {"watched": ["team-a", "7"], "gangScheduler": "volcano"},
+            ["-n", "team-a", "-n", "7", "--gang-scheduler", "volcano"],
+        ),
+        (
+            {
+                "watched": ["a", "b"],
+                "gangScheduler": "scheduler-plugins",
+                "istioSidecar": True,
+                "podSecurity": "none",
+                "replicas": 3,
+                "namespace": "x",
+            },
+            [
+                *("-n", "a", "-n", "b", "--gang-scheduler", "scheduler-plugins", "--istio-sidecar"),
+                *("--pod-security", "none", "--replicas", "3", "--operator-namespace", "x"),
+            ],
+        ),
+    ],
+)
+def test_operator_is_that_of_install(
+    values: Document, words: list[str], helm: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = helm("template", "kfp", str(CHART), operator={"image": IMAGE, **values})
+    assert done.returncode == 0, done.stderr
+    found = by_name([item for item in yaml.safe_load_all(done.stdout) if item])
+    expected = by_name(print_objects(["operator", "install", "--dry-run", "--image", IMAGE, *words], capsys))
+    definition = expected["CustomResourceDefinition//msjobs.mindspore.gitee.com"]["metadata"]
+    definition["annotations"] = {**definition.get("annotations", {}), **KEEP}
+    assert found == expected
+
+
+RUNTIME, RIGHTS = ["service", "runtime", "--image", IMAGE], ["pipeline", "setup"]
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "words"),
+    [
+        ("runtime", {"image": IMAGE}, RUNTIME),
+        (
+            "runtime",
+            {"image": IMAGE, "namespace": "team", "name": "mine", "autoSelect": False},
+            [*RUNTIME, "-n", "team", "--name", "mine", "--no-auto-select"],
+        ),
+        ("languageRuntime", {"image": IMAGE}, [*RUNTIME, "--model-format", "mindspore-lm"]),
+        ("pipelines", {"namespace": "kubeflow"}, [*RIGHTS, "-n", "kubeflow"]),
+        (
+            "pipelines",
+            {
+                "namespace": "team",
+                "serviceAccount": "default-editor",
+                "images": ["builds"],
+                "secrets": ["store", "mlpipeline-minio-artifact"],
+            },
+            [
+                *RIGHTS,
+                *("-n", "team", "--service-account", "default-editor", "--build-namespace", "builds"),
+                *("--secret", "store", "--secret", "mlpipeline-minio-artifact"),
+            ],
+        ),
+        (
+            "pipelines",
+            {
+                "namespace": "team",
+                "training": ["jobs", "jobs", "more"],
+                "deployment": ["models"],
+                "capabilities": ["ray", "training", "deployment"],
+                "modelAccount": "reader",
+            },
+            [
+                *RIGHTS,
+                *("-n", "team", "--job-namespace", "jobs", "--job-namespace", "jobs", "--job-namespace", "more"),
+                *("--service-namespace", "models", "--for", "ray", "--for", "training", "--for", "deployment"),
+                *("--model-account", "reader"),
+            ],
+        ),
+    ],
+)
+def test_further_objects_are_those_of_their_command(
+    section: str, values: Document, words: list[str], helm: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = {"operator": {"enabled": False}, section: {"enabled": True, **values}}
+    done = helm("template", "kfp", str(CHART), **sections)
+    assert done.returncode == 0, done.stderr
+    found = by_name([item for item in yaml.safe_load_all(done.stdout) if item])
+    assert found.pop("CustomResourceDefinition//msjobs.mindspore.gitee.com")
+    assert found == by_name(print_objects(words, capsys))
+
+
+def test_chart_passes_lint(helm: Command) -> None:
+    every = {name: {"enabled": True, "image": IMAGE} for name in ("operator", "runtime", "languageRuntime")}
+    for sections in ({}, {**every, "pipelines": {"enabled": True, "namespace": "kubeflow"}}):
+        done = helm("lint", "--strict", str(CHART), **sections)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_namespace_of_release_is_left_to_helm(helm: Command) -> None:
+    done = helm("template", "kfp", str(CHART), "--namespace", "msjob-system", operator={"image": IMAGE})
+    assert "Namespace" not in {item["kind"] for item in yaml.safe_load_all(done.stdout) if item}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"operator": {"image": IMAGE, "replicas": "two"}}, "at '/operator/replicas': got string, want integer"),
+        ({"operator": {"image": IMAGE, "replicas": 0}}, "at '/operator/replicas': minimum: got 0, want 1"),
+        ({"operator": {"image": IMAGE, "watched": "team-a"}}, "at '/operator/watched': got string, want array"),
+        ({"operator": {"image": IMAGE, "istioSidecar": "no"}}, "at '/operator/istioSidecar': got string, want boolean"),
+        (
+            {"operator": {"image": IMAGE, "gangScheduler": "kueue"}},
+            "at '/operator/gangScheduler': value must be one of 'none', 'volcano', 'scheduler-plugins'",
+        ),
+        ({"operator": {"image": IMAGE, "replica": 1}}, "at '/operator': additional properties 'replica' not allowed"),
+        ({"operators": {}}, "at '': additional properties 'operators' not allowed"),
+    ],
+)
+def test_wrong_value_has_one_message(sections: Document, message: str, helm: Command) -> None:
+    done = helm("template", "kfp", str(CHART), **sections)
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("- at ")] == [f"- {message}"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({}, "operator.image: is required"),
+        ({"operator": {"enabled": False}, "runtime": {"enabled": True}}, "runtime.image: is required"),
+        ({"operator": {"enabled": False}, "pipelines": {"enabled": True}}, "pipelines.namespace: is required"),
+    ],
+)
+def test_missing_value_is_named(sections: Document, message: str, helm: Command) -> None:
+    done = helm("template", "kfp", str(CHART), **sections)
+    assert done.returncode == 1
+    assert message in done.stderr
