@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from kfp_mindspore.data import load_dataset
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.msjob import build_msjob
-from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
-from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.support.kube.node_jobs import LogReader, NodeJob, NodeJobs
+from tests.support.kube.node_jobs import LogReader, NodeJobs
 from tests.support.kube.operators import wait_for
+from tests.support.training.digits_job import TRAINING_SECONDS, DigitsJob
 
 EPOCHS = 10
-# MindSpore starts in seconds; three processes on two busy cores need longer.
-TRAINING_SECONDS = 400.0
 _TRAIN = f"python -m kfp_mindspore.workloads.digits.train --epochs {EPOCHS}"
-
-
-class Training(NodeJob):
-    """A job that trains LeNet-5 on digits; what it writes is in `out`."""
-
-    def train(self, packages: PodPackages, command: Sequence[str], workers: int, **policy: Any) -> None:
-        """Submit it."""
-        load_dataset("digits", self.volume / "data")
-        job = build_msjob(
-            self.name,
-            command=command,
-            image=PYTHON,
-            workers=workers,
-            namespace=self.jobs.namespace,
-            restart_policy="ExitCode",
-            env={
-                DATASET_VARIABLE: f"{self.mount}/data",
-                CHECKPOINT_VARIABLE: f"{self.mount}/checkpoints",
-                OUTPUT_VARIABLE: f"{self.mount}/out",
-            },
-            **policy,
-        )
-        for spec in job.ms_replica_specs.values():
-            spec.template["spec"] = packages.add_to(spec.template["spec"])
-        self.create(job)
-
-    @property
-    def out(self) -> Path:
-        """Its output directory, on this machine."""
-        return self.volume / "out"
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Return a record for each epoch so far."""
-        file = self.out / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 @pytest.mark.mindspore
 def test_digits_train_across_worker_failure(jobs: NodeJobs, pod_packages: PodPackages) -> None:
-    alone = Training(jobs, "digits")
+    alone = DigitsJob(jobs, "digits")
     export = "python -m kfp_mindspore.cli.main model export $0/out/checkpoint --dataset $0/data --output $0/out/model"
     alone.train(pod_packages, ["sh", "-c", f"{_TRAIN} && {export}", alone.mount], workers=1)
     with LogReader(alone) as log:
@@ -77,7 +32,7 @@ def test_digits_train_across_worker_failure(jobs: NodeJobs, pod_packages: PodPac
     assert len(bundle.read_verified()) >= 32
     alone.delete()
 
-    gang = Training(jobs, "digits-gang")
+    gang = DigitsJob(jobs, "digits-gang")
     gang.train(pod_packages, _TRAIN.split(), workers=2, backoff_limit=1)
     wait_for(lambda: len(gang.read_metrics()) >= 2, lambda: f"no epoch: {gang.list_pods()}", TRAINING_SECONDS)
     gang.kill("digits-gang-worker-1")
