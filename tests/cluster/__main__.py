@@ -16,6 +16,7 @@ from tests.cluster.infrastructure.binaries import (
     KEDA,
     KSERVE,
     KUBERAY,
+    KUEUE,
     MPI,
     TRAINER,
     VOLCANO,
@@ -55,6 +56,7 @@ def main() -> int:
     )
     build_command.add_argument("--katib", action="store_true", help="also Katib with its images, and MariaDB")
     build_command.add_argument("--kuberay", action="store_true", help="also KubeRay and an image with Ray")
+    build_command.add_argument("--kueue", action="store_true", help="also Kueue")
     build_command.add_argument("--helm", action="store_true", help="only Helm")
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
@@ -63,7 +65,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            names = ("control_plane", "gang", "kserve", "trainers", "katib", "kuberay", "helm")
+            names = ("control_plane", "gang", "kserve", "trainers", "katib", "kuberay", "helm", "kueue")
             build(**{name: getattr(arguments, name) for name in names})
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
@@ -81,6 +83,7 @@ def build(
     trainers: bool = False,
     katib: bool = False,
     kuberay: bool = False,
+    kueue: bool = False,
     helm: bool = False,
 ) -> None:
     """Build missing parts and print the time that each took.
@@ -92,6 +95,7 @@ def build(
         trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
         katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
         kuberay: Also KubeRay and an image with Ray, which `make test-kubeflow` runs.
+        kueue: Also Kueue, which `make test-kueue` runs.
         helm: Only Helm, which `make test-helm` runs.
     """
     if helm:
@@ -114,6 +118,8 @@ def build(
         _time("MariaDB", lambda: install_packages(DATABASE))
     if kuberay:
         _time("KubeRay", lambda: build_binaries(KUBERAY))
+    if kueue:
+        _time("Kueue", lambda: build_binaries(KUEUE))
     _time("packages of the distribution", install_packages)
     _time("images", build_images)
     _time("packages for pods", install_dependencies)

@@ -267,6 +267,31 @@ RELEASE = Toolset(
     },
 )
 
+_KUEUE = "sigs.k8s.io/kueue"
+_KUEUE_CRDS = (
+    "admissionchecks",
+    "clusterqueues",
+    "cohorts",
+    "localqueues",
+    "multikueueclusters",
+    "multikueueconfigs",
+    "provisioningrequestconfigs",
+    "resourceflavors",
+    "topologies",
+    "workloadpriorityclasses",
+    "workloads",
+)
+KUEUE = Toolset(
+    programs={"kueue-manager": Program("kueue", f"{_KUEUE}/cmd/kueue")},
+    files={
+        **{
+            f"{name}.yaml": SourceFile("kueue", _KUEUE, f"config/components/crd/bases/kueue.x-k8s.io_{name}.yaml")
+            for name in _KUEUE_CRDS
+        },
+        "kueue-webhooks.yaml": SourceFile("kueue", _KUEUE, "config/components/webhook/manifests.yaml"),
+    },
+)
+
 
 def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     """Return the directory of a toolset.
@@ -280,8 +305,8 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
             "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe and KEDA, "
-            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay; `--helm` builds "
-            "Helm alone)"
+            "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay, "
+            "`--kueue` Kueue; `--helm` builds Helm alone)"
         )
     return directory
 
