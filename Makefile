@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-docker test-release test-cluster test-gang test-kubeflow test-helm cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-docker test-release test-cluster test-gang test-kubeflow test-kueue test-helm cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -125,9 +125,13 @@ $(KUBEFLOW_SDK)/.installed: tests/cluster/kubeflow_sdk/requirements.txt $(STAMP)
 	$(BIN)/uv pip install --quiet --python $(KUBEFLOW_SDK)/bin/python --requirement $<
 	@touch $@
 
-test-kubeflow: cluster-build $(KUBEFLOW_SDK)/.installed ## KServe, the MPI operator, Kubeflow Trainer with its SDK, Katib and KubeRay, built first (13 minutes the first time)
-	$(BIN)/python -m tests.cluster build --kserve --trainers --katib --kuberay
-	KFP_MINDSPORE_TEST_KUBEFLOW=1 KFP_MINDSPORE_KUBEFLOW_SDK=$(abspath $(KUBEFLOW_SDK))/bin/python $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kubeflow_sdk.py tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py tests/cluster/scenarios/test_kuberay.py
+test-kubeflow: cluster-build $(KUBEFLOW_SDK)/.installed ## KServe, the MPI operator, Kubeflow Trainer with its SDK, Katib, KubeRay and Kueue, built first (16 minutes the first time)
+	$(BIN)/python -m tests.cluster build --kserve --trainers --katib --kuberay --kueue
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 KFP_MINDSPORE_KUBEFLOW_SDK=$(abspath $(KUBEFLOW_SDK))/bin/python $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kubeflow_sdk.py tests/cluster/scenarios/test_kserve*.py tests/cluster/scenarios/test_tutorial.py tests/cluster/scenarios/test_job_kinds.py tests/cluster/scenarios/test_katib.py tests/cluster/scenarios/test_kuberay.py tests/cluster/scenarios/test_kueue.py
+
+test-kueue: cluster-build ## Queues of Kueue for MSJobs, Jobs and TrainJobs, built first (8 minutes the first time)
+	$(BIN)/python -m tests.cluster build --trainers --kueue
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kueue.py
 
 test-helm: $(STAMP) ## The Helm chart by Helm, built first (3 minutes the first time, needs Go)
 	$(BIN)/python -m tests.cluster build --helm
