@@ -32,7 +32,8 @@ _WRITER = "cyclonedx-bom>=7,<8"
 _IMAGES = "images"
 _UPCOMING = "Upcoming"
 _FILES = tuple(f"kfp_mindspore-{__version__}{suffix}" for suffix in ("-py3-none-any.whl", ".tar.gz"))
-_KIND = OutputKind(CHECKSUMS, names=(SIGNATURE, NOTES, CONSTRAINTS, _MATERIALS, _IMAGES, *_FILES))
+_CHART = f"kfp-mindspore-{__version__}.tgz"
+_KIND = OutputKind(CHECKSUMS, names=(SIGNATURE, NOTES, CONSTRAINTS, _MATERIALS, _IMAGES, _CHART, *_FILES))
 
 
 def write_release(
@@ -45,8 +46,8 @@ def write_release(
 ) -> list[str]:
     """Write the release of the commit that is checked out, and return its files' names.
 
-    Wheel, source distribution, tested versions, their bill of materials (CycloneDX), the changelog's section, images
-    and `SHA256SUMS`, which `sha256sum --check` reads.
+    Wheel, source distribution, Helm chart, tested versions, their bill of materials (CycloneDX), the changelog's
+    section, images and `SHA256SUMS`, which `sha256sum --check` reads.
 
     Args:
         checkout: The repository.
@@ -119,7 +120,7 @@ def read_epoch(checkout: Path) -> int:
 
 
 def build_packages(checkout: Path, directory: Path) -> None:
-    """Write wheel and source distribution into a directory, built from the files of the checked out commit.
+    """Write wheel, source distribution and chart into a directory, made of the files of the checked out commit.
 
     Raises:
         ProcessFailedError: The build fails; `log` has its last lines.
@@ -138,6 +139,20 @@ def build_packages(checkout: Path, directory: Path) -> None:
             data = path.read_bytes()
             is_wheel = path.suffix == ".whl"
             (directory / path.name).write_bytes(normalise_wheel(data) if is_wheel else normalise_sdist(data, epoch))
+        (directory / _CHART).write_bytes(pack_chart(sources / "charts" / "kfp-mindspore", epoch))
+
+
+def pack_chart(chart: Path, epoch: int) -> bytes:
+    """Return a chart's archive, as `helm install` takes it, with the files that links name.
+
+    Args:
+        chart: The chart's directory.
+        epoch: Time of all files, in seconds since 1970.
+    """
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
+        archive.add(chart, chart.name)
+    return normalise_sdist(packed.getvalue(), epoch)
 
 
 def _write_materials(checkout: Path, directory: Path) -> None:
@@ -154,7 +169,7 @@ def _write_materials(checkout: Path, directory: Path) -> None:
 
 
 def normalise_sdist(content: bytes, epoch: int) -> bytes:
-    """Return a source distribution with sorted files of one time, without owners.
+    """Return a source distribution, or another archive, with sorted files of one time, without owners.
 
     Args:
         content: The `.tar.gz` file.

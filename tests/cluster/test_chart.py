@@ -14,6 +14,7 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from release.chart import KEEP, NAME
+from release.files import pack_chart
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import HELM, get_binaries
 
@@ -210,3 +211,11 @@ def test_missing_value_is_named(sections: Document, message: str, helm: Command)
     done = helm("template", "kfp", str(CHART), **sections)
     assert done.returncode == 1
     assert message in done.stderr
+
+
+def test_released_archive_is_the_chart(tmp_path: Path, helm: Command) -> None:
+    archive = tmp_path / "chart.tgz"
+    archive.write_bytes(pack_chart(CHART, 0))
+    of_archive, of_folder = (helm("template", "kfp", str(path), operator={"image": IMAGE}) for path in (archive, CHART))
+    assert of_archive.returncode == 0, of_archive.stderr
+    assert of_archive.stdout == of_folder.stdout

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from kfp_mindspore import __version__
 from kfp_mindspore.errors import UserError
-from release.files import CHECKSUMS, normalise_sdist, read_notes, write_release
+from release.files import CHECKSUMS, normalise_sdist, pack_chart, read_notes, write_release
 from release.signatures import read_key, sign
 
+CHART = Path(__file__).parents[3] / "charts" / "kfp-mindspore"
 CHANGELOG = "# Changelog\nAll changes.\n\n## {}\nNew.\n\n### Part\n- One.\n\n## 0.0.9\nOld.\n"
 
 
@@ -109,3 +110,13 @@ def test_source_distribution_has_neither_order_nor_times_nor_owners() -> None:
     with tarfile.open(fileobj=io.BytesIO(normalise_sdist(first, 9))) as archive:
         read = {member.name: archive.extractfile(member).read() for member in archive}
     assert read == {"a": b"a", "b": b"b"}
+
+
+def test_chart_archive_has_the_definition_and_no_times() -> None:
+    packed = pack_chart(CHART, 9)
+    assert packed == pack_chart(CHART, 9)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        read = {member.name: archive.extractfile(member).read() for member in archive if not member.isdir()}
+        assert {member.mtime for member in archive} == {9}
+    assert read["kfp-mindspore/crd.yaml"] == (CHART / "crd.yaml").read_bytes()
+    assert set(read) == {f"kfp-mindspore/{path.relative_to(CHART)}" for path in CHART.rglob("*") if path.is_file()}
