@@ -153,11 +153,12 @@ def test_api_server_alone_admits_and_preempts_jobs(start_api_server: Callable[..
         create_job(api, namespace, "urgent", queue, HIGH)
         wait_suspended(api, namespace, "urgent", False)
         wait_suspended(api, namespace, "first", True)
-        assert queue.count_used() == 1
-        api.delete(JOBS, "urgent", namespace)
-        wait_suspended(api, namespace, "first", False)
-        for name in ("first", "second"):
-            api.delete(JOBS, name, namespace)
+        queue.wait_used(1)
+        # An evicted Workload queues behind those that were created before its eviction.
+        for ended, admitted in (("urgent", "second"), ("second", "first")):
+            api.delete(JOBS, ended, namespace)
+            wait_suspended(api, namespace, admitted, False)
+        api.delete(JOBS, "first", namespace)
         queue.wait_used(0)
 
 
@@ -194,7 +195,7 @@ def test_second_gang_has_no_pod_until_first_ends(cases: Cases) -> None:
     assert message.startswith(f'queue "{queue.name}": ')
     pod_sets = cases.wait_workload(second, "QuotaReserved", "False")["spec"]["podSets"]
     assert {item["name"]: item["count"] for item in pod_sets} == {"scheduler": 1, "worker": 2}
-    assert queue.count_used() == GANG
+    queue.wait_used(GANG)
     first.wait_steps()
     assert second.pod_uids() == {}
     first.complete(restarts=0)
@@ -300,7 +301,7 @@ def test_operator_killed_before_eviction(cases: Cases) -> None:
     with cases.kill_operator():
         queue.stop()
         cases.wait_workload(job, "Evicted")
-        assert queue.count_used() == GANG
+        queue.wait_used(GANG)
     cases.wait_queued(job)
     assert job.read_checkpoint() == max(job.list_steps())
     queue.wait_used(0)
@@ -329,7 +330,7 @@ def test_operator_killed_while_job_finishes(cases: Cases) -> None:
     with cases.kill_operator():
         job.finish()
         job.wait_pods(lambda pods: all(pod["status"]["phase"] == "Succeeded" for pod in pods.values()))
-        assert queue.count_used() == GANG
+        queue.wait_used(GANG)
     job.wait("Succeeded")
     check_one_gang(cases, job, queue)
 
