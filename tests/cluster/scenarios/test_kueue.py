@@ -16,7 +16,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import MSJob, MSJobClient
-from kfp_mindspore.msjob.api.kueue import PRIORITY_CLASS_LABEL, WORKLOADS, name_workload
+from kfp_mindspore.msjob.api.kueue import LOCAL_QUEUES, PRIORITY_CLASS_LABEL, WORKLOADS, name_workload
 from kfp_mindspore.msjob.api.names import JOB_LABEL, QUEUE_LABEL
 from kfp_mindspore.msjob.api.status import read_waiting
 from kfp_mindspore.msjob.api.waiting import QUEUED
@@ -386,10 +386,11 @@ def test_job_says_why_it_is_queued(cases: Cases, what: str) -> None:
         queue.create(GANG - 1 if what == "too-small" else GANG)
     if what == "stopped":
         queue.stop("Hold")
+        queue.wait_condition(LOCAL_QUEUES, "Active", "False")
     job = cases.start(f"never-{what}", queue)
     expected = {
         "missing": "doesn't exist",
-        "stopped": "is stopped",
+        "stopped": "is inactive",
         "too-small": "insufficient quota for pods",
     }[what]
     message = cases.wait_queued(job, expected)
