@@ -79,6 +79,7 @@ def write_release(
         directory = stack.enter_context(replace_directory(output, _KIND))
         epoch = read_epoch(checkout)
         build_packages(checkout, directory)
+        (directory / _CHART).write_bytes(pack_chart(checkout / "charts" / "kfp-mindspore", epoch))
         (directory / NOTES).write_text(notes, encoding="utf-8")
         shutil.copyfile(checkout / CONSTRAINTS, directory / CONSTRAINTS)
         _write_materials(checkout, directory)
@@ -120,7 +121,7 @@ def read_epoch(checkout: Path) -> int:
 
 
 def build_packages(checkout: Path, directory: Path) -> None:
-    """Write wheel, source distribution and chart into a directory, made of the files of the checked out commit.
+    """Write wheel and source distribution into a directory, built from the files of the checked out commit.
 
     Raises:
         ProcessFailedError: The build fails; `log` has its last lines.
@@ -139,7 +140,6 @@ def build_packages(checkout: Path, directory: Path) -> None:
             data = path.read_bytes()
             is_wheel = path.suffix == ".whl"
             (directory / path.name).write_bytes(normalise_wheel(data) if is_wheel else normalise_sdist(data, epoch))
-        (directory / _CHART).write_bytes(pack_chart(sources / "charts" / "kfp-mindspore", epoch))
 
 
 def pack_chart(chart: Path, epoch: int) -> bytes:
