@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.controllers.kueue_cluster import Queue, build, get_condition, run_kueue, wait_workload
-from tests.support.controllers.trainer_cluster import run_trainer
+from tests.support.controllers.trainer_cluster import install_definitions, run_trainer
 from tests.support.kube.node_jobs import NodeJob, NodeJobs
 from tests.support.kube.operators import OperatorProcess, is_deleting, wait_for
 from tests.support.training.digits_job import TRAINING_SECONDS, DigitsJob
@@ -114,6 +114,8 @@ def add_priorities(api: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def kueue(own_cluster: NodeCluster) -> Iterator[None]:
+    # Kueue manages TrainJobs only where they are defined when it starts; later ones it refuses: "unsupported runtime".
+    install_definitions(own_cluster)
     with run_kueue(own_cluster):
         add_priorities(Cluster(own_cluster.kubeconfig))
         yield
@@ -457,17 +459,13 @@ def test_sweep_of_eight_runs_two_trials_at_once(cases: Cases, pod_packages: PodP
 
 @contextlib.contextmanager
 def count_pods(cases: Cases, prefix: str) -> Iterator[list[int]]:
-    """Append how many pods with a prefix run whenever that changes, until the block ends."""
+    """Append how many pods with a prefix have or await a process, whenever that changes, until the block ends."""
     counts: list[int] = []
     token = CancellationToken()
 
     def watch() -> None:
         for pods in cases.api.watch(PODS, cases.namespace, timeout=TRAINING_SECONDS, token=token):
-            running = [
-                name
-                for name, pod in pods.items()
-                if name.startswith(prefix) and pod["status"].get("phase") in ("Pending", "Running")
-            ]
+            running = [name for name, pod in pods.items() if name.startswith(prefix) and not has_ended(pod)]
             counts.append(len(running))
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -477,6 +475,13 @@ def count_pods(cases: Cases, prefix: str) -> Iterator[list[int]]:
     finally:
         token.cancel()
         thread.join(60)
+
+
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod's containers have ended, which the kubelet reports before the phase."""
+    containers = pod["status"].get("containerStatuses") or []
+    ended = bool(containers) and all("terminated" in (item.get("state") or {}) for item in containers)
+    return ended or pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def test_train_job_waits_for_quota(cases: Cases, own_cluster: NodeCluster) -> None:

@@ -54,6 +54,13 @@ def run_mpi_operator(cluster: NodeCluster) -> Iterator[None]:
         yield
 
 
+def install_definitions(cluster: NodeCluster) -> None:
+    """Install the definitions of Kubeflow Trainer and JobSet."""
+    folder = _get_programs(TRAINER)
+    for name in ("jobsets", "clustertrainingruntimes", "trainingruntimes", "trainjobs"):
+        _apply(cluster, *_read(folder / f"{name}.yaml"))
+
+
 @contextlib.contextmanager
 def run_trainer(cluster: NodeCluster, *, gates: Sequence[str] = ()) -> Iterator[None]:
     """Run Kubeflow Trainer and JobSet with their own definitions and webhooks.
@@ -63,9 +70,8 @@ def run_trainer(cluster: NodeCluster, *, gates: Sequence[str] = ()) -> Iterator[
         gates: Feature gates of Trainer to enable.
     """
     folder = _get_programs(TRAINER)
-    names = ("jobsets", "clustertrainingruntimes", "trainingruntimes", "trainjobs")
-    definitions = [item for name in names for item in _read(folder / f"{name}.yaml")]
-    _apply(cluster, *definitions, _build_namespace(_NAMESPACE))
+    install_definitions(cluster)
+    _apply(cluster, _build_namespace(_NAMESPACE))
     api = Cluster(cluster.kubeconfig)
     hooks: list[dict[str, Any]] = []
     try:
