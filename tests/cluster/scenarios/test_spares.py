@@ -7,16 +7,16 @@ import time
 import pytest
 
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.cluster.scenarios.test_training import TRAINING_SECONDS, Training
 from tests.support.kube.node_jobs import NodeJobs
 from tests.support.kube.operators import wait_for
+from tests.support.training.digits_job import TRAINING_SECONDS, DigitsJob
 
 _TRAIN = "python -m kfp_mindspore.workloads.digits.train --epochs 100000"
 
 
 @pytest.mark.mindspore
 def test_spares_become_members_of_next_gang(jobs: NodeJobs, pod_packages: PodPackages) -> None:
-    job = Training(jobs, "warm")
+    job = DigitsJob(jobs, "warm")
     job.train(pod_packages, _TRAIN.split(), workers=2, backoff_limit=2)
     _wait_epochs(job)
     cold = _kill_and_recover(job, "warm-worker-1")
@@ -40,16 +40,16 @@ def test_spares_become_members_of_next_gang(jobs: NodeJobs, pod_packages: PodPac
     job.delete()
 
 
-def _read_log(job: Training, pod: str) -> str:
+def _read_log(job: DigitsJob, pod: str) -> str:
     return str(job.jobs.api.read_log(pod, job.jobs.namespace))
 
 
-def _wait_epochs(job: Training, more: int = 2) -> None:
+def _wait_epochs(job: DigitsJob, more: int = 2) -> None:
     count = len(job.read_metrics())
     wait_for(lambda: len(job.read_metrics()) >= count + more, lambda: f"{job.list_pods()}", TRAINING_SECONDS)
 
 
-def _kill_and_recover(job: Training, worker: str) -> float:
+def _kill_and_recover(job: DigitsJob, worker: str) -> float:
     """Return the seconds from the kill of a worker to the second epoch after it."""
     start = time.monotonic()
     job.kill(worker)
