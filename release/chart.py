@@ -109,7 +109,7 @@ SECTIONS = (OPERATOR, *RUNTIMES.values(), PIPELINES)
 
 @functools.cache
 def render_chart() -> dict[str, str]:
-    """Return the text of each of the chart's files, by path."""
+    """Return the chart's files: text by path."""
     return {
         "Chart.yaml": _render_metadata(),
         "values.yaml": _render_values(),
@@ -210,7 +210,7 @@ def _render_operator() -> str:
     blocks = []
     for lines, document in written:
         if document["kind"] == "Namespace":
-            # `helm install --create-namespace` creates that of the release.
+            # `helm install --create-namespace` creates the release's.
             lines = [*lines, f"{{{{- if ne {OPERATOR.refer('namespace')} $.Release.Namespace }}}}"]
         text = _replace_markers(_dump(document), OPERATOR, {several: "."})
         for name, number in numbers.items():
@@ -271,7 +271,7 @@ def _merge(base: Any, variants: Mapping[str, Any], whole: Any, path: str) -> Any
 
 
 def _find_place(whole: Sequence[Any], item: Any) -> int:
-    """Return an item's index, or that of another value of its option, such as `--gang-scheduler=volcano`."""
+    """Return the index that an item or another value for its option has, such as `--gang-scheduler=volcano`."""
     options = [str(entry).partition("=")[0] for entry in whole]
     option = str(item).partition("=")[0]
     return whole.index(item) if item in whole else options.index(option) if option in options else len(whole)

@@ -56,7 +56,7 @@ class ImageSpec:
         extras: Extras of this package.
         entrypoint: Program and first arguments.
         command: Default arguments.
-        env: Environment variables beside those of every image.
+        env: Environment variables that not every image has.
     """
 
     name: str

@@ -17,7 +17,7 @@ PROVENANCE_PREDICATE = "https://slsa.dev/provenance/v1"
 def make_bill(
     name: str, digest: str, created: str, python: Sequence[Distribution], debian: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Return the CycloneDX bill of materials of an image.
+    """Return an image's CycloneDX bill of materials.
 
     Args:
         name: The image's name.

@@ -29,7 +29,7 @@ MAXIMUM_NAME = 53
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
-# Labels and annotations set by the backends; KServe copies those of an InferenceService to its pods.
+# Labels and annotations set by the backends; KServe copies an InferenceService's to its pods.
 _RESERVED_PREFIXES = ("kfp-mindspore/", "serving.kserve.io/inferenceservice")
 # Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")

@@ -14,7 +14,7 @@ from kfp_mindspore.options import list_options
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob
 
-# Fields of JobOptions without a derived flag: those of launchers, and objects. --image is for files, too.
+# Fields of JobOptions without a derived flag: launchers set some, others are objects. --image is for files, too.
 WITHOUT_FLAG = (
     *("image", "start_timeout_seconds", "delete_after_done", "storage", "success_policy", "clean_pod_policy"),
     *("resources", "image_pull_secrets", "service_account", "security_context"),

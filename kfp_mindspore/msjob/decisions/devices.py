@@ -97,7 +97,7 @@ def drop_devices(pod: dict[str, Any]) -> None:
     Those are all resources with a vendor's name, known or not, and all claims of Dynamic Resource Allocation.
 
     Args:
-        pod: A pod spec that gets containers of its own: those of the template it was made from keep their devices.
+        pod: A pod spec that gets containers of its own: its template's keep their devices.
     """
     pod.pop("resourceClaims", None)
     for key in ("initContainers", "containers"):

@@ -34,7 +34,7 @@ _CRDS = Resource(
 _CONVERTED = ("clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads")
 _HOOKED = {"jobs", "trainjobs", "clusterqueues", "cohorts", "resourceflavors", "workloads", "workloads/status"}
 # Without its own certificate management the manager reads the metrics server's certificate from /etc/kueue, also when
-# that server is off: a mount namespace has the directory of the cluster in the place of /etc.
+# that server is off: a mount namespace has the cluster's directory in place of /etc.
 _WITH_CERTIFICATES = 'mount --bind "$0" /etc && exec "$@"'
 
 
@@ -93,7 +93,7 @@ class Queue:
             pods: Pods that may be admitted at once.
             node_labels: Node labels of the flavor.
             tolerations: Tolerations of the flavor.
-            preemption: Whether a Workload of higher priority evicts one of lower priority.
+            preemption: Whether a Workload with a higher priority evicts a lower one.
         """
         flavor = {"nodeLabels": dict(node_labels or {}), "tolerations": [dict(each) for each in tolerations]}
         quota = {"name": self.name, "resources": [{"name": "pods", "nominalQuota": pods}]}
