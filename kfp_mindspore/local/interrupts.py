@@ -37,7 +37,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Defer signals until `raise_pending`: a half-submitted job could not be deleted."""
+        """Defer signals until `raise_pending`, which may also be called within the block."""
         self._held = True
         try:
             yield

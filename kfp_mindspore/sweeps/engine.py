@@ -147,9 +147,8 @@ def _start(
     jobs: TrialJobs | None,
     on_trial: Callable[[TrialResult], None] | None,
 ) -> SweepResult:
-    # A given place for the jobs handles signals itself, as a step does.
-    with Interrupts() if jobs is None else contextlib.nullcontext():
-        return _run(folder, description, options, space, client, jobs, on_trial)
+    with Interrupts() as interrupts:
+        return _run(folder, description, options, space, client, jobs, on_trial, interrupts)
 
 
 def _run(
@@ -160,6 +159,7 @@ def _run(
     client: MSJobClient | None,
     jobs: TrialJobs | None,
     on_trial: Callable[[TrialResult], None] | None,
+    interrupts: Interrupts,
 ) -> SweepResult:
     template, engine = description["template"], description.get("engine", MSJOB)
     check_directory(folder, [template.get("dataset"), template.get("script")])
@@ -195,9 +195,11 @@ def _run(
                 if on_trial is not None:
                     on_trial(trial)
             return studies.read_sweep(folder)
-        running = _Engine(folder, description, options, space, jobs, on_trial or (lambda trial: None))
-        files.write_json(folder / studies.SWEEP_FILE, description)
-        running.run()
+        # An exception within Optuna's journal could leave its lock file, or end this process by another error.
+        with interrupts.held():
+            running = _Engine(folder, description, options, space, jobs, on_trial or (lambda trial: None), interrupts)
+            files.write_json(folder / studies.SWEEP_FILE, description)
+            running.run()
     return studies.read_sweep(folder)
 
 
@@ -210,6 +212,7 @@ class _Engine:
         space: Space,
         jobs: TrialJobs,
         on_trial: Callable[[TrialResult], None],
+        interrupts: Interrupts,
     ) -> None:
         self._folder = folder
         self._description = description
@@ -217,6 +220,7 @@ class _Engine:
         self._space = space
         self._jobs = jobs
         self._on_trial = on_trial
+        self._interrupts = interrupts
         self._study: Study = studies.open_study(folder, options)
         self._trials = options.trials
         if options.sampler == "grid":
@@ -246,8 +250,10 @@ class _Engine:
                 followed = list(self._running)
                 for running in followed:
                     self._follow(running)
+                    self._interrupts.raise_pending()
                 if self._running == followed:
                     time.sleep(self._jobs.poll_seconds)
+                    self._interrupts.raise_pending()
         except BaseException as error:
             self._jobs.abandon([running.job.name for running in self._running], error)
             raise
@@ -329,6 +335,7 @@ class _Engine:
         running = _Running(trial, job, seed, slot, started or time.monotonic())
         self._running.append(running)
         self._jobs.start(job)
+        self._interrupts.raise_pending()
         return running
 
     def _name_job(self, number: int, seed: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -223,6 +224,27 @@ def test_sigterm_ends_jobs_and_sweep_goes_on(tmp_path: Path, client: MSJobClient
     assert client.list_jobs() == []
     assert not psutil.pid_exists(read_records(metrics)[0]["pid"])
     assert [trial.state for trial in resume_sweep(directory).trials] == ["complete"] * 2
+
+
+def test_sigterm_within_optunas_journal_ends_jobs(
+    tmp_path: Path, client: MSJobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+    sent = []
+
+    def unlink_and_terminate(path: Any, **options: Any) -> None:
+        unlink(path, **options)
+        if str(path).endswith(".rename") and not sent and client.list_jobs():
+            sent.append(path)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(os, "unlink", unlink_and_terminate)
+    with pytest.raises(SystemExit) as raised:
+        run_sweep(tmp_path, SPACE, trials=2, pruner="none")
+    assert raised.value.code == 143
+    assert len(sent) == 1
+    assert client.list_jobs() == []
+    assert [trial.state for trial in resume_sweep(tmp_path / "sweep").trials] == ["complete"] * 2
 
 
 def test_hanging_trial_is_terminated_after_its_timeout(tmp_path: Path, client: MSJobClient) -> None:

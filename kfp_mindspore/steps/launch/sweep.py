@@ -153,7 +153,7 @@ def sweep_models(
             namespace=namespace,
         )
 
-    with Interrupts() as interrupts, _open_place(model, job_options.storage, identity) as place:
+    with Interrupts(), _open_place(model, job_options.storage, identity) as place:
         found = sweep(
             template,
             parameters,
@@ -167,7 +167,6 @@ def sweep_models(
                 open_output,
                 pod=pod,
                 study=place.study,
-                interrupts=interrupts,
             ),
             on_trial=lambda trial: print(describe_trial(trial), flush=True),
         )

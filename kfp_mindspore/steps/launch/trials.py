@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.files import write_bytes
-from kfp_mindspore.local.interrupts import Interrupts
 from kfp_mindspore.msjob.api.names import FAILED, SUCCEEDED
 from kfp_mindspore.msjob.api.status import read_waiting
 from kfp_mindspore.msjob.api.waiting import Waiting
@@ -98,7 +97,6 @@ class StepTrials:
         open_files: Returns the files of a job with this output directory or URI.
         pod: Additions to the job pods; the options take precedence.
         study: Where the study is stored; None for the engine's directory alone.
-        interrupts: The signals of this process.
     """
 
     def __init__(
@@ -110,11 +108,10 @@ class StepTrials:
         *,
         pod: PodPatch,
         study: StoredStudy | None,
-        interrupts: Interrupts,
     ) -> None:
         self._jobs, self._options, self._pod = jobs, options, pod
         self._build_command, self._open_files = build_command, open_files
-        self._study, self._interrupts = study, interrupts
+        self._study = study
         self._running: dict[str, _Running] = {}
         # The pods upload metrics.jsonl every 2 s.
         self.poll_seconds = 1.0 if jobs.has_lease else 0.5
@@ -142,11 +139,9 @@ class StepTrials:
             options,
             pod=self._pod.merge(files.patch),
         )
-        with self._interrupts.held():
-            submitted = self._jobs.submit(built, keeps_finished=True)
-            watch = JobWatch(self._jobs, submitted, self._options.start_timeout_seconds, _print_line)
-            self._running[job.name] = running = _Running(files, submitted, watch)
-        self._interrupts.raise_pending()
+        submitted = self._jobs.submit(built, keeps_finished=True)
+        watch = JobWatch(self._jobs, submitted, self._options.start_timeout_seconds, _print_line)
+        self._running[job.name] = running = _Running(files, submitted, watch)
         running.stack.enter_context(watch)
 
     def read(self, job: TrialJob) -> TrialJobState:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from kfp_mindspore.local.interrupts import Interrupts
 from kfp_mindspore.msjob.build import JobOptions, PodPatch
 from kfp_mindspore.steps.launch.job import StepJobs
 from kfp_mindspore.steps.launch.train import LocalTrainingFiles
@@ -47,7 +46,6 @@ def test_job_has_shorter_of_its_deadline_and_trials_timeout(
         lambda output: cast(LocalTrainingFiles, StubFiles()),
         pod=PodPatch(),
         study=None,
-        interrupts=Interrupts(),
     )
     with pytest.raises(InterruptedError):
         trials.start(TrialJob(0, "trial-0", {}, "output", timeout=timeout))
