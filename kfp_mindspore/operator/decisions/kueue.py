@@ -143,7 +143,7 @@ def explain_hold(workload: WorkloadView | None, job: MSJob) -> str:
     if workload.has(EVICTED) and workload.has(_QUOTA_RESERVED):
         return _get_message(workload, EVICTED)
     if is_outdated(workload, job):
-        return "the job's counts, resources, queue or priority class are no longer those of its Workload"
+        return "its Workload was made for other counts, resources, or another queue or priority class"
     if workload.has(ADMITTED):
         return ""
     if workload.has(_QUOTA_RESERVED):
