@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.api.kueue import RESOURCE_FLAVORS, WORKLOADS
+from kfp_mindspore.msjob.api.kueue import WORKLOADS
 from kfp_mindspore.msjob.api.manifest import parse_lease
 from kfp_mindspore.msjob.api.names import (
     CREATED,
@@ -39,13 +39,14 @@ from kfp_mindspore.msjob.api.names import (
     SUSPENDED,
     WORKER,
 )
-from kfp_mindspore.msjob.api.waiting import NAME_TAKEN, NAME_TERMINATING, QUEUE_IGNORED, QUEUED, Waiting
+from kfp_mindspore.msjob.api.waiting import QUEUE_IGNORED, QUEUED, Waiting
 from kfp_mindspore.msjob.decisions.elastic import get_requested_workers, get_restart_limit
 from kfp_mindspore.msjob.decisions.restart import Decision, compute_restart_delay, decide_job_phase
 from kfp_mindspore.msjob.decisions.topology import Member, get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
-from kfp_mindspore.operator.decisions.actions import Action, Create, PatchStatus, RequeueAt
+from kfp_mindspore.operator.decisions.actions import Action, Create, RequeueAt
+from kfp_mindspore.operator.decisions.admission import create_pod, enqueue, has_flavors, report_to_queue
 from kfp_mindspore.operator.decisions.elastic import (
     build_probe,
     decide_growth,
@@ -55,20 +56,10 @@ from kfp_mindspore.operator.decisions.elastic import (
     list_missing_members,
     name_probe,
 )
-from kfp_mindspore.operator.decisions.kueue import (
-    build_status_patch,
-    build_workload,
-    explain_hold,
-    explain_unsupported,
-    get_admitted_workers,
-    get_priority_class,
-    is_outdated,
-    list_flavors,
-    place_pod,
-)
+from kfp_mindspore.operator.decisions.kueue import explain_hold, get_admitted_workers
 from kfp_mindspore.operator.decisions.observed import ObjectView, Observed, PodView
 from kfp_mindspore.operator.decisions.pods import build_pod, get_memory_limit, list_members, list_replaced_env
-from kfp_mindspore.operator.decisions.reconcile_state import RETRY_SECONDS, ReconcileState, read_policy
+from kfp_mindspore.operator.decisions.reconcile_state import ReconcileState, read_policy
 from kfp_mindspore.operator.decisions.services import (
     build_endpoint_slice,
     build_pod_group,
@@ -158,7 +149,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: OperatorOptio
     if state.status.is_finished:
         state.status.warm_spares = None
         state.clean_up()
-    _report_to_queue(state)
+    report_to_queue(state)
     state.status.attempt, state.status.restarts = state.attempt, state.restarts
     return Outcome(tuple(state.actions), write_status(state.status))
 
@@ -339,56 +330,8 @@ def _is_held(state: ReconcileState, gang: Gang) -> bool:
         # The admitted count is the next gang's size.
         gang = _form_gang(state, gang.job, get_requested_workers(gang.job))
         count_replicas(state.status, gang.job, gang.members, {})
-        _enqueue(state, gang.job)
+        enqueue(state, gang.job)
     return True
-
-
-def _enqueue(state: ReconcileState, job: MSJob) -> None:
-    """Create the Workload, or delete one that is no longer the job's."""
-    found = state.observed.workload
-    if unsupported := explain_unsupported(job):
-        state.finish(FAILED, "InvalidSpec", f"MSJob {state.name}: {unsupported}")
-    elif found is not None and state.workload is None:
-        _report_taken(state, [("Workload", found)])
-    elif state.workload is not None:
-        if is_outdated(state.workload, job):
-            state.delete(WORKLOADS, state.workload)
-    else:
-        reference = get_priority_class(job)
-        value = state.read(*reference) if reference else None
-        if reference is None or value is not None:
-            priority = None if value is None else int(value.get("value") or 0)
-            state.actions.append(Create(WORKLOADS, build_workload(job, priority, state.options)))
-            if refusal := state.observed.refusal:
-                state.waiting = Waiting(refusal.reason, refusal.message)
-
-
-def _report_to_queue(state: ReconcileState) -> None:
-    """Report to Kueue that the job runs, has ended, or has released an evicted Workload's quota."""
-    workload = state.workload
-    if workload is None or not state.options.kueue:
-        return
-    if patch := build_status_patch(workload, state.status, has_pods=bool(state.pods), now=state.now):
-        state.actions.append(PatchStatus(WORKLOADS, workload.name, workload.uid, workload.version, patch))
-
-
-def _has_flavors(state: ReconcileState) -> bool:
-    """Return whether the flavors that new pods need are known."""
-    if state.workload is None or not state.queue or not state.options.kueue:
-        return True
-    found = [state.read(RESOURCE_FLAVORS, name) for name in list_flavors(state.workload)]
-    return None not in found
-
-
-def _create_pod(state: ReconcileState, body: dict[str, Any], replica_type: str) -> None:
-    """Create a pod; a queue's flavors and admission checks choose its nodes."""
-    if state.workload is not None and state.queue and state.options.kueue:
-        conflict = place_pod(body, state.workload, replica_type.lower(), state.observed.references)
-        if conflict:
-            if not state.status.is_finished:
-                state.finish(FAILED, "PodsRefused", f"MSJob {state.name}: {conflict}")
-            return
-    state.actions.append(Create(PODS, body))
 
 
 def _list_missing(gang: Gang) -> list[Member]:
@@ -448,7 +391,7 @@ def _launch(state: ReconcileState, gang: Gang) -> None:
     if scheduler is not None:
         _ensure_endpoint_slice(state, gang, scheduler)
     missing = [member for member in gang.members if member.name not in current]
-    if missing and not _has_flavors(state):
+    if missing and not has_flavors(state):
         return
     _add_members(state, gang, missing)
     if state.status.is_finished:
@@ -496,7 +439,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
                 restarts=state.restarts,
                 options=state.options,
             )
-            _create_pod(state, body, member.replica_type)
+            create_pod(state, body, member.replica_type)
 
 
 def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> None:
@@ -565,18 +508,8 @@ def _is_name_taken(state: ReconcileState, gang: Gang) -> bool:
     if group is not None and group.owner != state.uid and state.options.gang_scheduler != "none":
         taken.append(("PodGroup", group))
     if taken:
-        _report_taken(state, taken)
+        state.report_taken(taken)
     return bool(taken)
-
-
-def _report_taken(state: ReconcileState, taken: Sequence[tuple[str, ObjectView]]) -> None:
-    text = ", ".join(f"{kind} {item.name}" for kind, item in taken)
-    state.waiting = Waiting(NAME_TAKEN, f"{text}: exists and does not belong to this job; delete or rename it")
-    if all(item.owner for _, item in taken):
-        # A job was deleted and created again: its pods end within their grace period.
-        owner = "has another owner, such as an earlier job of this name that is being deleted"
-        state.waiting = Waiting(NAME_TERMINATING, f"{text}: exists and {owner}")
-    state.actions.append(RequeueAt(state.now + datetime.timedelta(seconds=RETRY_SECONDS)))
 
 
 def _is_admitted(state: ReconcileState, gang: Gang) -> bool:
@@ -629,10 +562,10 @@ def _probe(state: ReconcileState, gang: Gang) -> None:
         if pod.name not in wanted:
             state.delete(PODS, pod)
     names = wanted.keys() - {pod.name for pod in state.observed.pods}
-    if names and not _has_flavors(state):
+    if names and not has_flavors(state):
         return
     for name in names:
         body = build_probe(
             gang.job, wanted[name], attempt=state.attempt, restarts=state.restarts, options=state.options
         )
-        _create_pod(state, body, wanted[name].replica_type)
+        create_pod(state, body, wanted[name].replica_type)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.api.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.api.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
-from kfp_mindspore.msjob.api.waiting import QUEUED, Waiting
+from kfp_mindspore.msjob.api.waiting import NAME_TAKEN, NAME_TERMINATING, QUEUED, Waiting
 from kfp_mindspore.msjob.decisions.restart import START_ERROR
 from kfp_mindspore.operator.decisions.actions import Action, Delete, EmitEvent, Read, RequeueAt
 from kfp_mindspore.operator.decisions.kueue import get_queue
@@ -106,6 +106,16 @@ class ReconcileState:
             self.waiting = Waiting(QUEUED, f'queue "{self.queue}": {found}')
             self.actions.append(RequeueAt(self.now + datetime.timedelta(seconds=RETRY_SECONDS)))
         return None if isinstance(found, str) else found
+
+    def report_taken(self, taken: Sequence[tuple[str, ObjectView]]) -> None:
+        """Wait because names, given with their kinds, are taken by objects that are not this job's."""
+        text = ", ".join(f"{kind} {item.name}" for kind, item in taken)
+        self.waiting = Waiting(NAME_TAKEN, f"{text}: exists and does not belong to this job; delete or rename it")
+        if all(item.owner for _, item in taken):
+            # A job was deleted and created again: its pods end within their grace period.
+            owner = "has another owner, such as an earlier job of this name that is being deleted"
+            self.waiting = Waiting(NAME_TERMINATING, f"{text}: exists and {owner}")
+        self.actions.append(RequeueAt(self.now + datetime.timedelta(seconds=RETRY_SECONDS)))
 
     def set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
         """Set a condition, and emit an event with the same reason and message."""
