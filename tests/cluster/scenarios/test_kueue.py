@@ -16,7 +16,13 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import MSJob, MSJobClient
-from kfp_mindspore.msjob.api.kueue import LOCAL_QUEUES, PRIORITY_CLASS_LABEL, WORKLOADS, name_workload
+from kfp_mindspore.msjob.api.kueue import (
+    LOCAL_QUEUES,
+    PRIORITY_CLASS_LABEL,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+    name_workload,
+)
 from kfp_mindspore.msjob.api.names import JOB_LABEL, QUEUE_LABEL
 from kfp_mindspore.msjob.api.status import read_waiting
 from kfp_mindspore.msjob.api.waiting import QUEUED
@@ -337,6 +343,29 @@ def test_operator_killed_while_job_finishes(cases: Cases) -> None:
     check_one_gang(cases, job, queue)
 
 
+def test_second_operator_takes_over_queued_jobs(
+    own_cluster: NodeCluster, definition: None, kueue: None, tmp_path: Path
+) -> None:
+    with own_cluster.make_namespace("two-operators") as namespace:
+        flags = ("-n", namespace, "--kueue", "--leader-elect", "--lease-namespace", namespace)
+        first = OperatorProcess(own_cluster.kubeconfig, tmp_path / "first", *flags)
+        second = OperatorProcess(own_cluster.kubeconfig, tmp_path / "second", *flags)
+        with first, second:
+            cases = Cases(NodeJobs(own_cluster, namespace), first)
+            queue = cases.add_queue("shared", GANG)
+            running = cases.run("running", queue)
+            waiting = cases.start("waiting", queue)
+            cases.wait_queued(waiting)
+            uids = running.pod_uids()
+            first.kill()
+            wait_for(lambda: second.read_metric("msjob_leading") == 1, second.read_log)
+            running.wait_steps()
+            assert running.pod_uids() == uids
+            for job in (running, waiting):
+                check_one_gang(cases, job, queue)
+            assert "Traceback" not in second.log.read_text()
+
+
 def check_one_gang(cases: Cases, job: NodeJob, queue: Queue) -> None:
     """Let a job end: it had one Workload and as many pods as its gang, lost nothing and freed its quota."""
     if not job.client.is_job_succeeded(job.name):
@@ -362,6 +391,23 @@ def test_pods_get_flavor_of_their_quota(cases: Cases) -> None:
         assert pod["spec"]["nodeSelector"]["kubernetes.io/os"] == "linux"
         assert toleration in pod["spec"]["tolerations"]
     job.complete(restarts=0)
+    job.delete()
+
+
+def test_restarted_gang_waits_for_flavor_that_disappeared(cases: Cases) -> None:
+    queue = cases.add_queue("vanished", GANG)
+    job = cases.run("vanished", queue)
+    flavor = cases.api.get(RESOURCE_FLAVORS, queue.name)
+    # Kueue keeps a flavor that a queue uses, until somebody removes the finalizer.
+    cases.api.delete(RESOURCE_FLAVORS, queue.name)
+    cases.api.patch(RESOURCE_FLAVORS, queue.name, "", {"metadata": {"finalizers": None}})
+    job.wait_steps()
+    job.kill("vanished-worker-1")
+    expected = f'queue "{queue.name}": ResourceFlavor "{queue.name}" does not exist'
+    job.wait_until(lambda job: job.status and job.status.waiting == expected)
+    cases.api.apply({**flavor, "metadata": {"name": queue.name}})
+    job.wait_restart("vanished-worker-1")
+    job.complete(restarts=1)
     job.delete()
 
 
