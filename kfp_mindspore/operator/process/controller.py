@@ -34,6 +34,7 @@ from kfp_mindspore.operator.process.progress import ProgressReader
 from kfp_mindspore.operator.process.recorder import Recorder
 from kfp_mindspore.operator.process.store import JobCache, JobKey
 from kfp_mindspore.operator.process.workqueue import WorkQueue
+from kfp_mindspore.settings import HANG_EXIT_CODE
 
 # PodGroup, Service, pods, and one to spare; a job that needs more is queued again.
 _ROUNDS = 4
@@ -299,6 +300,11 @@ class Controller:
             self._metrics.restarts.labels(reason).inc()
         elif new in (SUCCEEDED, FAILED) and old not in (SUCCEEDED, FAILED):
             self._metrics.finished.labels(new).inc()
+        failure = after.get("failure") or {}
+        # The failure of an earlier attempt stays in the status when the gang is scaled.
+        is_new = failure.get("attempt") == (before.get("attempt") or 0)
+        if new in (RESTARTING, FAILED) and is_new and failure.get("exitCode") == HANG_EXIT_CODE:
+            self._metrics.hangs.inc()
         level = logging.WARNING if new in (RESTARTING, FAILED) else logging.INFO
         extra = {"job": str(key), "state": new, "reason": reason, "attempt": after.get("attempt")}
         self._logger.log(level, "%s: %s", new, condition.get("message") or "", extra=extra)

@@ -36,7 +36,12 @@ class OperatorMetrics:
         )
         self.reconcile_errors = count("msjob_reconcile_errors_total", "Failed reconciliations, which are retried.")
         self.restarts = count("msjob_restarts_total", "Gang restarts.", ["reason"])
+        self.hangs = count("msjob_hangs_total", "Attempts that a worker without progress ended.")
         self.finished = count("msjob_finished_total", "Finished jobs.", ["state"])
+        # Prometheus sees no increase in a series that begins with 1.
+        self.restarts.labels("JobRestarting")
+        for state in (SUCCEEDED, FAILED):
+            self.finished.labels(state)
         self.requests = count(
             "msjob_api_requests_total", "Requests to the API server; code 0: no response.", ["verb", "code"]
         )

@@ -49,14 +49,19 @@ def options() -> OperatorOptions:
 
 
 @pytest.fixture
-def process(run: Callable[..., Any], store: JobCache, options: OperatorOptions) -> Process:
+def metrics() -> OperatorMetrics:
+    return OperatorMetrics()
+
+
+@pytest.fixture
+def process(run: Callable[..., Any], store: JobCache, options: OperatorOptions, metrics: OperatorMetrics) -> Process:
     """A function that processes the queue until it is empty, and returns the messages of errors."""
 
     def process_queue() -> list[str]:
         errors: list[str] = []
 
         async def work(client: AsyncClient) -> None:
-            queue, metrics = WorkQueue(), OperatorMetrics()
+            queue = WorkQueue()
             recorder = Recorder(client, metrics)
             progress = ProgressReader(client, store, queue.add)
             controller = Controller(client, store, queue, recorder, progress, metrics, options)
@@ -105,6 +110,28 @@ def test_changed_jobs_are_reconciled_again(server: FakeApiServer, process: Proce
     stored = server.find(COLLECTION, "digits")
     assert stored is not None
     assert stored["status"]["state"] == "Suspended"
+
+
+@pytest.mark.parametrize(("exit_code", "hangs"), [(76, 1), (1, 0)])
+def test_gang_that_a_hung_worker_ended_is_counted(
+    server: FakeApiServer, store: JobCache, process: Process, metrics: OperatorMetrics, exit_code: int, hangs: int
+) -> None:
+    def set_state(state: dict[str, Any], *names: str) -> None:
+        for name in names:
+            pod = server.find(PODS.get_path("team"), name)
+            assert pod is not None
+            phase = "Running" if "running" in state else "Failed"
+            container = {"name": "mindspore", "ready": phase == "Running", "restartCount": 0, "state": state}
+            status = {"phase": phase, "podIP": "10.244.0.5", "containerStatuses": [container]}
+            store.put(PODS, server.put(PODS.get_path("team"), {**pod, "status": status}))
+
+    assert process() == []
+    set_state({"running": {}}, "digits-scheduler-0", "digits-worker-0", "digits-worker-1")
+    assert process() == []
+    set_state({"terminated": {"exitCode": exit_code, "reason": "Error"}}, "digits-worker-1")
+    assert process() == []
+    assert store.states["Restarting"] == 1
+    assert f"msjob_hangs_total {hangs:.1f}" in metrics.render().decode()
 
 
 def test_deleted_jobs_are_dropped(server: FakeApiServer, store: JobCache, process: Process) -> None:
