@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.cluster.infrastructure.binaries import HELM, get_binaries
 
 HELM_VARIABLE = "KFP_MINDSPORE_TEST_HELM"
 CHART = Path(__file__).parents[2] / "charts" / NAME
+MONITORING = Path(__file__).parents[2] / "config" / "monitoring"
 IMAGE = "registry.example.com/team/image@sha256:1"
 Document = dict[str, Any]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -166,9 +168,37 @@ def test_further_objects_are_those_of_their_command(
     assert found == by_name(print_objects(words, capsys))
 
 
+def test_monitoring_is_that_of_kustomize(helm: Command) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on the PATH, whose `kubectl kustomize` builds config/monitoring")
+    built = subprocess.run(["kubectl", "kustomize", str(MONITORING)], capture_output=True, text=True, check=True)
+    done = helm("template", "kfp", str(CHART), operator={"enabled": False}, monitoring={"enabled": True})
+    assert done.returncode == 0, done.stderr
+    found = by_name([item for item in yaml.safe_load_all(done.stdout) if item])
+    assert found.pop("CustomResourceDefinition//msjobs.mindspore.gitee.com")
+    assert found == by_name(list(yaml.safe_load_all(built.stdout)))
+
+
+def test_values_change_monitors_and_alerts(helm: Command) -> None:
+    values = {"enabled": True, "labels": {"release": "7"}, "dashboards": False, "p99Seconds": 0.25}
+    done = helm("template", "kfp", str(CHART), operator={"image": IMAGE, "namespace": "jobs"}, monitoring=values)
+    assert done.returncode == 0, done.stderr
+    found = {item["kind"]: item for item in yaml.safe_load_all(done.stdout) if item}
+    assert "ConfigMap" not in found
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        assert found[kind]["metadata"]["labels"]["release"] == "7"
+    assert found["ServiceMonitor"]["spec"]["namespaceSelector"] == {"matchNames": ["jobs"]}
+    rules = {rule.get("alert"): rule for group in found["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]}
+    assert "> 0.25 " in rules["MindSporeServerSlow"]["expr"]
+    assert "> 10 " in rules["MindSporeLanguageModelSlow"]["expr"]
+
+
 def test_chart_passes_lint(helm: Command) -> None:
     every = {name: {"enabled": True, "image": IMAGE} for name in ("operator", "runtime", "languageRuntime")}
-    for sections in ({}, {**every, "pipelines": {"enabled": True, "namespace": "kubeflow"}}):
+    for sections in (
+        {},
+        {**every, "pipelines": {"enabled": True, "namespace": "kubeflow"}, "monitoring": {"enabled": True}},
+    ):
         done = helm("lint", "--strict", str(CHART), **sections)
         assert done.returncode == 0, done.stdout + done.stderr
 

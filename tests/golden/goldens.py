@@ -20,8 +20,9 @@ KINDS = Path(__file__).parent / "kinds"
 CHART = "kfp-mindspore"
 CHART_FILES = (
     *("Chart.yaml", "values.yaml", "values.schema.json"),
-    *(f"templates/{name}.yaml" for name in ("definition", "operator", "runtimes", "pipelines")),
+    *(f"templates/{name}.yaml" for name in ("definition", "operator", "runtimes", "pipelines", "monitoring")),
 )
+DASHBOARDS = ("operator", "model-server", "language-models")
 
 
 def list_components() -> list[Path]:
@@ -61,6 +62,8 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
     for name in CHART_FILES:
         goldens[ROOT / "charts" / CHART / name] = partial(render_chart_file, name)
+    for name in DASHBOARDS:
+        goldens[ROOT / "config" / "monitoring" / "dashboards" / f"{name}.json"] = partial(render_dashboard_file, name)
     goldens[ROOT / "config" / "trainer" / "runtimes.yaml"] = render_training_runtimes
     for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "RayJob", "legacy", "first-generation"):
         goldens[KINDS / f"{kind.lower()}.yaml"] = partial(render_kind, kind)
@@ -123,6 +126,13 @@ def render_chart_file(name: str) -> str:
     from release.chart import render_chart
 
     return render_chart()[name]
+
+
+def render_dashboard_file(name: str) -> str:
+    """Return a dashboard of Grafana."""
+    from release.dashboards import render_dashboard
+
+    return render_dashboard(name)
 
 
 def render_training_runtimes() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -119,4 +120,5 @@ def test_chart_archive_has_the_definition_and_no_times() -> None:
         read = {member.name: archive.extractfile(member).read() for member in archive if not member.isdir()}
         assert {member.mtime for member in archive} == {9}
     assert read["kfp-mindspore/crd.yaml"] == (CHART / "crd.yaml").read_bytes()
-    assert set(read) == {f"kfp-mindspore/{path.relative_to(CHART)}" for path in CHART.rglob("*") if path.is_file()}
+    files = {Path(folder, name) for folder, _, names in os.walk(CHART, followlinks=True) for name in names}
+    assert set(read) == {f"kfp-mindspore/{path.relative_to(CHART)}" for path in files}
