@@ -9,9 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 # In order of collection: conftest.py puts the long files first.
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need neither root nor the data of workloads, nor Ray or peers.
-ANYWHERE := not workload and not cluster and not docker and not ray and not peers and not release
+ANYWHERE := not workload and not cluster and not docker and not ray and not peers and not release and not monitoring
 # Their folders are not even imported.
-ELSEWHERE := $(addprefix --ignore=tests/,cluster docker peers ray release workloads)
+ELSEWHERE := $(addprefix --ignore=tests/,cluster docker monitoring peers ray release workloads)
 DURATIONS := build/durations
 RUNS ?= 5
 # Thousands of test processes would each compile what they import.
@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-docker test-release test-cluster test-gang test-kubeflow test-kueue test-helm cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -107,6 +107,11 @@ test-release: $(STAMP) ## Images of a release judged by cosign, syft, skopeo and
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(DOCKER_PACKAGES) >/dev/null 2>&1; then \
 	  .ci/apt-install $(DOCKER_PACKAGES); fi
 	$(PYTEST) -m release --durations 10 tests/release
+
+test-monitoring: $(STAMP) ## Each panel's query and each alert by a real Prometheus (Go; installs Debian's package)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s prometheus >/dev/null 2>&1; then .ci/apt-install prometheus; fi
+	$(BIN)/python -m tests.cluster build --control-plane
+	$(PYTEST) -m monitoring --durations 10 tests/monitoring
 
 cluster-build: $(STAMP) ## Build Kubernetes and BuildKit for the tests into a cache: 16 minutes the first time
 	$(BIN)/python -m tests.cluster build

@@ -94,13 +94,19 @@ class OperatorProcess:
         assert self.process.poll() is None, f"the operator ended:\n{self.read_log()}"
         return self.ask("/readyz")[0] == 200
 
+    @property
+    def port(self) -> int:
+        """Its HTTP port; 0 before it listens."""
+        found = _PORT.search(self.read_log())
+        return int(found[1]) if found else 0
+
     def ask(self, path: str) -> tuple[int, str]:
         """Return status and text of a path of its HTTP port; status 0 without a response."""
-        port = _PORT.search(self.read_log())
-        if port is None:
+        port = self.port
+        if not port:
             return 0, ""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
                 return int(response.status), response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
