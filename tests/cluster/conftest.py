@@ -13,13 +13,16 @@ import pytest
 
 from kfp_mindspore.kube.cluster import Cluster as ApiClient
 from tests.cluster.infrastructure.api_server import Api, ApiServer
+from tests.cluster.infrastructure.binaries import HELM, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster, open_current_cluster
 from tests.cluster.infrastructure.packages import PodPackages, install_project
 from tests.cluster.infrastructure.prerequisites import UnavailableError
+from tests.support.kube.helm import Helm
 from tests.support.kube.operators import install_definition
 
 CLUSTER_VARIABLE = "KFP_MINDSPORE_TEST_CLUSTER"
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
+HELM_VARIABLE = "KFP_MINDSPORE_TEST_HELM"
 # Pods start and terminate slowly on a loaded machine of two cores.
 TIMEOUT_SECONDS = 900
 
@@ -43,6 +46,12 @@ def start(make: Callable[[], Any]) -> Any:
         if os.environ.get(REQUIRE_VARIABLE):
             pytest.fail(f"{error} ({REQUIRE_VARIABLE} is set)", pytrace=False)
         pytest.skip(str(error))
+
+
+def skip_without_helm() -> None:
+    """Skip the test unless tests with Helm are requested."""
+    if not os.environ.get(HELM_VARIABLE):
+        pytest.skip(f"{HELM_VARIABLE} is not set: `make test-helm` builds Helm and sets it")
 
 
 def is_current_wanted() -> bool:
@@ -126,3 +135,10 @@ def registry(own_cluster: Cluster) -> str:
 def pod_packages(own_cluster: Cluster) -> PodPackages:
     """Return packages for pods of the image `PYTHON`: MindSpore and the working tree."""
     return start(lambda: install_project(own_cluster.directory / f"project-{secrets.token_hex(3)}"))
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    """Return Helm without a cluster."""
+    skip_without_helm()
+    return Helm(start(lambda: get_binaries(HELM)) / "helm", tmp_path)

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from kfp_mindspore.cli.main import run
-from release.chart import KEEP, NAME
+from release.chart import KEEP
 from release.files import pack_chart
-from tests.cluster.conftest import start
-from tests.cluster.infrastructure.binaries import HELM, get_binaries
+from tests.support.kube.helm import CHART, Document, Helm
 
-HELM_VARIABLE = "KFP_MINDSPORE_TEST_HELM"
-CHART = Path(__file__).parents[2] / "charts" / NAME
 MONITORING = Path(__file__).parents[2] / "config" / "monitoring"
 IMAGE = "registry.example.com/team/image@sha256:1"
-Document = dict[str, Any]
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def helm(tmp_path: Path) -> Command:
-    """Return a function that runs Helm with values."""
-    if not os.environ.get(HELM_VARIABLE):
-        pytest.skip(f"{HELM_VARIABLE} is not set: `make test-helm` builds Helm and sets it")
-    program = start(lambda: get_binaries(HELM)) / "helm"
-    values = tmp_path / "values.yaml"
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-
-    def call(*words: str, **sections: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-        values.write_text(yaml.safe_dump(sections))
-        command = [str(program), *words, "--values", str(values)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-
-    return call
 
 
 def by_name(documents: list[Document]) -> dict[str, Document]:
@@ -100,11 +75,9 @@ def print_objects(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[
     ],
 )
 def test_operator_is_that_of_install(
-    values: Document, words: list[str], helm: Command, capsys: pytest.CaptureFixture[str]
+    values: Document, words: list[str], helm: Helm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = helm("template", "kfp", str(CHART), operator={"image": IMAGE, **values})
-    assert done.returncode == 0, done.stderr
-    found = by_name([item for item in yaml.safe_load_all(done.stdout) if item])
+    found = by_name(helm.render(operator={"image": IMAGE, **values}))
     expected = by_name(print_objects(["operator", "install", "--dry-run", "--image", IMAGE, *words], capsys))
     definition = expected["CustomResourceDefinition//msjobs.mindspore.gitee.com"]["metadata"]
     definition["annotations"] = {**definition.get("annotations", {}), **KEEP}
@@ -158,32 +131,27 @@ RUNTIME, RIGHTS = ["service", "runtime", "--image", IMAGE], ["pipeline", "setup"
     ],
 )
 def test_further_objects_are_those_of_their_command(
-    section: str, values: Document, words: list[str], helm: Command, capsys: pytest.CaptureFixture[str]
+    section: str, values: Document, words: list[str], helm: Helm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sections = {"operator": {"enabled": False}, section: {"enabled": True, **values}}
-    done = helm("template", "kfp", str(CHART), **sections)
-    assert done.returncode == 0, done.stderr
-    found = by_name([item for item in yaml.safe_load_all(done.stdout) if item])
+    found = by_name(helm.render(**sections))
     assert found.pop("CustomResourceDefinition//msjobs.mindspore.gitee.com")
     assert found == by_name(print_objects(words, capsys))
 
 
-def test_monitoring_is_that_of_kustomize(helm: Command) -> None:
+def test_monitoring_is_that_of_kustomize(helm: Helm) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH, whose `kubectl kustomize` builds config/monitoring")
     built = subprocess.run(["kubectl", "kustomize", str(MONITORING)], capture_output=True, text=True, check=True)
-    done = helm("template", "kfp", str(CHART), operator={"enabled": False}, monitoring={"enabled": True})
-    assert done.returncode == 0, done.stderr
-    found = by_name([item for item in yaml.safe_load_all(done.stdout) if item])
+    found = by_name(helm.render(operator={"enabled": False}, monitoring={"enabled": True}))
     assert found.pop("CustomResourceDefinition//msjobs.mindspore.gitee.com")
     assert found == by_name(list(yaml.safe_load_all(built.stdout)))
 
 
-def test_values_change_monitors_and_alerts(helm: Command) -> None:
+def test_values_change_monitors_and_alerts(helm: Helm) -> None:
     values = {"enabled": True, "labels": {"release": "7"}, "dashboards": False, "p99Seconds": 0.25}
-    done = helm("template", "kfp", str(CHART), operator={"image": IMAGE, "namespace": "jobs"}, monitoring=values)
-    assert done.returncode == 0, done.stderr
-    found = {item["kind"]: item for item in yaml.safe_load_all(done.stdout) if item}
+    objects = helm.render(operator={"image": IMAGE, "namespace": "jobs"}, monitoring=values)
+    found = {item["kind"]: item for item in objects}
     assert "ConfigMap" not in found
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         assert found[kind]["metadata"]["labels"]["release"] == "7"
@@ -193,19 +161,16 @@ def test_values_change_monitors_and_alerts(helm: Command) -> None:
     assert "> 10 " in rules["MindSporeLanguageModelSlow"]["expr"]
 
 
-def test_chart_passes_lint(helm: Command) -> None:
+def test_chart_passes_lint(helm: Helm) -> None:
     every = {name: {"enabled": True, "image": IMAGE} for name in ("operator", "runtime", "languageRuntime")}
-    for sections in (
-        {},
-        {**every, "pipelines": {"enabled": True, "namespace": "kubeflow"}, "monitoring": {"enabled": True}},
-    ):
-        done = helm("lint", "--strict", str(CHART), **sections)
-        assert done.returncode == 0, done.stdout + done.stderr
+    pipelines = {"enabled": True, "namespace": "kubeflow"}
+    for sections in ({}, {**every, "pipelines": pipelines, "monitoring": {"enabled": True}}):
+        helm.run("lint", "--strict", str(CHART), **sections)
 
 
-def test_namespace_of_release_is_left_to_helm(helm: Command) -> None:
-    done = helm("template", "kfp", str(CHART), "--namespace", "msjob-system", operator={"image": IMAGE})
-    assert "Namespace" not in {item["kind"] for item in yaml.safe_load_all(done.stdout) if item}
+def test_namespace_of_release_is_left_to_helm(helm: Helm) -> None:
+    text = helm.run("template", "kfp", str(CHART), "--namespace", "msjob-system", operator={"image": IMAGE})
+    assert "Namespace" not in {item["kind"] for item in yaml.safe_load_all(text) if item}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +188,7 @@ def test_namespace_of_release_is_left_to_helm(helm: Command) -> None:
         ({"operators": {}}, "at '': additional properties 'operators' not allowed"),
     ],
 )
-def test_wrong_value_has_one_message(sections: Document, message: str, helm: Command) -> None:
+def test_wrong_value_has_one_message(sections: Document, message: str, helm: Helm) -> None:
     done = helm("template", "kfp", str(CHART), **sections)
     assert done.returncode == 1
     assert [line for line in done.stderr.splitlines() if line.startswith("- at ")] == [f"- {message}"]
@@ -237,15 +202,16 @@ def test_wrong_value_has_one_message(sections: Document, message: str, helm: Com
         ({"operator": {"enabled": False}, "pipelines": {"enabled": True}}, "pipelines.namespace: is required"),
     ],
 )
-def test_missing_value_is_named(sections: Document, message: str, helm: Command) -> None:
+def test_missing_value_is_named(sections: Document, message: str, helm: Helm) -> None:
     done = helm("template", "kfp", str(CHART), **sections)
     assert done.returncode == 1
     assert message in done.stderr
 
 
-def test_released_archive_is_the_chart(tmp_path: Path, helm: Command) -> None:
+def test_released_archive_is_the_chart(tmp_path: Path, helm: Helm) -> None:
     archive = tmp_path / "chart.tgz"
     archive.write_bytes(pack_chart(CHART, 0))
-    of_archive, of_folder = (helm("template", "kfp", str(path), operator={"image": IMAGE}) for path in (archive, CHART))
-    assert of_archive.returncode == 0, of_archive.stderr
-    assert of_archive.stdout == of_folder.stdout
+    of_archive, of_folder = (
+        helm.run("template", "kfp", str(path), operator={"image": IMAGE}) for path in (archive, CHART)
+    )
+    assert of_archive == of_folder
