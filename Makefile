@@ -138,9 +138,9 @@ test-kueue: cluster-build ## Queues of Kueue for MSJobs, Jobs and TrainJobs, bui
 	$(BIN)/python -m tests.cluster build --trainers --kueue
 	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kueue.py
 
-test-helm: $(STAMP) ## The Helm chart by Helm, built first (3 minutes the first time, needs Go)
+test-helm: cluster-build ## The Helm chart by Helm on a node, built first (3 minutes the first time)
 	$(BIN)/python -m tests.cluster build --helm
-	KFP_MINDSPORE_TEST_HELM=1 $(PYTEST) -m cluster tests/cluster/test_chart.py
+	KFP_MINDSPORE_TEST_HELM=1 $(PYTEST) -m cluster --durations 10 tests/cluster/test_chart*.py tests/cluster/scenarios/test_chart_life.py
 
 cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up
