@@ -138,7 +138,7 @@ test-kueue: cluster-build ## Queues of Kueue for MSJobs, Jobs and TrainJobs, bui
 	$(BIN)/python -m tests.cluster build --trainers --kueue
 	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kueue.py
 
-test-helm: cluster-build ## The Helm chart by Helm on a node, built first (3 minutes the first time)
+test-helm: cluster-build ## The Helm chart by Helm on a node, and by kubeconform, built first (5 minutes the first time)
 	$(BIN)/python -m tests.cluster build --helm
 	KFP_MINDSPORE_TEST_HELM=1 $(PYTEST) -m cluster --durations 10 tests/cluster/test_chart*.py tests/cluster/scenarios/test_chart_life.py
 

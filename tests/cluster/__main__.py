@@ -11,10 +11,12 @@ from collections.abc import Callable
 from tests.cluster.infrastructure.binaries import (
     BUILDKIT,
     COSCHEDULING,
+    CUSTOM_RESOURCES,
     HELM,
     KATIB,
     KEDA,
     KSERVE,
+    KUBECONFORM,
     KUBERAY,
     KUEUE,
     MPI,
@@ -33,6 +35,7 @@ from tests.cluster.infrastructure.prerequisites import (
     check_root,
     install_packages,
 )
+from tests.cluster.infrastructure.schemas import download_releases
 from tests.cluster.katib_images import make_katib_archives
 from tests.cluster.kserve_images import make_kserve_archives
 from tests.cluster.mpi_image import make_mpi_archive
@@ -57,7 +60,9 @@ def main() -> int:
     build_command.add_argument("--katib", action="store_true", help="also Katib with its images, and MariaDB")
     build_command.add_argument("--kuberay", action="store_true", help="also KubeRay and an image with Ray")
     build_command.add_argument("--kueue", action="store_true", help="also Kueue")
-    build_command.add_argument("--helm", action="store_true", help="only Helm")
+    build_command.add_argument(
+        "--helm", action="store_true", help="only Helm and kubeconform, with Kubernetes' schemas"
+    )
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
     commands.add_parser("sweep", help="remove clusters of dead owners")
@@ -96,10 +101,12 @@ def build(
         katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
         kuberay: Also KubeRay and an image with Ray, which `make test-kubeflow` runs.
         kueue: Also Kueue, which `make test-kueue` runs.
-        helm: Only Helm, which `make test-helm` runs.
+        helm: Only Helm and kubeconform with Kubernetes' schemas, which `make test-helm` runs.
     """
     if helm:
         _time("Helm", lambda: build_binaries(HELM))
+        _time("kubeconform", lambda: [build_binaries(tools) for tools in (KUBECONFORM, CUSTOM_RESOURCES)])
+        _time("Kubernetes' schemas", download_releases)
         return
     _time("Kubernetes", build_binaries)
     if control_plane:

@@ -25,10 +25,10 @@ LEAVES = {"Quantity", "IntOrString", "ObjectMeta", "Time"}
 KEPT = ("type", "format", "required", "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-map-type")
 
 
-def download_module(*, offline: bool = False) -> dict[str, str] | None:
-    """Return the output of `go mod download -json` for the release, or None if it is not available."""
+def download_module(release: str = RELEASE, *, offline: bool = False) -> dict[str, str] | None:
+    """Return the output of `go mod download -json` for a release, or None if it is not available."""
     environment = {**os.environ, "GOFLAGS": "-mod=mod", **({"GOPROXY": "off"} if offline else {})}
-    command = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{RELEASE}"]
+    command = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{release}"]
     with tempfile.TemporaryDirectory() as directory:
         try:
             done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)

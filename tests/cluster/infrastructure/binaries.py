@@ -258,6 +258,26 @@ KUBERAY = Toolset(
     },
 )
 HELM = Toolset(programs={"helm": Program("helm", "helm.sh/helm/v3/cmd/helm")})
+KUBECONFORM = Toolset(programs={"kubeconform": Program("kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform")})
+_MONITORING = "github.com/prometheus-operator/prometheus-operator"
+# Of the chart's custom resources.
+CUSTOM_RESOURCES = Toolset(
+    programs={},
+    files={
+        **{
+            name: SourceFile("kserve", _KSERVE, _KSERVE_FILES[name])
+            for name in ("clusterservingruntimes.yaml", "servingruntimes.yaml")
+        },
+        **{
+            f"{name}.yaml": SourceFile(
+                "prometheus-operator",
+                _MONITORING,
+                f"example/prometheus-operator-crd/monitoring.coreos.com_{name}.yaml",
+            )
+            for name in ("podmonitors", "prometheusrules", "servicemonitors")
+        },
+    },
+)
 
 # Judges of a release's images.
 RELEASE = Toolset(
@@ -306,7 +326,7 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
             "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe and KEDA, "
             "`--trainers` the MPI operator and Kubeflow Trainer, `--katib` Katib, `--kuberay` KubeRay, "
-            "`--kueue` Kueue; `--helm` builds Helm alone)"
+            "`--kueue` Kueue; `--helm` builds Helm and kubeconform alone)"
         )
     return directory
 
