@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import AuthorizationV1Api, BatchV1Api, CoreV1Api, RbacAuthorizationV1Api
+from kubernetes.client import AuthorizationV1Api, BatchV1Api, CoreV1Api, RbacAuthorizationV1Api, VersionApi
 from kubernetes.client.exceptions import ApiException
 
 from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
 from tests.cluster.infrastructure.instances import remove_leftovers
+from tests.cluster.infrastructure.kubernetes_versions import VERSION_VARIABLE, is_emulated
 from tests.cluster.infrastructure.paths import ROOT
 from tests.support.training.jobs import eventually
 
@@ -35,6 +37,14 @@ _JOB = {
         },
     },
 }
+
+
+def test_server_has_selected_version(api_server: ControlPlane) -> None:
+    with api_server.client() as client:
+        found = json.loads(VersionApi(client).get_code(_preload_content=False).data)
+    version = os.environ.get(VERSION_VARIABLE) or "1.34.4"
+    emulated = f"{found.get('emulationMajor')}.{found.get('emulationMinor')}"
+    assert version == emulated if is_emulated(version) else f"v{version}" == found["gitVersion"]
 
 
 def test_controllers_create_pods(api_server: ControlPlane, api_namespace: str) -> None:

@@ -15,6 +15,7 @@ from tests.cluster.infrastructure.certificates import Authority
 from tests.cluster.infrastructure.control_plane import Addresses, Commands, is_healthy
 from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.instances import Instance, create_instance, remove_instance
+from tests.cluster.infrastructure.kubernetes_versions import list_version_flags, select_toolset
 from tests.cluster.infrastructure.prerequisites import check_control_plane
 from tests.cluster.infrastructure.resources import connect, create_namespace, delete_namespace, has_default_account
 from tests.support.ports import reserve_port
@@ -106,7 +107,8 @@ class ControlPlane(Api):
 class ApiServer(ControlPlane):
     """API server without nodes; several can run at once.
 
-    Pods stay Pending, as there is no scheduler. All controllers of other objects run.
+    Pods stay Pending, as there is no scheduler. All controllers of other objects run. Its version is the pinned one
+    or KFP_MINDSPORE_TEST_KUBERNETES.
 
     Args:
         api_server_flags: More flags of kube-apiserver, which override the others.
@@ -119,24 +121,25 @@ class ApiServer(ControlPlane):
     def __init__(self, *, api_server_flags: Sequence[str] = ()) -> None:
         check_control_plane()
         binaries = get_binaries()
+        api_server = get_binaries(select_toolset()) / "kube-apiserver"
         self._instance = create_instance("api")
         try:
-            self._start(binaries, api_server_flags)
+            self._start(binaries, api_server, api_server_flags)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, binaries: Path, api_server_flags: Sequence[str]) -> None:
+    def _start(self, binaries: Path, api_server: Path, api_server_flags: Sequence[str]) -> None:
         directory = self._instance.directory
         port, etcd_port, peer_port, controllers_port = (reserve_port() for _ in range(4))
         addresses = Addresses(
             "127.0.0.1", port, etcd_port, peer_port, controllers_port, services="10.0.0.0/16", first_service="10.0.0.1"
         )
         super().__init__(directory, addresses.url, Daemons(directory))
-        commands = Commands(binaries, directory, self.authority, addresses)
+        commands = Commands(binaries, directory, self.authority, addresses, api_server=api_server)
         self.authority.write_kubeconfig(self.kubeconfig, self.url, "admin", ["system:masters"])
         self.daemons.start("etcd", commands.etcd())
-        flags = ["--endpoint-reconciler-type=none", *api_server_flags]
+        flags = ["--endpoint-reconciler-type=none", *list_version_flags(), *api_server_flags]
         self.daemons.start("kube-apiserver", commands.api_server(*flags))
         self.daemons.wait_ready("etcd", lambda: is_healthy(f"http://127.0.0.1:{etcd_port}/health"))
         self.daemons.wait_ready("kube-apiserver", self.is_ready)

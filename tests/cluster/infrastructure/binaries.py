@@ -24,7 +24,7 @@ class Program:
     """Go program.
 
     Args:
-        folder: Subfolder with the go.mod that pins it.
+        folder: Folder with the go.mod that pins it, a subfolder of this one unless absolute.
         package: Its Go package.
     """
 
@@ -361,7 +361,7 @@ def _build(output: Path, program: Program) -> None:
         linker += _list_version_flags(_fetch_module(folder, _KUBERNETES)["Version"])
     partial = output.with_name(f".{output.name}.partial")
     words = ["build", "-mod=readonly", "-trimpath", "-ldflags", " ".join(linker), "-o", str(partial), program.package]
-    _call_go(words, folder)
+    call_go(words, folder)
     partial.replace(output)
     print(f"built {output.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
@@ -388,10 +388,15 @@ def _list_version_flags(version: str) -> list[str]:
 
 def _fetch_module(folder: Path, module: str) -> dict[str, str]:
     """Download a required module and return its Version and the Dir of its sources."""
-    found: dict[str, str] = json.loads(_call_go(["mod", "download", "-json", module], folder))
+    found: dict[str, str] = json.loads(call_go(["mod", "download", "-json", module], folder))
     return found
 
 
-def _call_go(arguments: Sequence[str], folder: Path) -> str:
+def call_go(arguments: Sequence[str], folder: Path) -> str:
+    """Run a command of Go in a module's folder and return its output.
+
+    Raises:
+        RuntimeError: It failed; the message holds the end of its output.
+    """
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
     return call("go", *arguments, seconds=None, folder=folder, environment=environment)

@@ -51,10 +51,20 @@ class Commands:
         directory: Directory of the cluster.
         authority: Issuer of the certificates.
         addresses: Listen addresses.
+        api_server: API server; default the one in `binaries`.
     """
 
-    def __init__(self, binaries: Path, directory: Path, authority: Authority, addresses: Addresses) -> None:
+    def __init__(
+        self,
+        binaries: Path,
+        directory: Path,
+        authority: Authority,
+        addresses: Addresses,
+        *,
+        api_server: Path | None = None,
+    ) -> None:
         self._binaries = binaries
+        self._api_server = api_server or binaries / "kube-apiserver"
         self._directory = directory
         self._authority = authority
         self._addresses = addresses
@@ -87,7 +97,7 @@ class Commands:
         certificate, key = self._authority.issue("api-server", "kube-apiserver", hosts=hosts)
         proxy_certificate, proxy_key = self._authority.issue("front-proxy", _FRONT_PROXY)
         return [
-            str(self._binaries / "kube-apiserver"),
+            str(self._api_server),
             f"--etcd-servers=http://127.0.0.1:{at.etcd_port}",
             f"--bind-address={at.address}",
             f"--advertise-address={at.address}",
