@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-matrix test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,10 @@ $(PEERS)/.installed: tests/peers/requirements.txt $(STAMP)
 
 test-peers: $(PEERS)/.installed ## Language models beside transformers, peft, llama.cpp and lm-eval: 3 GB of packages
 	KFP_MINDSPORE_PEERS=$(abspath $(PEERS))/bin/python $(PYTEST) --durations 10 -m peers tests/peers
+
+test-matrix: $(STAMP) ## Other versions of Kubernetes and kfp, recorded on docs/support.md: KUBERNETES=1.35.0 one only; built first (needs Go)
+	$(BIN)/python -m tests.cluster matrix $(KUBERNETES)
+	$(BIN)/python -m tests.support.kfp_versions
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 

@@ -1,4 +1,4 @@
-"""Command line of the test cluster: build, up, down, sweep, status."""
+"""Command line of the test cluster: build, matrix, up, down, sweep, status."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.cluster.infrastructure.binaries import (
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
 from tests.cluster.infrastructure.images import build_images
 from tests.cluster.infrastructure.instances import list_persistent, remove_instance, remove_leftovers
+from tests.cluster.infrastructure.kubernetes_versions import VERSIONS
 from tests.cluster.infrastructure.packages import install_dependencies
 from tests.cluster.infrastructure.prerequisites import (
     DATABASE,
@@ -38,6 +39,7 @@ from tests.cluster.infrastructure.prerequisites import (
 from tests.cluster.infrastructure.schemas import download_releases
 from tests.cluster.katib_images import make_katib_archives
 from tests.cluster.kserve_images import make_kserve_archives
+from tests.cluster.matrix import measure
 from tests.cluster.mpi_image import make_mpi_archive
 from tests.cluster.ray_image import make_ray_archive
 
@@ -63,6 +65,8 @@ def main() -> int:
     build_command.add_argument(
         "--helm", action="store_true", help="only Helm and kubeconform, with Kubernetes' schemas"
     )
+    matrix_command = commands.add_parser("matrix", help="run the tests of API servers on other Kubernetes versions")
+    matrix_command.add_argument("versions", nargs="*", metavar="VERSION", help=f"default {', '.join(VERSIONS)}")
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
     commands.add_parser("sweep", help="remove clusters of dead owners")
@@ -72,6 +76,9 @@ def main() -> int:
         if arguments.command == "build":
             names = ("control_plane", "gang", "kserve", "trainers", "katib", "kuberay", "helm", "kueue")
             build(**{name: getattr(arguments, name) for name in names})
+        elif arguments.command == "matrix":
+            failed = [version for version in arguments.versions or VERSIONS if not measure(version)]
+            return 1 if failed else 0
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
     except UnavailableError as error:
