@@ -1,14 +1,15 @@
 """Calls to a compiled MindIR graph without GraphCell's overhead.
 
-For MindSpore 2.9: GraphCell computes the arguments' compilation key in Python in every call, which takes as long as a
-small network's execution. The key depends on dtypes and shapes only, so further calls with a shape go to the graph
+For MindSpore 2.7 to 2.9: GraphCell computes the arguments' compilation key in Python in every call, which takes as long
+as a small network's execution. The key depends on dtypes and shapes only, so further calls with a shape go to the graph
 executor directly. Without that executor, in another version, every call goes through GraphCell.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Shapes = tuple[tuple[int, ...], ...]
+
+# MindSpore 2.9's module, and that of the versions before.
+_MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 class CompiledGraph:
@@ -76,9 +80,12 @@ def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:
 
 
 def _get_executor() -> Callable[[tuple[Any, ...], Any], Any] | None:
-    try:
-        from mindspore.graph.api import _cell_graph_executor
-    except ImportError:
-        return None
-    executor = getattr(_cell_graph_executor, "_graph_executor", None)
-    return executor if callable(executor) else None
+    for name in _MODULES:
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        executor = getattr(getattr(module, "_cell_graph_executor", None), "_graph_executor", None)
+        if callable(executor):
+            return cast(Callable[[tuple[Any, ...], Any], Any], executor)
+    return None
