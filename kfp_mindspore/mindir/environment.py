@@ -46,6 +46,18 @@ def import_mindspore(extra: str = "train") -> Any:
     return mindspore
 
 
+def name_versions(exporter: str) -> str:
+    """Return the subject of an error about a model: MindSpore, or both versions where it is not the exporter's.
+
+    Args:
+        exporter: The version that exported the model.
+    """
+    installed = import_mindspore("serving").__version__
+    if exporter == installed:
+        return "MindSpore"
+    return f"it was exported by MindSpore {exporter}, and MindSpore {installed}"
+
+
 @contextlib.contextmanager
 def use_graph_mode() -> Iterator[None]:
     """Run the block in MindSpore's GRAPH mode and restore the previous mode and syntax level.

@@ -12,7 +12,7 @@ from kfp_mindspore.compat import decryption
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.files import read_secret_file
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.mindir.environment import import_mindspore
+from kfp_mindspore.mindir.environment import import_mindspore, name_versions
 from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
 ENCRYPTION = "AES-GCM"
@@ -87,7 +87,8 @@ def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
     except (RuntimeError, ValueError) as error:
         if needed:
             raise wrong_key(bundle.mindir) from None
-        raise UserError(f"{bundle.mindir}: MindSpore cannot load it: {error}") from error
+        subject = name_versions(bundle.signature.mindspore_version)
+        raise UserError(f"{bundle.mindir}: {subject} cannot load it: {error}") from error
 
 
 def decrypt_file(file: Path, key: bytes) -> bytes:

@@ -18,6 +18,7 @@ from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolution
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle, TensorSpec
 from kfp_mindspore.formats.tensors import describe_unequal_rows, list_mismatches
+from kfp_mindspore.mindir.environment import name_versions
 from kfp_mindspore.mindir.graph.encryption import load_graph
 from kfp_mindspore.mindir.graph.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.graph.metadata import count_operators, read_proto
@@ -182,7 +183,7 @@ class Graph:
         if not shapes:
             return False
         try:
-            self.warm(shapes[0], self.sizes[0] if self.sizes else 0)
+            self._warm(shapes[0], self.sizes[0] if self.sizes else 0)
         except KERNEL_ERRORS:
             return False
         return True
@@ -204,7 +205,20 @@ class Graph:
         Args:
             inner: Each input's row shape.
             size: Rows; 0 when the model has no batch.
+
+        Raises:
+            UserError: MindSpore cannot compute it; the message names the exporter's version where it is another.
         """
+        try:
+            self._warm(inner, size)
+            return
+        except KERNEL_ERRORS as error:
+            # Without the error itself: its traceback holds references to the cell, which another thread would free.
+            message = str(error)
+        subject = name_versions(self.signature.mindspore_version)
+        raise UserError(f"{self.bundle.mindir}: {subject} cannot compute it: {message}")
+
+    def _warm(self, inner: RowShapes, size: int) -> None:
         lead = (size,) if self.batch else ()
         self._compute(
             [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError, ValidationError
-from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, TensorSpec, write_bundle
 from kfp_mindspore.mindir.graph.execution import Graph
 from kfp_mindspore.mindir.graph.runner import GraphRunner
 
@@ -158,3 +161,26 @@ def test_damaged_and_unloadable_models_are_rejected(models: Path, tmp_path: Path
         writer.sign(ModelBundle.open(models / "free").signature)
     with pytest.raises(UserError, match="MindSpore cannot load it"):
         GraphRunner(tmp_path / "cut")
+
+
+def write_copy(models: Path, path: Path, size: int | None = None, **changes: Any) -> None:
+    """Copy the model `free` with another signature and, with a size, only the first bytes of its graph."""
+    bundle = ModelBundle.open(models / "free")
+    with write_bundle(path) as writer:
+        (writer.directory / MODEL_FILE).write_bytes(bundle.mindir.read_bytes()[:size])
+        writer.sign(dataclasses.replace(bundle.signature, **changes))
+
+
+def test_error_names_exporters_version_where_it_is_another(models: Path, tmp_path: Path) -> None:
+    installed = metadata.version("mindspore")
+    wide = (TensorSpec("image", "float32", (-1, 1, 9, 9)),)
+    write_copy(models, tmp_path / "cut", 1000, mindspore_version="1.2.3")
+    write_copy(models, tmp_path / "wide", mindspore_version="1.2.3", inputs=wide)
+    write_copy(models, tmp_path / "own", inputs=wide)
+    for name, message in (
+        ("cut", f"exported by MindSpore 1.2.3, and MindSpore {installed} cannot load it: "),
+        ("wide", f"exported by MindSpore 1.2.3, and MindSpore {installed} cannot compute it: "),
+        ("own", "model.mindir: MindSpore cannot compute it: "),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            GraphRunner(tmp_path / name)
