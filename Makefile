@@ -9,9 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 # In order of collection: conftest.py puts the long files first.
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need neither root nor the data of workloads, nor Ray or peers.
-ANYWHERE := not workload and not cluster and not docker and not ray and not peers and not release and not monitoring
+ANYWHERE := not workload and not cluster and not docker and not ray and not peers and not release and not monitoring and not matrix
 # Their folders are not even imported.
-ELSEWHERE := $(addprefix --ignore=tests/,cluster docker monitoring peers ray release workloads)
+ELSEWHERE := $(addprefix --ignore=tests/,cluster docker matrix monitoring peers ray release workloads)
 DURATIONS := build/durations
 RUNS ?= 5
 # Thousands of test processes would each compile what they import.
@@ -96,9 +96,10 @@ $(PEERS)/.installed: tests/peers/requirements.txt $(STAMP)
 test-peers: $(PEERS)/.installed ## Language models beside transformers, peft, llama.cpp and lm-eval: 3 GB of packages
 	KFP_MINDSPORE_PEERS=$(abspath $(PEERS))/bin/python $(PYTEST) --durations 10 -m peers tests/peers
 
-test-matrix: $(STAMP) ## Other versions of Kubernetes and kfp, recorded on docs/support.md: KUBERNETES=1.35.0 one only; built first (needs Go)
+test-matrix: $(STAMP) ## Other versions of Kubernetes, kfp and MindSpore, recorded on docs/support.md: KUBERNETES=1.35.0 one only; built first (Go; 3 GB a MindSpore)
 	$(BIN)/python -m tests.cluster matrix $(KUBERNETES)
 	$(BIN)/python -m tests.support.kfp_versions
+	$(PYTEST) --durations 10 -m matrix tests/matrix
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 

@@ -33,6 +33,7 @@ from kfp_mindspore.runs.compiled.sources import load_spec
 from mindsporeserver.language.fields.requests import CHAT_FIELDS, COMPLETION_FIELDS, UNSUPPORTED_FIELDS
 from mindsporeserver.options import build_parser
 from tests.golden.goldens import ROOT, list_components, list_pipelines, load
+from tests.matrix.environments import MINDSPORE_VERSIONS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -179,6 +180,9 @@ VALUES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("README.md", r"deploys nothing below (\d+) % test accuracy", read_lifecycle_threshold),
     ("README.md", r"on KServe ([\d.]+) in", lambda: read_module("kserve", "kserve/kserve")[:4]),
     ("docs/install.md", r"Python (3\.\d+), (3\.\d+) or (3\.\d+) on", lambda: tuple(list_pythons())),
+    ("docs/install.md", r"MindSpore ([\d.]+), ([\d.]+) or ([\d.]+) \(", lambda: MINDSPORE_VERSIONS),
+    ("docs/install.md", r"pins MindSpore ([\d.]*\d)\.", lambda: read_constraint("mindspore")),
+    ("pyproject.toml", r"mindspore>=([\d.]+),", lambda: MINDSPORE_VERSIONS[0]),
     ("docs/concepts.svg", r"One pipeline: (\w+) KFP components", lambda: NUMERALS[count_steps()]),
     ("docs/cluster-tutorial.md", r"and KServe ([\d.]+\d) in", lambda: read_module("kserve", "kserve/kserve")),
     ("docs/cluster-tutorial.md", r"cluster-scoped-resources\?ref=([\d.]+)", lambda: read_constraint("kfp")),
