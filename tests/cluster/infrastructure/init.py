@@ -1,8 +1,9 @@
 """First process of a node's namespaces: when it exits, the kernel kills every process in them.
 
-Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE MOUNT_POINT…`. It mounts
-directories of the node over hard-coded ones, locks the first free image store, writes `init.json` with the store when
-ready, and exits when the lease is released; without a lease (an empty word) it runs until it is killed.
+Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE NODES MOUNT_POINT…`. It
+mounts directories of the node over hard-coded ones, locks the file of running nodes and the first free image store,
+writes `init.json` with the store when ready, and exits when the lease is released; without a lease (an empty word) it
+runs until it is killed.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ _SYSCTLS = {
 def main() -> None:
     """Set up the namespaces and wait."""
     directory, stores, lease = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    # Shared by all nodes; opened before the mount below hides it.
+    running = Path(sys.argv[4]).open("ab")  # noqa: SIM115 (open until this process exits)
+    fcntl.flock(running, fcntl.LOCK_SH)
     # containerd, runc and network namespaces keep state at hard-coded paths below /run.
     _call("mount", "--make-rshared", "/")
     _call("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
-    for place in sys.argv[4:]:
+    for place in sys.argv[5:]:
         own = directory / "places" / Path(place).name
         own.mkdir(parents=True)
         _call("mount", "--bind", str(own), place)

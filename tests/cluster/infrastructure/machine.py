@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,6 @@ from pathlib import Path
 from kfp_mindspore.files import read_json, write_json
 from tests.cluster.infrastructure.paths import lock
 
-# Prefix of the network devices of nodes on this machine, one per running node.
-DEVICE = "kfpms"
 # Hard-coded directories of kubelet, CNI plugins and the controller manager; each node mounts its own over them.
 FIXED_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/var/log/pods", "/tmp/hostpath_pv")
 # Sysctls that a kubelet sets for the whole machine.
@@ -25,13 +24,15 @@ _TUNABLES = (
 )
 # Shared by all caches of a machine, removed when it restarts.
 _RECORD = Path("/run/kfp-mindspore-machine.json")
+# Locked by the first process of each node, also of those in other network namespaces.
+NODES = _RECORD.with_name("kfp-mindspore-nodes.lock")
 
 
 @contextlib.contextmanager
 def prepare_machine() -> Iterator[None]:
     """Record the sysctls that kubelets change and create mount points, while holding off `restore_machine`.
 
-    The node's network device must exist when the block ends: `restore_machine` identifies running nodes by it.
+    The node must have locked `NODES` when the block ends: `restore_machine` identifies running nodes by it.
     """
     with lock(_RECORD.with_suffix(".lock")):
         _prepare()
@@ -41,8 +42,20 @@ def prepare_machine() -> Iterator[None]:
 def restore_machine() -> None:
     """Restore the state before the first node, unless another node still runs."""
     with lock(_RECORD.with_suffix(".lock")):
-        if not any(Path("/sys/class/net").glob(f"{DEVICE}*")) and _RECORD.exists():
+        if _RECORD.exists() and not _is_node_running():
             _restore()
+
+
+def _is_node_running(seconds: float = 1) -> bool:
+    """Return whether a node runs; the first process of a killed one ends a moment later."""
+    deadline = time.monotonic() + seconds
+    with NODES.open("ab") as file:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            time.sleep(0.02)
+    return True
 
 
 def _prepare() -> None:

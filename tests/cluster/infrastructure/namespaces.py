@@ -16,10 +16,12 @@ from pathlib import Path
 from kfp_mindspore.files import read_json, write_json
 from tests.cluster.infrastructure.commands import call
 from tests.cluster.infrastructure.daemons import Daemons
-from tests.cluster.infrastructure.machine import DEVICE, FIXED_PLACES
+from tests.cluster.infrastructure.machine import FIXED_PLACES, NODES
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE
 
 _INIT = INFRASTRUCTURE / "init.py"
+# Prefix of nodes' network devices in this network namespace.
+_DEVICE = "kfpms"
 # The x of 10.x/16; one per node.
 _NETWORKS = range(200, 250)
 
@@ -103,13 +105,13 @@ def create_namespaces(directory: Path, stores: Path, lease: Path | None) -> Name
     """
     daemons = Daemons(directory)
     unshare = ["unshare", "--mount", "--net", "--pid", "--mount-proc", "--propagation=slave", "--kill-child"]
-    words = [str(directory), str(stores), str(lease or ""), *FIXED_PLACES]
+    words = [str(directory), str(stores), str(lease or ""), str(NODES), *FIXED_PLACES]
     daemons.start("init", [*unshare, sys.executable, str(_INIT), *words])
     report = directory / "init.json"
     daemons.wait_ready("init", report.exists)
     pid = get_init_pid(directory)
     network = _link(pid)
-    write_json(directory / "network.json", {"number": network.number})
+    write_json(directory / "network.json", {"number": network.number, "namespace": _read_namespace()})
     return open_namespaces(directory)
 
 
@@ -129,10 +131,12 @@ def get_init_pid(directory: Path) -> int:
 
 def remove_link(directory: Path) -> None:
     """Remove this machine's end of the veth pair now; the kernel does it with a delay after the last process."""
-    record = directory / "network.json"
-    if record.exists():
+    file = directory / "network.json"
+    record = read_json(file) if file.exists() else {}
+    # In another network namespace the name is another node's.
+    if record.get("namespace") == _read_namespace():
         with contextlib.suppress(RuntimeError):
-            call("ip", "link", "delete", _name_device(read_json(record)["number"]))
+            call("ip", "link", "delete", _name_device(record["number"]))
 
 
 def _link(pid: int) -> Network:
@@ -151,8 +155,13 @@ def _link(pid: int) -> Network:
     raise RuntimeError("no free network: all of 10.200/16 to 10.249/16 are in use")
 
 
+def _read_namespace() -> str:
+    """Return the identity of this process's network namespace."""
+    return str(Path("/proc/self/ns/net").readlink())
+
+
 def _name_device(number: int) -> str:
-    return f"{DEVICE}{number}"
+    return f"{_DEVICE}{number}"
 
 
 def _configure(network: Network, device: str, pid: int) -> None:
