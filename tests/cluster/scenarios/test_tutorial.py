@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +11,6 @@ import pytest
 import yaml
 
 from kfp_mindspore.inference.backends.kserve import SERVICES
-from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.errors import NotFoundError
-from kfp_mindspore.kube.resources import NAMESPACES
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
@@ -27,6 +18,7 @@ from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 from tests.cluster.kserve_images import SERVER_IMAGE
 from tests.support.controllers.kserve_cluster import KServe
+from tests.support.kube.documented_commands import open_page
 from tests.support.kube.pipeline_pods import PipelineRun
 from tests.support.kube.step_pods import StepRunner
 from tests.support.remote.object_store import ObjectStore
@@ -34,9 +26,6 @@ from tests.support.remote.pipelines_server import serve
 
 TUTORIAL = ROOT / "docs" / "cluster-tutorial.md"
 CSV = ROOT / "docs" / "csv-on-a-cluster.md"
-SKIPPED = "# not executed"
-SYSTEM = "msjob-system"
-SECONDS = 900.0
 # The test cluster has no API server of Kubeflow Pipelines, its store is no Service, and the image has its own tests.
 REPLACED = (
     "export NAMESPACE=",
@@ -46,48 +35,8 @@ REPLACED = (
     "export KFP_MINDSPORE_IMAGE=",
     "kfp-mindspore image build ",
 )
-# A port-forward accepts connections once it has connected to the pod.
-WAIT_FORWARDED = " &\nuntil curl -sf -o /dev/null http://127.0.0.1:8080/v2/health/live; do sleep 0.2; done"
-
-Page = Callable[..., str]
 
 pytestmark = pytest.mark.timeout(1800)
-
-
-def list_commands(page: Path, section: str) -> list[str]:
-    """Return the commands of a section that are not marked."""
-    text = page.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [line for block in blocks for line in block.splitlines() if SKIPPED not in line]
-
-
-@contextlib.contextmanager
-def open_page(page: Path, cluster: NodeCluster, directory: Path, variables: Mapping[str, str]) -> Iterator[Page]:
-    """Return a function that runs sections in one shell and returns their output; remove the operator afterwards."""
-    environment = {
-        **os.environ,
-        **variables,
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-
-    def run(*sections: str) -> str:
-        lines = [line for section in sections for line in list_commands(page, section)]
-        lines = [line for line in lines if page != CSV or not line.startswith(REPLACED)]
-        commands = "\n".join(re.sub(r" &$", WAIT_FORWARDED, line) for line in lines)
-        script = f"set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{commands}\n"
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=directory, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    try:
-        yield run
-    finally:
-        with contextlib.suppress(NotFoundError):
-            Cluster(cluster.kubeconfig).delete(NAMESPACES, SYSTEM)
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +120,7 @@ def test_csv_becomes_service_of_rows(
         runner = StepRunner(kserve.cluster, namespace, kserve.packages, ())
         with (
             open_page(TUTORIAL, kserve.cluster, tmp_path, variables) as tutorial,
-            open_page(CSV, kserve.cluster, tmp_path, variables) as page,
+            open_page(CSV, kserve.cluster, tmp_path, variables, replaced=REPLACED) as page,
         ):
             # What an administrator has set up.
             tutorial("The operator")
