@@ -30,8 +30,39 @@ _DEPENDENCIES, _PROJECT = "/opt/dependencies", "/opt/project"
 ENVIRONMENT = {"PYTHONPATH": f"{_PROJECT}:{_DEPENDENCIES}", "HOME": "/tmp", "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
 
 
+class ImagePackages:
+    """Packages that pods have from their image: nothing is mounted."""
+
+    @property
+    def volumes(self) -> list[dict[str, Any]]:
+        """Entries of a pod's `volumes`."""
+        return []
+
+    @property
+    def mounts(self) -> list[dict[str, Any]]:
+        """Entries of a container's `volumeMounts`."""
+        return []
+
+    @property
+    def environment(self) -> list[dict[str, Any]]:
+        """Entries of a container's `env`."""
+        return []
+
+    def add_to(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of a pod's `spec` with the packages in every container."""
+        containers = [
+            {
+                **container,
+                "env": [*self.environment, *container.get("env", [])],
+                "volumeMounts": [*self.mounts, *container.get("volumeMounts", [])],
+            }
+            for container in pod["containers"]
+        ]
+        return {**pod, "containers": containers, "volumes": [*self.volumes, *pod.get("volumes", [])]}
+
+
 @dataclass(frozen=True)
-class PodPackages:
+class PodPackages(ImagePackages):
     """Directories that pods of the Python image mount to run the project and MindSpore.
 
     Args:
@@ -58,18 +89,6 @@ class PodPackages:
     def environment(self) -> list[dict[str, Any]]:
         """Entries of a container's `env`."""
         return [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
-
-    def add_to(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a pod's `spec` with the packages in every container."""
-        containers = [
-            {
-                **container,
-                "env": [*self.environment, *container.get("env", [])],
-                "volumeMounts": [*self.mounts, *container.get("volumeMounts", [])],
-            }
-            for container in pod["containers"]
-        ]
-        return {**pod, "containers": containers, "volumes": [*self.volumes, *pod.get("volumes", [])]}
 
 
 def get_dependencies() -> Path:

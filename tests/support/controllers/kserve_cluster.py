@@ -25,7 +25,7 @@ from tests.cluster.infrastructure.binaries import KEDA, KSERVE, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_healthy
-from tests.cluster.infrastructure.packages import PodPackages
+from tests.cluster.infrastructure.packages import ImagePackages
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, ROUTER_IMAGE, SERVER_IMAGE, make_kserve_archives
 from tests.support.controllers.webhooks import issue_certificate, locate_webhook
 from tests.support.remote.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
@@ -54,7 +54,7 @@ class KServe:
         packages: Packages of the server's pods.
     """
 
-    def __init__(self, cluster: NodeCluster, packages: PodPackages) -> None:
+    def __init__(self, cluster: NodeCluster, packages: ImagePackages) -> None:
         self.cluster = cluster
         self.packages = packages
         self.api = Cluster(cluster.kubeconfig)
@@ -141,7 +141,7 @@ class KServe:
 
 
 @contextlib.contextmanager
-def run_kserve(cluster: NodeCluster, packages: PodPackages) -> Iterator[KServe]:
+def run_kserve(cluster: NodeCluster, packages: ImagePackages) -> Iterator[KServe]:
     """Run KServe with its own definitions, role, webhooks and default configuration, for Standard mode without ingress.
 
     The controller is a process in the node's network, as the user that its ClusterRole is bound to.

@@ -18,7 +18,7 @@ from kfp_mindspore.runs.cluster.access import Capability, ServiceAccount, build_
 from kfp_mindspore.runs.compiled.spec import read_spec
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
-from tests.cluster.infrastructure.packages import PodPackages
+from tests.cluster.infrastructure.packages import ImagePackages
 from tests.cluster.infrastructure.paths import ROOT
 from tests.support.kube.operators import wait_for
 from tests.support.remote.object_store import BUCKET
@@ -41,12 +41,18 @@ class StepRunner:
         namespace: The namespace.
         packages: Packages of the pods.
         capabilities: What the steps do.
+        image: Image of the pods; empty for the one that each step was compiled with.
     """
 
     def __init__(
-        self, cluster: NodeCluster, namespace: str, packages: PodPackages, capabilities: Sequence[Capability]
+        self,
+        cluster: NodeCluster,
+        namespace: str,
+        packages: ImagePackages,
+        capabilities: Sequence[Capability],
+        image: str = PYTHON,
     ) -> None:
-        self.cluster, self.namespace, self.packages = cluster, namespace, packages
+        self.cluster, self.namespace, self.packages, self.image = cluster, namespace, packages, image
         self.api = Cluster(cluster.kubeconfig)
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": RUNNER, "namespace": namespace}}
         access = build_access(ServiceAccount(RUNNER, namespace), {name: [namespace] for name in capabilities})
@@ -117,6 +123,7 @@ class Step:
                 "outputFile": self._output_file,
             },
         }
+        self._image = runner.image or executor["container"]["image"]
         words = [*executor["container"]["command"], *executor["container"]["args"]]
         self._command = [word.replace("{{$}}", json.dumps(executor_input)).replace("$", "$$") for word in words]
 
@@ -147,11 +154,11 @@ class Step:
             "containers": [
                 {
                     "name": "main",
-                    "image": PYTHON,
+                    "image": self._image,
                     "command": ["python", "-c", _LAUNCHER.read_text(), self._output_file, *self._command],
                     "env": [
                         *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": variables[key]}}} for key in variables),
-                        {"name": "KFP_MINDSPORE_IMAGE", "value": PYTHON},
+                        {"name": "KFP_MINDSPORE_IMAGE", "value": self._image},
                     ],
                     "volumeMounts": self._mounts,
                 }
