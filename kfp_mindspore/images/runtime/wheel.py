@@ -30,6 +30,8 @@ _SOURCES = (
     "components",
     "pipelines",
     "serving",
+    # The operator's manifests, which a link in the package names.
+    "config",
 )
 
 

@@ -92,7 +92,8 @@ def test_wheel_does_not_depend_on_umask() -> None:
     ((name, content),) = wheels
     assert name.startswith("kfp_mindspore-")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        assert {"kfp_mindspore/__init__.py", "kfp_mindspore/components/__init__.py"} <= set(archive.namelist())
+        linked = ("components/__init__.py", "operator/install/manifests/crd.yaml")
+        assert {"kfp_mindspore/__init__.py", *(f"kfp_mindspore/{path}" for path in linked)} <= set(archive.namelist())
 
 
 def test_installed_package_needs_wheel(monkeypatch) -> None:
