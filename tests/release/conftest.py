@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kfp_mindspore import __version__
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.runtime.wheel import read_wheel
-from release.base import PYTHON, open_base
+from release.base import open_base
 from release.images import ImageSpec, ReleaseSource, write_image
 from release.layout import Layout
 from release.push import push_images
 from tests.cluster.infrastructure.binaries import RELEASE, build_binaries
-from tests.cluster.infrastructure.images import build_archive
 from tests.cluster.infrastructure.prerequisites import UnavailableError
+from tests.cluster.release_images import write_base, write_public_key
 from tests.support.remote import registries
 
 ROOT = Path(__file__).parents[2]
-# Debian bookworm's.
-_PYTHON = "python3.11"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,16 +64,11 @@ def programs() -> Path:
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     registries.require_binary()
-    if PYTHON != _PYTHON:
-        pytest.skip(f"the tests run with {PYTHON}, their base image has {_PYTHON}")
     folder = tmp_path_factory.mktemp("release")
     try:
-        archive = build_archive(
-            "kfp-mindspore.test/python-venv:3.11", ("ca-certificates", "libgomp1", "python3", "python3-venv")
-        )
+        write_base(folder / "base")
     except UnavailableError as error:
         pytest.skip(str(error))
-    subprocess.run(["skopeo", "copy", "-q", f"docker-archive:{archive}", f"oci:{folder}/base:python"], check=True)
     (folder / "packages").mkdir()
     name, content = read_wheel()
     (folder / "packages" / name).write_bytes(content)
@@ -96,10 +87,3 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
             write_public_key(folder / "release.pub", key),
             write_public_key(folder / "other.pub", ec.generate_private_key(ec.SECP256R1())),
         )
-
-
-def write_public_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
-    """Write a key's public key as a PEM file, and return the file."""
-    kind = serialization.PublicFormat.SubjectPublicKeyInfo
-    path.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, kind))
-    return path

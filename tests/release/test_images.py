@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kfp_mindspore import __version__
 from release.layout import TAG, Layout
 from release.signatures import sign
-from tests.release.conftest import Release, write_public_key
+from tests.cluster.release_images import write_public_key
+from tests.release.conftest import Release
 from tests.support.remote.dockerd import DockerDaemon, find_missing
 
 OFFLINE = ("--insecure-ignore-tlog", "--allow-insecure-registry", "--allow-http-registry")
