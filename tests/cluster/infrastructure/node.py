@@ -167,6 +167,9 @@ oom_score = 0
     conf_dir = {json.dumps(str(self._directory / "cni"))}
   [plugins."{_CRI}".registry]
     config_path = {json.dumps(str(self._directory / "certs.d"))}
+  [plugins."{_CRI}".containerd]
+    # Half of the disk that pulled images take: their layers are unpacked.
+    discard_unpacked_layers = true
   [plugins."{_CRI}".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."{_CRI}".containerd.runtimes.runc.options]
