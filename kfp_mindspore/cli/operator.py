@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -27,6 +28,7 @@ _OPERATOR_OPTIONS = (
     "pod_security",
     "replicas",
 )
+_SHOWN_FIELDS = 12
 _add_job_options = dataclass_options(
     OperatorOptions,
     only=("gang_scheduler", "kueue", "istio_sidecar", "pod_security"),
@@ -139,10 +141,13 @@ def install(
 ) -> None:
     """Install the operator in a cluster, or update it.
 
-    The manifests are those of the kustomize files in config/operator, by server-side apply.
+    The manifests are those of the kustomize files in config/operator, by server-side apply. A definition without fields
+    that jobs have, such as an older version's, is refused.
     """
+    from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.operator.install import InstallOptions, build_objects
     from kfp_mindspore.operator.install.apply import apply_objects
+    from kfp_mindspore.operator.install.changes import check_definition
     from kfp_mindspore.operator.install.objects import dump_documents
 
     if not image and not dry_run and not definition_only:
@@ -174,12 +179,19 @@ def install(
         else:
             click.echo(dump_documents(objects), nl=False)
         return
+    change = check_definition(Cluster(kubeconfig or None, context or None), objects[0])
+    if change and not as_json:
+        click.echo(f"definition of MSJob: version {change.old} → {change.new}")
+        for verb, fields in (("added", change.added), ("removed, which no job has", change.removed)):
+            more = f" and {len(fields) - _SHOWN_FIELDS} more" if len(fields) > _SHOWN_FIELDS else ""
+            if fields:
+                click.echo(f"  {verb}: {', '.join(fields[:_SHOWN_FIELDS])}{more}")
     applied = []
     for name in apply_objects(objects, kubeconfig=kubeconfig or None, context=context or None):
         applied.append(name)
         if not as_json:
             click.echo(f"{name} applied")
     if as_json:
-        print_json({"applied": applied})
+        print_json({"applied": applied, "definition": asdict(change) if change else None})
     elif not definition_only:
         click.echo(f"See it start: kubectl -n {operator_namespace} rollout status deployment/{NAME}")

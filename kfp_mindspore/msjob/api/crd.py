@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore import __version__
 from kfp_mindspore.kube.names import SERVICE_NAME
 from kfp_mindspore.msjob.api.names import (
     CONTAINER_NAME,
@@ -16,6 +17,7 @@ from kfp_mindspore.msjob.api.names import (
     SCHEDULER,
     SHORT_NAME,
     SINGULAR,
+    VERSION_LABEL,
     WORKER,
 )
 from kfp_mindspore.msjob.api.pod_schema import Schema
@@ -41,7 +43,7 @@ def build_crd() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{PLURAL}.{GROUP}", "labels": {VERSION_LABEL: __version__}},
         "spec": {
             "group": GROUP,
             "names": {

@@ -56,6 +56,8 @@ ROLE_LABEL = "training.kubeflow.org/job-role"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 # RFC 3339 time, in UTC, after which the operator fails an unfinished job: the client that submitted it renews it.
 LEASE_ANNOTATION = "training.kubeflow.org/lease-expires"
+# Of the definition: the package that generated it.
+VERSION_LABEL = "app.kubernetes.io/version"
 # Labels and annotations of pods that the operator sets.
 RESERVED_PREFIXES = ("training.kubeflow.org/", f"{GROUP}/")
 

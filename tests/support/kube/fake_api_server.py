@@ -23,10 +23,11 @@ _COLLECTIONS = frozenset(
     {
         *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
         *("configmaps", "secrets", "persistentvolumeclaims", "workflows", "trainjobs", "rayjobs"),
-        *("deployments", "servingruntimes", "clusterservingruntimes"),
+        *("deployments", "servingruntimes", "clusterservingruntimes", "inferenceservices", "inferencegraphs"),
         *("localqueues", "clusterqueues", "workloads", "resourceflavors"),
     }
 )
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @dataclass
@@ -64,7 +65,12 @@ class FakeApiServer:
         self.faults: list[Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]] = []
         self.token = ""
         self.logs: dict[str, Log] = {}
-        self.kinds = {"/apis/example.com/v1": [{"name": "things", "kind": "Thing", "namespaced": True}]}
+        self.kinds = {
+            "/apis/example.com/v1": [{"name": "things", "kind": "Thing", "namespaced": True}],
+            _DEFINITIONS.rpartition("/")[0]: [
+                {"name": "customresourcedefinitions", "kind": "CustomResourceDefinition", "namespaced": False}
+            ],
+        }
         self.changed = threading.Condition()
         self.version = 100
         self.oldest = 100
@@ -87,6 +93,8 @@ class FakeApiServer:
             old = kept.get(name)
             document["metadata"].setdefault("uid", old["metadata"]["uid"] if old else f"uid-{self.version}")
             document["metadata"]["resourceVersion"] = str(self.version)
+            if collection == _DEFINITIONS:
+                document["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
             kept[name] = document
             self._record("MODIFIED" if old else "ADDED", collection, document)
             return document
@@ -372,8 +380,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, request: RecordedRequest) -> None:
         state = self.server_state
         with state.changed:
+            # Without a namespace, the objects of all.
+            head, _, plural = request.path.rpartition("/")
             items = [
-                item for item in state._objects.get(request.path, {}).values() if _is_selected(item, request.query)
+                item
+                for collection, objects in state._objects.items()
+                if collection == request.path
+                or (collection.startswith(f"{head}/namespaces/") and collection.endswith(f"/{plural}"))
+                for item in objects.values()
+                if _is_selected(item, request.query)
             ]
             start = int(request.query.get("continue") or 0)
             limit = int(request.query.get("limit") or 0) or len(items)
