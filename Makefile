@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-matrix test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm test-airgap cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-matrix test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm test-airgap cluster-build cluster-up cluster-down docs bench fuzz golden fixtures pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -161,6 +161,9 @@ cluster-down: $(STAMP) ## Stop it
 
 golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
 	$(BIN)/python -m tests.golden.regenerate
+
+fixtures: $(STAMP) ## Store what VERSION writes, once, for tests of later versions (needs make cluster-build)
+	$(BIN)/python -m tests.fixtures "$(VERSION)"
 
 pod-schema: $(STAMP) ## Regenerate the pod template's schema from the pinned Kubernetes release (needs Go)
 	$(BIN)/python -m tests.golden.pod_schema
