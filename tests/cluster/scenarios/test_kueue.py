@@ -361,8 +361,9 @@ def test_second_operator_takes_over_queued_jobs(
             wait_for(lambda: second.read_metric("msjob_leading") == 1, second.read_log)
             running.wait_steps()
             assert running.pod_uids() == uids
-            for job in (running, waiting):
-                check_one_gang(cases, job, queue)
+            running.complete(restarts=0)
+            check_one_gang(cases, waiting, queue)
+            running.delete()
             assert "Traceback" not in second.log.read_text()
 
 
