@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from tests.support.controllers.kueue_cluster import Queue, build, get_condition,
 from tests.support.controllers.trainer_cluster import install_definitions, run_trainer
 from tests.support.kube.node_jobs import NodeJob, NodeJobs
 from tests.support.kube.operators import OperatorProcess, is_deleting, wait_for
+from tests.support.kube.simulated_kueue import explain_missing
 from tests.support.training.digits_job import TRAINING_SECONDS, DigitsJob
 
 HIGH = "kfp-mindspore-high"
@@ -162,11 +163,12 @@ def test_api_server_alone_admits_and_preempts_jobs(start_api_server: Callable[..
         wait_suspended(api, namespace, "urgent", False)
         wait_suspended(api, namespace, "first", True)
         queue.wait_used(1)
-        # An evicted Workload queues behind those that were created before its eviction.
-        for ended, admitted in (("urgent", "second"), ("second", "first")):
-            api.delete(JOBS, ended, namespace)
-            wait_suspended(api, namespace, admitted, False)
-        api.delete(JOBS, "first", namespace)
+        api.delete(JOBS, "urgent", namespace)
+        # By their time of creation, which has whole seconds.
+        next_one = wait_admitted(api, namespace, {"first", "second"})
+        api.delete(JOBS, next_one, namespace)
+        last = wait_admitted(api, namespace, {"first", "second"} - {next_one})
+        api.delete(JOBS, last, namespace)
         queue.wait_used(0)
 
 
@@ -184,6 +186,15 @@ def wait_suspended(api: Cluster, namespace: str, name: str, suspended: bool) -> 
         if name in objects and bool(objects[name]["spec"].get("suspend")) is suspended:
             return
     raise AssertionError(f"{name} is not {suspended=}: {api.list(WORKLOADS, namespace)}")
+
+
+def wait_admitted(api: Cluster, namespace: str, names: Collection[str]) -> str:
+    """Wait until one of these Jobs is not suspended, and return its name."""
+    for objects in api.watch(JOBS, namespace, timeout=60):
+        admitted = [name for name in names if name in objects and not objects[name]["spec"].get("suspend")]
+        if admitted:
+            return admitted[0]
+    raise AssertionError(f"none of {names} is admitted: {api.list(WORKLOADS, namespace)}")
 
 
 def wait_for_reason(api: Cluster, namespace: str, queue: Queue, job: str) -> dict[str, Any]:
@@ -404,7 +415,7 @@ def test_restarted_gang_waits_for_flavor_that_disappeared(cases: Cases) -> None:
     cases.api.patch(RESOURCE_FLAVORS, queue.name, "", {"metadata": {"finalizers": None}})
     job.wait_steps()
     job.kill("vanished-worker-1")
-    expected = f'queue "{queue.name}": ResourceFlavor "{queue.name}" does not exist'
+    expected = f'queue "{queue.name}": {explain_missing(RESOURCE_FLAVORS, queue.name)}'
     job.wait_until(lambda job: job.status and job.status.waiting == expected)
     cases.api.apply({**flavor, "metadata": {"name": queue.name}})
     job.wait_restart("vanished-worker-1")

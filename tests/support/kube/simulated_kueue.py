@@ -19,6 +19,12 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
+def explain_missing(resource: Resource, name: str) -> str:
+    """Return what the operator's client says of a cluster-wide object that does not exist."""
+    kind = resource.full_name
+    return f'cannot get {kind} {name!r}: {kind} "{name}" not found'
+
+
 class KueueCluster(Cluster):
     """A cluster whose job has a queue.
 
@@ -46,7 +52,7 @@ class KueueCluster(Cluster):
 
     def do(self, action: Action) -> None:
         if isinstance(action, Read):
-            missing = f'{action.resource.kind} "{action.name}" does not exist'
+            missing = explain_missing(action.resource, action.name)
             found = self.cluster_wide.get((action.resource.kind, action.name), missing)
             self.references[(action.resource, action.name)] = found
         elif isinstance(action, PatchStatus):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.msjob.api.kueue import RESOURCE_FLAVORS
 from kfp_mindspore.operator.options import OperatorOptions
 from tests.support.kube.simulated_cluster import Cluster, make_job
-from tests.support.kube.simulated_kueue import QUEUE_LABEL, KueueCluster
+from tests.support.kube.simulated_kueue import QUEUE_LABEL, KueueCluster, explain_missing
 
 ALL = ["digits-scheduler-0", "digits-worker-0", "digits-worker-1"]
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
@@ -126,7 +127,7 @@ def test_missing_flavor_is_named_and_waited_for() -> None:
     cluster.admit(flavor="ascend")
     cluster.settle()
     assert cluster.pods == {}
-    assert cluster.status["waiting"] == 'queue "team": ResourceFlavor "ascend" does not exist'
+    assert cluster.status["waiting"] == f'queue "team": {explain_missing(RESOURCE_FLAVORS, "ascend")}'
     cluster.cluster_wide["ResourceFlavor", "ascend"] = {"spec": {"nodeLabels": {"npu": "910b"}}}
     cluster.settle()
     assert sorted(cluster.pods) == ALL
@@ -394,7 +395,8 @@ def test_priority_class(label: str, template: str, kind: str, group: str) -> Non
         cluster.set_label(PRIORITY_LABEL, label)
     cluster.settle()
     assert cluster.workload is None
-    assert cluster.status["waiting"] == f'queue "team": {kind} "urgent" does not exist'
+    assert cluster.status["waiting"].startswith('queue "team": cannot get ')
+    assert cluster.status["waiting"].endswith(f'classes.{group} "urgent" not found')
     cluster.cluster_wide[kind, "urgent"] = {"value": 1000}
     cluster.settle()
     assert cluster.workload is not None
