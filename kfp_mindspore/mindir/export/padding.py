@@ -100,7 +100,7 @@ def check_padding(
         try:
             with GraphRunner(ModelBundle(directory, narrowed), max_batch=len(samples), warm=(), key=key) as runner:
                 found = runner.predict(samples.inputs)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (UserError, RuntimeError, ValueError, TypeError) as error:
             raise KfpMindSporeError(
                 f"padded to {sizes}, the graph does not compute: {shorten_error(error)}",
                 hint="Name the axis of every input that grows with the dimension.",
