@@ -70,8 +70,8 @@ async def follow_log(
         try:
             async with client.stream(request, path, query) as batches:
                 async for lines in batches:
-                    backoff.reset()
                     if texts := [text for line in lines if (text := position.advance(line)) is not None]:
+                        backoff.reset()
                         yield texts
         except NotFoundError:
             return
@@ -84,13 +84,20 @@ async def follow_log(
         # Kubelet and API server restarts end streams too.
         if not await _is_running(client, pod, namespace, container, uid):
             return
+        if position.note:
+            await backoff.wait(f"cannot {request}: {position.note}")
         position.rewind()
 
 
 class _LogPosition:
-    """Position in a log: the newest timestamp, and how many lines had it."""
+    """Position in a log: the newest timestamp, and how many lines had it.
+
+    Attributes:
+        note: The kubelet's last message about a log that it cannot read; empty without.
+    """
 
     def __init__(self) -> None:
+        self.note = ""
         self._newest: Timestamp = ("", "")
         self._seen = 0
         self._skip = 0
@@ -102,13 +109,15 @@ class _LogPosition:
     def rewind(self) -> None:
         """Skip the lines with the newest timestamp that the next stream repeats."""
         self._skip = self._seen
+        self.note = ""
 
     def advance(self, line: bytes) -> str | None:
-        """Return a line without its timestamp, or None if it was read before."""
+        """Return a line without its timestamp, or None if it was read before or is a kubelet's note on a known log."""
         match = _TIMESTAMPED.fullmatch(line)
         if match is None:
-            # A kubelet error message about a log that it cannot read.
-            return line.decode(errors="replace")
+            # Such as of a container that was removed between two streams; the container's own lines have a timestamp.
+            self.note = line.decode(errors="replace")
+            return None if self.since else self.note
         timestamp = (match[1].decode(), (match[2] or b"").decode().ljust(9, "0"))
         if timestamp < self._newest:
             return None

@@ -209,6 +209,25 @@ def respond_once(
     return fault
 
 
+def send_note_once(note: str, *, times: int = 1) -> Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]:
+    """Return a fault that responds to the next log requests as a kubelet that cannot read the log: 200 and a note."""
+    left = [times]
+
+    def fault(request: RecordedRequest, handler: BaseHTTPRequestHandler) -> bool:
+        if not left[0] or not request.path.endswith("/log"):
+            return False
+        left[0] -= 1
+        body = note.encode()
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/plain")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+        return True
+
+    return fault
+
+
 def reset_once(*, method: str, after: bool = False) -> Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]:
     """Return a fault that resets the connection of the next request, before or after it was processed."""
     left = [1]

@@ -13,7 +13,7 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.logs import _LogPosition
 from kfp_mindspore.kube.resources import PODS
-from tests.support.kube.fake_api_server import FakeApiServer, respond_once
+from tests.support.kube.fake_api_server import FakeApiServer, respond_once, send_note_once
 
 COLLECTION = PODS.get_path("default")
 
@@ -82,6 +82,28 @@ def test_kubelet_errors_are_retried(server: FakeApiServer, cluster: Cluster) -> 
     server.break_streams("reset")
     server.write("pod", "2026-01-31T12:00:02Z two")
     assert next(lines) == "two"
+
+
+def test_kubelet_notes_are_no_lines_of_known_log(server: FakeApiServer, cluster: Cluster) -> None:
+    """The kubelet answers 200 and a note without a timestamp for a container that was removed between two streams."""
+    note = "unable to retrieve container logs for containerd://4f"
+    run_pod(server)
+    server.write("pod", "2026-01-31T12:00:00Z one")
+    lines = follow(cluster)
+    assert next(lines) == "one"
+    server.faults.append(send_note_once(note, times=2))
+    server.break_streams("end")
+    server.write("pod", "2026-01-31T12:00:02Z two")
+    assert next(lines) == "two"
+    run_pod(server, running=False)
+    server.write("pod", end=True)
+    assert list(lines) == []
+
+
+def test_kubelet_note_is_shown_for_log_without_lines(server: FakeApiServer, cluster: Cluster) -> None:
+    run_pod(server, running=False)
+    server.faults.append(send_note_once("failed to open log file"))
+    assert list(follow(cluster)) == ["failed to open log file"]
 
 
 def test_deleted_pods_have_no_lines(server: FakeApiServer, cluster: Cluster) -> None:
