@@ -110,17 +110,29 @@ def test_bases_are_arguments() -> None:
     assert {"BASE", "BUILD_BASE", "EXTRAS", "DEVICE"} <= set(names)
 
 
-def test_copied_files_exist_and_are_not_ignored() -> None:
-    sources = [
+def list_copied() -> list[str]:
+    return [
         source
         for word, rest in read_instructions()
         if word == "COPY" and "--from" not in rest
         for source in rest.split()[:-1]
     ]
+
+
+def test_copied_files_exist_and_are_not_ignored() -> None:
+    sources = list_copied()
     assert sources
     for source in sources:
         assert (ROOT / source).exists(), source
         assert not is_ignored(source), source
+
+
+def test_links_of_package_lead_to_copied_files() -> None:
+    links = [path for path in (ROOT / "kfp_mindspore").rglob("*") if path.is_symlink()]
+    assert links
+    for link in links:
+        target = link.resolve().relative_to(ROOT)
+        assert any(target.is_relative_to(source) for source in list_copied()), f"{link} leads to {target}"
 
 
 @pytest.mark.parametrize(
