@@ -17,14 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import __version__
-from kfp_mindspore.cli.pipeline.cluster import AccountOptions
+from kfp_mindspore.cli.pipeline.cluster import NETWORK_POLICY_HELP, AccountOptions
 from kfp_mindspore.inference.runtime import RuntimeOptions, build_serving_runtime
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT
 from kfp_mindspore.inference.store_account import build_account
 from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.objects import dump_documents
 from kfp_mindspore.options import Option, list_options, option
-from kfp_mindspore.runs.cluster.access import CAPABILITIES, ServiceAccount, build_access, list_default_capabilities
+from kfp_mindspore.runs.cluster.access import (
+    CAPABILITIES,
+    ServiceAccount,
+    build_access,
+    build_network_policy,
+    list_default_capabilities,
+)
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE, PLACEHOLDER_SERVER_IMAGE
 
 Document = dict[str, Any]
@@ -135,8 +141,15 @@ _CAPABILITIES = Option(
     description=f"Only what these steps need: {', '.join(CAPABILITIES)}. [default: all but ray and images]",
     limits={},
 )
+_NETWORK_POLICY = Option(
+    "network_policy", bool, object, is_optional=False, default=False, description=NETWORK_POLICY_HELP, limits={}
+)
 PIPELINES = Section(
-    "pipelines", AccountOptions, "pipeline setup", without=("kubeconfig", "context"), also=(_CAPABILITIES,)
+    "pipelines",
+    AccountOptions,
+    "pipeline setup",
+    without=("kubeconfig", "context"),
+    also=(_CAPABILITIES, _NETWORK_POLICY),
 )
 MONITORING = Section("monitoring", MonitoringOptions, "kubectl apply -k config/monitoring")
 SECTIONS = (OPERATOR, *RUNTIMES.values(), PIPELINES, MONITORING)
@@ -347,6 +360,9 @@ def _render_pipelines() -> str:
     for name in CAPABILITIES:
         documents = build_access(account, {name: [_TEXT + "place"]}, [_TEXT + "secret"])
         text = "".join(_dump_right(document) for document in documents)
+        if name == "training":
+            policy = _dump_right(build_network_policy(_TEXT + "place"))
+            text += _wrap(policy, f"{{{{- if {PIPELINES.refer('network_policy')} }}}}")
         blocks.append(
             _wrap(
                 text, f'{{{{- if has "{name}" $capabilities }}}}', f"{{{{- range $place := {places[name]} | uniq }}}}"

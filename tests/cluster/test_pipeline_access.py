@@ -92,6 +92,13 @@ def _wait_granted(cluster: Cluster, account: ServiceAccount, namespace: str = ""
     )
 
 
+def test_network_policy_is_applied(setup: Callable[..., None], cluster: Cluster, account: ServiceAccount) -> None:
+    setup("--network-policy")
+    policies = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+    spec = cluster.get(policies, "kfp-mindspore-jobs", account.namespace)["spec"]
+    assert (spec["policyTypes"], list(spec["ingress"][0])) == (["Ingress"], ["from"])
+
+
 def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Cluster, account: ServiceAccount) -> None:
     builds = ("--build-namespace", account.namespace)
     missing = _get_messages(check(*builds)[1], "access", "failed")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.runs.cluster.preflight import CheckResult
 
 DEFAULT_ACCOUNT = "pipeline-runner"
+NETWORK_POLICY_HELP = "Let only pods of MSJobs connect to pods of MSJobs, by a NetworkPolicy in each namespace of jobs."
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,16 @@ Examples:
     help="Only what these steps need; repeatable. [default: all but ray and images; --build-namespace adds images]",
 )
 @click.option("--store-endpoint", default="", help="URL of the model's store. [default: that of kfp-launcher]")
+@click.option("--network-policy", is_flag=True, help=NETWORK_POLICY_HELP)
 @click.option("--apply", is_flag=True, help="Apply the objects to the cluster instead of printing them.")
 @add_json_option
 def setup(
-    access: AccountOptions, capabilities: tuple[Capability, ...], store_endpoint: str, apply: bool, as_json: bool
+    access: AccountOptions,
+    capabilities: tuple[Capability, ...],
+    store_endpoint: str,
+    network_policy: bool,
+    apply: bool,
+    as_json: bool,
 ) -> None:
     """Print or apply the Roles and RoleBindings that the steps of runs need.
 
@@ -123,7 +130,7 @@ def setup(
     Secrets there for the jobs' pods. Credentials are never printed.
     """
     from kfp_mindspore.inference.store_account import build_account
-    from kfp_mindspore.runs.cluster.access import build_access, list_default_capabilities
+    from kfp_mindspore.runs.cluster.access import build_access, build_network_policy, list_default_capabilities
 
     account, model_account = access.make_account(), access.model_account
     if store_endpoint and not (model_account and store_endpoint.startswith(("http://", "https://"))):
@@ -131,6 +138,10 @@ def setup(
     names = capabilities or list_default_capabilities(has_builds=bool(access.images))
     chosen = {name: access.namespaces.get(name) or (access.namespace,) for name in PERMISSIONS if name in names}
     documents = build_access(account, chosen, access.secrets)
+    if network_policy:
+        if "training" not in chosen:
+            raise UserError("--network-policy: there is no namespace of jobs; add --for training")
+        documents += [build_network_policy(place) for place in dict.fromkeys(chosen.get("training", ()))]
     places = (access.deployment or (access.namespace,)) if model_account else ()
     documents += [build_account(model_account, place) for place in places]
     jobs = [place for name in ("training", "ray") for place in chosen.get(name, ()) if place != access.namespace]

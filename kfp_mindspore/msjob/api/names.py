@@ -48,6 +48,8 @@ FAILED = "Failed"
 CONDITIONS = (CREATED, RUNNING, RESTARTING, SUSPENDED, SUCCEEDED, FAILED)
 
 OPERATOR_LABEL = "training.kubeflow.org/operator-name"
+# Of all pods of MSJobs.
+CONTROLLER_LABELS = {OPERATOR_LABEL: "msjob-controller"}
 JOB_LABEL = "training.kubeflow.org/job-name"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kfp_mindspore.msjob.api.names import (
+    CONTROLLER_LABELS,
     DEFAULT_PORT,
     JOB_LABEL,
-    OPERATOR_LABEL,
     PARAMETER_SERVER,
     PORT_NAME,
     REPLICA_INDEX_LABEL,
@@ -163,7 +163,7 @@ def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None 
 def make_labels(job_name: str, replica_type: str, index: int) -> dict[str, str]:
     """Return a member's pod labels; worker 0 is the job's master."""
     labels = {
-        OPERATOR_LABEL: "msjob-controller",
+        **CONTROLLER_LABELS,
         JOB_LABEL: job_name,
         REPLICA_TYPE_LABEL: replica_type.lower(),
         REPLICA_INDEX_LABEL: str(index),

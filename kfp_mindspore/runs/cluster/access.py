@@ -1,4 +1,4 @@
-"""RBAC for a run's service account: Roles and RoleBindings for what steps do, and reviews of granted rights."""
+"""Access on a cluster: Roles and RoleBindings for what steps do, reviews of granted rights, and jobs' NetworkPolicy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.errors import NotInstalledError
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.msjob.api.names import GROUP, PLURAL
+from kfp_mindspore.msjob.api.names import CONTROLLER_LABELS, GROUP, PLURAL
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -168,6 +168,27 @@ def build_access(
                 )
             )
     return documents
+
+
+def build_network_policy(namespace: str) -> Document:
+    """Return a NetworkPolicy that lets only pods of MSJobs connect to pods of MSJobs, within a namespace.
+
+    MindSpore's scheduler and workers authenticate nobody. Connections of the pods to others are not limited.
+
+    Args:
+        namespace: The jobs' namespace.
+    """
+    selector = {"matchLabels": dict(CONTROLLER_LABELS)}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": f"{_PREFIX}-jobs", "namespace": namespace, "labels": dict(_LABELS)},
+        "spec": {
+            "podSelector": selector,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": selector}]}],
+        },
+    }
 
 
 def list_missing_permissions(

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.msjob.decisions.topology import make_labels
 from kfp_mindspore.runs.cluster.access import CAPABILITIES, ServiceAccount, build_access, list_permissions
 from kfp_mindspore.runs.cluster.step_needs import list_capabilities
 from kfp_mindspore.runs.compiled.sources import load_spec
@@ -48,6 +49,19 @@ def test_setup_prints_objects_of_given_namespaces(capsys: pytest.CaptureFixture[
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "default-editor", "namespace": "team-a"}]
     assert run([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"] == [role, binding]
+
+
+def test_network_policy_admits_members_of_jobs_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["pipeline", "setup", *PROFILE, "--job-namespace", "jobs", "--network-policy"]
+    assert run([*command, "--for", "training", "--json"]) == 0
+    *_, policy = json.loads(capsys.readouterr().out)["items"]
+    assert (policy["kind"], policy["metadata"]["namespace"]) == ("NetworkPolicy", "jobs")
+    selector = policy["spec"]["podSelector"]["matchLabels"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": selector}}]}]
+    for replica_type in ("Scheduler", "Worker"):
+        assert selector.items() <= make_labels("digits", replica_type, 0).items()
+    assert run([*command, "--for", "run"]) == 2
+    assert "--network-policy: there is no namespace of jobs; add --for training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
