@@ -9,11 +9,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kfp_mindspore import files
+from kfp_mindspore.cli.image.options import add_registry_options
 from kfp_mindspore.cli.shared.command import StrictGroup
 from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_table
@@ -23,6 +24,9 @@ from kfp_mindspore.formats.bundle import MODEL_FILE, NETWORK_FILE, TRANSFORM_FIL
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
+
+if TYPE_CHECKING:
+    from kfp_mindspore.images import RegistryConfig
 
 _LISTED = 20
 _NETWORK, _FILES = ("network", "value"), ("file", "size", "sha256")
@@ -286,6 +290,35 @@ def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, a
     if outputs:
         message += f"; outputs of {result.samples} samples differ by at most {result.max_abs_diff:g}"
     click.echo(message)
+
+
+@model.command(epilog="Example: kfp-mindspore model push out/model registry.example.com/team/digits:1")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="REGISTRY/NAME:TAG")
+@click.option(
+    "--base", default="", help="Image with a shell, below the files, for oci:// by a sidecar. [default: none]"
+)
+@click.option("--platform", default="linux/amd64", show_default=True, help="Platform of the nodes.")
+@add_registry_options
+@add_json_option
+def push(path: Path, destination: str, base: str, platform: str, registry: RegistryConfig, as_json: bool) -> None:
+    """Push a bundle to a registry as an image, one layer below /models, and print its URI for a service.
+
+    The bundle's digests are verified first. Equal bundles have an equal digest.
+    """
+    from kfp_mindspore.cli.image.progress import BuildDisplay
+    from kfp_mindspore.images.model_image import push_model
+    from kfp_mindspore.mindir import verify_bundle
+
+    verify_bundle(path)
+    with BuildDisplay() as display:
+        name = push_model(path, destination, registry, base=base, platform=platform, on_progress=display)
+    # A sidecar needs the base's shell; without one KServe mounts the image.
+    uri = f"{'oci' if base else 'oci+native'}://{name}"
+    if as_json:
+        print_json({"image": name, "model": uri})
+        return
+    click.echo(uri)
 
 
 @model.command(

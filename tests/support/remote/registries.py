@@ -273,3 +273,23 @@ def write_login(file: Path, host: str, username: str = USER, password: str = PAS
     pair = base64.b64encode(f"{username}:{password}".encode()).decode()
     file.write_text(json.dumps({"auths": {host: {"auth": pair}}}))
     return file
+
+
+def unpack_image(reference: str, folder: Path, platform: str = "linux/amd64") -> tuple[Path, dict[str, Any]]:
+    """Read an image by skopeo and umoci; return its files and configuration."""
+    for program in ("skopeo", "umoci"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: apt-get install {program}")
+    folder.mkdir(exist_ok=True)
+    system, architecture, *variant = platform.split("/")
+    choice = ["--override-os", system, "--override-arch", architecture]
+    choice += ["--override-variant", variant[0]] if variant else []
+    for command in (
+        ["skopeo", *choice, "copy", "--src-tls-verify=false", f"docker://{reference}", f"oci:{folder}/layout:x"],
+        ["umoci", "unpack", "--rootless", "--image", f"{folder}/layout:x", f"{folder}/bundle"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    inspect = ["skopeo", *choice, "inspect", "--config", "--tls-verify=false", f"docker://{reference}"]
+    configuration = json.loads(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout)
+    return folder / "bundle" / "rootfs", configuration

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,32 +17,13 @@ from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.images.sources.context import BuildContext
 from kfp_mindspore.images.sources.entry import ContextEntry
 from tests.support.remote import base_images, registries
+from tests.support.remote.registries import unpack_image
 
 PLATFORMS = ("linux/amd64", "linux/arm64/v8")
 
 
 def _build(context: BuildContext, destination: str, base: str, config: RegistryConfig, **options: Any) -> BuildResult:
     return build_image(context, destination, ImageOptions(base, **options), AppendBuilder(config))
-
-
-def _unpack(reference: str, folder: Path, platform: str = "linux/amd64") -> tuple[Path, dict[str, Any]]:
-    """Read an image by skopeo and umoci; return its files and configuration."""
-    for program in ("skopeo", "umoci"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: apt-get install {program}")
-    folder.mkdir(exist_ok=True)
-    system, architecture, *variant = platform.split("/")
-    choice = ["--override-os", system, "--override-arch", architecture]
-    choice += ["--override-variant", variant[0]] if variant else []
-    for command in (
-        ["skopeo", *choice, "copy", "--src-tls-verify=false", f"docker://{reference}", f"oci:{folder}/layout:x"],
-        ["umoci", "unpack", "--rootless", "--image", f"{folder}/layout:x", f"{folder}/bundle"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    inspect = ["skopeo", *choice, "inspect", "--config", "--tls-verify=false", f"docker://{reference}"]
-    configuration = json.loads(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout)
-    return folder / "bundle" / "rootfs", configuration
 
 
 @pytest.mark.parametrize("media_type", [OCI_MANIFEST, DOCKER_MANIFEST], ids=["oci", "docker"])
@@ -64,7 +43,7 @@ def test_skopeo_and_umoci_read_image(
     result = _build(
         context, f"{registry.host}/read/train", base, config, env={"A": "1"}, labels={"team": "y"}, created=86400
     )
-    root, configuration = _unpack(result.reference, tmp_path)
+    root, configuration = unpack_image(result.reference, tmp_path)
     assert (root / "app/train.py").read_bytes() == b"print(1)\n"
     assert (root / "app/bin/run.sh").stat().st_mode & 0o777 == 0o755
     assert (root / "app/train.py").stat().st_mode & 0o777 == 0o644
@@ -211,7 +190,7 @@ def test_index_is_kept_or_one_platform_selected(
     everything = _build(context, f"{registry.host}/multi/train", base, config, platform="all")
     assert inspect_image(everything.reference, config).platforms == PLATFORMS
     for platform in PLATFORMS:
-        root, configuration = _unpack(everything.reference, tmp_path / platform.replace("/", "-"), platform)
+        root, configuration = unpack_image(everything.reference, tmp_path / platform.replace("/", "-"), platform)
         assert configuration["architecture"] == platform.split("/")[1]
         assert (root / "app/train.py").is_file()
     one = _build(context, f"{registry.host}/multi/train", base, config, platform="linux/arm64")
@@ -283,5 +262,5 @@ def test_concurrent_builds_push_one_image(
     assert len({(result.reference, result.tag) for result in results}) == 1
     assert len(results) == 3
     assert registry.list_uploads("both/train") == []
-    root, _ = _unpack(results[0].reference, tmp_path)
+    root, _ = unpack_image(results[0].reference, tmp_path)
     assert (root / "app/big").read_bytes() == context.entries[0].content
