@@ -79,7 +79,7 @@ def push_busybox(registry: str, folder: Path) -> str:
     for name in ("bin", "etc", "tmp", "proc", "sys", "dev"):
         make_directory(root / name, 0o1777 if name == "tmp" else 0o755)
     shutil.copy("/bin/busybox", root / "bin" / "busybox")
-    for name in ("sh", "cat", "echo", "id", "ls", "mkdir", "sleep", "true", "false", "touch"):
+    for name in ("sh", "cat", "echo", "id", "ln", "ls", "mkdir", "sleep", "true", "false", "touch"):
         (root / "bin" / name).symlink_to("busybox")
     (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\n")
     name = f"{registry}/team/busybox:1"

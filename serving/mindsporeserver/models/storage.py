@@ -6,8 +6,10 @@ import hashlib
 import importlib
 import importlib.util
 import logging
+import os
 import re
 import tempfile
+import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +24,10 @@ _LIBRARY = "kserve_storage"
 _EXTRA = "storage"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _ARCHIVE = re.compile(r"\.(tar|tgz|tar\.gz|zip)$", re.IGNORECASE)
+# KServe sets it to `async` beside a sidecar whose file system has the model.
+_INIT_MODE = "MODEL_INIT_MODE"
+# The sidecar's image was pulled by an init container; the pod's startup deadline is 600 s.
+_SIDECAR_SECONDS = 60.0
 _logger = logging.getLogger(__name__)
 
 
@@ -38,7 +44,7 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
         cache_dir: Download directory; created if missing.
 
     Returns:
-        The directory; a path is returned unchecked.
+        The directory; a path is returned unchecked, after a wait where MODEL_INIT_MODE is `async`.
 
     Raises:
         MissingExtraError: It is a URI and kserve-storage is not installed.
@@ -49,6 +55,8 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
     text = str(uri_or_path)
     match = _URI.match(text)
     if match is None:
+        if os.environ.get(_INIT_MODE) == "async":
+            _wait_for_sidecar(Path(uri_or_path))
         return Path(uri_or_path)
     scheme = match[1].lower()
     if scheme == "file":
@@ -71,6 +79,15 @@ def hide_secrets(uri: str) -> str:
     """Return a URI without user, password, query and fragment, which may hold credentials and signatures."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _wait_for_sidecar(path: Path) -> None:
+    """Wait until KServe's sidecar has linked the model of an `oci://` URI; the caller reports a missing directory."""
+    deadline = time.monotonic() + _SIDECAR_SECONDS
+    if not path.exists():
+        _logger.info("waiting for %s, which a sidecar provides", path)
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _resolve_file(uri: str) -> Path:

@@ -15,6 +15,8 @@ import pytest
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.images.model_image import push_model
 from kfp_mindspore.inference import InferenceClient, KServeBackend
 from kfp_mindspore.inference.backends.kserve import SERVICES
 from kfp_mindspore.inference.backends.rollout import get_pod_failure
@@ -22,6 +24,7 @@ from kfp_mindspore.inference.rest import predict_v1
 from kfp_mindspore.inference.smoke import read_example_requests, run_smoke_test
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
+from tests.cluster.builder_images import push_busybox
 from tests.cluster.infrastructure.cluster import resolve
 from tests.support.controllers.kserve_cluster import KServe, resolve_services
 from tests.support.kube.operators import wait_for
@@ -171,6 +174,16 @@ def test_storage_initializer_downloads_bundle(world: KServeEnvironment, store: O
     with pytest.raises(ProcessFailedError, match="storage-initializer"):
         world.deploy("absent/", service_account="models")
     assert world.identify(status.url) == FIRST
+
+
+def test_sidecar_provides_model_of_registry(world: KServeEnvironment, registry: str, tmp_path: Path) -> None:
+    base = push_busybox(registry, tmp_path)
+    config = RegistryConfig(insecure=(registry,))
+    for name in (FIRST, SECOND):
+        push_model(world.bundles[name], f"{registry}/models/{name}:1", config, base=base)
+    world.store = f"oci://{registry}/models"
+    assert world.identify(world.deploy(f"{FIRST}:1").url) == FIRST
+    assert world.identify(world.deploy(f"{SECOND}:1").url) == SECOND
 
 
 def test_restricted_namespace(restricted_world: KServeEnvironment, store: ObjectStore) -> None:

@@ -210,7 +210,8 @@ def _list_objects(folder: Path) -> list[dict[str, Any]]:
         "ingress": {"disableIngressCreation": True},
         "inferenceService": {"resource": _REQUESTS},
         "router": {"image": ROUTER_IMAGE, **_REQUESTS},
-        "storageInitializer": {"image": INITIALIZER_IMAGE, **_REQUESTS},
+        # The sidecar of an oci:// model and the server have one user, who reads the sidecar's files below /proc.
+        "storageInitializer": {"image": INITIALIZER_IMAGE, **_REQUESTS, "enableModelcar": True, "uidModelcar": 1010},
     }
     data = configuration["data"]
     for name, values in changes.items():

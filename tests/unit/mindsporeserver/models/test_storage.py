@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -78,6 +79,17 @@ def make_handler(store: Store) -> type[Handler]:
             self.respond(status, body, {"Content-Type": kind})
 
     return StoreHandler
+
+
+def test_directory_of_sidecar_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KServe's sidecar links the model after the server has started."""
+    link = tmp_path / "models"
+    assert resolve_model(link, tmp_path / "cache") == link
+    monkeypatch.setenv("MODEL_INIT_MODE", "async")
+    timer = threading.Timer(0.3, link.symlink_to, [tmp_path])
+    timer.start()
+    assert resolve_model(link, tmp_path / "cache") == link
+    assert link.is_dir()
 
 
 @pytest.fixture
