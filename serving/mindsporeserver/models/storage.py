@@ -8,8 +8,10 @@ import importlib.util
 import logging
 import os
 import re
+import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -44,7 +46,8 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
         cache_dir: Download directory; created if missing.
 
     Returns:
-        The directory; a path is returned unchecked, after a wait where MODEL_INIT_MODE is `async`.
+        The directory; a path is returned unchecked. Where MODEL_INIT_MODE is `async`, it is waited for, and copied if
+        it lies in another container.
 
     Raises:
         MissingExtraError: It is a URI and kserve-storage is not installed.
@@ -55,9 +58,12 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
     text = str(uri_or_path)
     match = _URI.match(text)
     if match is None:
+        path = Path(uri_or_path)
         if os.environ.get(_INIT_MODE) == "async":
-            _wait_for_sidecar(Path(uri_or_path))
-        return Path(uri_or_path)
+            _wait_for_sidecar(path)
+            if path.exists() and not _is_own(path):
+                return _obtain(lambda directory: shutil.copytree(path, directory), text, path.name, cache_dir)
+        return path
     scheme = match[1].lower()
     if scheme == "file":
         return _resolve_file(text)
@@ -97,19 +103,32 @@ def _resolve_file(uri: str) -> Path:
     return Path(unquote(parts.path))
 
 
+def _is_own(path: Path) -> bool:
+    """Return whether a path's real path is the same file.
+
+    It is not below /proc/PID/root of a process with another root, and MindSpore loads graphs by their real path.
+    """
+    real = path.resolve()
+    return real.exists() and real.samefile(path)
+
+
 def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
-    shown = hide_secrets(uri)
+    return _obtain(lambda directory: _fetch(uri, scheme, directory), hide_secrets(uri), _name(uri), cache_dir)
+
+
+def _obtain(fetch: Callable[[Path], object], shown: str, name: str, cache_dir: Path) -> Path:
+    """Fetch a model into a directory of the cache, whose name ends with the content's digest."""
     open_cache(cache_dir, shown)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=cache_dir) as scratch:
         directory = Path(scratch, "model")
-        _fetch(uri, scheme, directory)
+        fetch(directory)
         found = _find_model(directory, shown)
         if (source := find_source(found)) is not None:
             return import_source(source, cache_dir, shown=shown)
         ModelBundle.open(found)
         found.chmod(0o755)
         signature = digest_file(found / SIGNATURE_FILE)
-        target = cache_dir / f"{_name(uri)}-{signature[:16]}"
+        target = cache_dir / f"{name}-{signature[:16]}"
         if target.exists() and not _is_intact(target, signature):
             remove_directory(target)
         try:
@@ -118,7 +137,7 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
             # The same content from another process, or an earlier one.
             if not _is_intact(target, signature):
                 raise
-    _logger.info("%s: downloaded to %s", shown, target)
+    _logger.info("%s: stored in %s", shown, target)
     return target
 
 

@@ -28,6 +28,8 @@ from mindsporeserver.models import storage
 from mindsporeserver.models.storage import hide_secrets, resolve_model
 from tests.support.http_server import Handler, Server
 
+BUNDLE = Path(__file__).parents[3] / "fixtures" / "0.1.0" / "bundle"
+
 needs_storage = pytest.mark.skipif(
     importlib.util.find_spec("kserve_storage") is None, reason="kserve-storage is not installed (extra storage)"
 )
@@ -79,6 +81,33 @@ def make_handler(store: Store) -> type[Handler]:
             self.respond(status, body, {"Content-Type": kind})
 
     return StoreHandler
+
+
+# A root file system of its own, as a container has.
+_CONTAINER = """
+mount -t tmpfs container "$1" && cp -r "$2" "$1/models" && cp /bin/busybox "$1" && mkdir "$1/old" && cd "$1" &&
+pivot_root . old && exec /busybox sh -c '/busybox umount -l /old; echo started; exec /busybox sleep 600'
+"""
+
+
+def test_model_in_other_container_is_copied(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real path of /proc/PID/root/models is /models, which this process does not have."""
+    if os.geteuid() or not Path("/bin/busybox").is_file():
+        pytest.skip("needs root, and Debian's busybox-static")
+    (tmp_path / "root").mkdir()
+    command = ["unshare", "--mount", "sh", "-c", _CONTAINER, "sh", str(tmp_path / "root"), str(BUNDLE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as sidecar:
+        try:
+            assert sidecar.stdout is not None
+            assert sidecar.stdout.readline() == b"started\n"
+            link = tmp_path / "models"
+            link.symlink_to(f"/proc/{sidecar.pid}/root/models")
+            monkeypatch.setenv("MODEL_INIT_MODE", "async")
+            copied = resolve_model(link, cache)
+        finally:
+            sidecar.kill()
+    assert copied.parent == cache
+    ModelBundle.open(copied)
 
 
 def test_directory_of_sidecar_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
