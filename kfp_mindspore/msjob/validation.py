@@ -7,12 +7,13 @@ got 0`. A null value counts as an absent field, as in Kubernetes.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from kfp_mindspore.errors import ValidationError, suggest
+from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.names import NAMESPACE, SERVICE_NAME
+from kfp_mindspore.kube.pod_schema import Schema
+from kfp_mindspore.kube.schema_validation import build_validator, drop_nulls, format_path, is_integer, show
 from kfp_mindspore.msjob.api.names import (
     API_VERSION,
     CONTAINER_NAME,
@@ -28,24 +29,13 @@ from kfp_mindspore.msjob.api.names import (
     WORKER,
     resolve_replica_type,
 )
-from kfp_mindspore.msjob.api.pod_schema import QUANTITY, Schema
 from kfp_mindspore.msjob.api.status import JobStatus
 
-_SHOWN = 80
 _SPECS = "spec.msReplicaSpecs"
-_TYPES = {
-    "array": "a list",
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "number": "a number",
-    "object": "a mapping",
-    "string": "text",
-}
 _PATTERNS = {
     SERVICE_NAME: "must be lower-case letters, digits and '-', starting with a letter and not ending with '-'",
     NAMESPACE: "must be a DNS label of at most 63 characters",
     f"^{TOPOLOGY_KEY}$": "must be the key of a node's label, such as 'topology.kubernetes.io/zone'",
-    QUANTITY["pattern"]: "must be a quantity such as 2, 500m or 4Gi",
 }
 
 
@@ -85,20 +75,14 @@ def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
 def list_errors(document: Any) -> list[str]:
     """Return one sentence for each invalid field in a job's document; empty when it is valid."""
     if not isinstance(document, Mapping):
-        return [f"document: must be a mapping, got {_show(document)}"]
+        return [f"document: must be a mapping, got {show(document)}"]
     status = document.get("status")
-    document = _drop_nulls({key: value for key, value in document.items() if key != "status"})
+    document = drop_nulls({key: value for key, value in document.items() if key != "status"})
     errors = dict(_resolve_replica_types(document))
     errors.update(_list_rule_errors(document))
     for error in _load_validator().iter_errors(document):
-        errors.setdefault(_format_path(error.absolute_path), error.message)
+        errors.setdefault(format_path(error.absolute_path), error.message)
     return [f"{path}: {message}" for path, message in errors.items()] + _list_status_errors(status)
-
-
-def _drop_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _drop_nulls(item) for key, item in value.items() if item is not None}
-    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _resolve_replica_types(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -124,7 +108,7 @@ def _list_rule_errors(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if WORKER not in replicas:
             yield f"{_SPECS}.{WORKER}", "is required; a job without a worker would never end"
         count = _mapping(replicas.get(SCHEDULER)).get("replicas", 1)
-        if _is_integer(count) and count != 1:
+        if is_integer(count) and count != 1:
             yield f"{_SPECS}.{SCHEDULER}.replicas", f"must be 1, got {count}"
         for kind, replica in replicas.items():
             template = _mapping(_mapping(replica).get("template"))
@@ -132,14 +116,14 @@ def _list_rule_errors(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield from _list_pod_errors(pod, f"{_SPECS}.{kind}.template.spec")
     elastic = _mapping(spec.get("elasticPolicy"))
     low, high = elastic.get("minReplicas"), elastic.get("maxReplicas")
-    if _is_integer(low) and _is_integer(high) and low > high:
+    if is_integer(low) and is_integer(high) and low > high:
         yield "spec.elasticPolicy.minReplicas", f"must be ≤ maxReplicas ({high}), got {low}"
 
 
 def _list_pod_errors(pod: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
     grace = pod.get("terminationGracePeriodSeconds", 0)
-    if not _is_integer(grace) or grace < 0:
-        yield f"{path}.terminationGracePeriodSeconds", f"must be a whole number ≥ 0, got {_show(grace)}"
+    if not is_integer(grace) or grace < 0:
+        yield f"{path}.terminationGracePeriodSeconds", f"must be a whole number ≥ 0, got {show(grace)}"
     containers = pod.get("containers")
     if not isinstance(containers, list) or not containers:
         yield f"{path}.containers", "must be a list of at least one container"
@@ -167,7 +151,7 @@ def _list_container_errors(container: Mapping[str, Any], path: str) -> Iterator[
     for index, port in enumerate(_list(container.get("ports"))):
         low = MINIMUM_PORT if _mapping(port).get("name") == PORT_NAME else 1
         number = _mapping(port).get("containerPort", low)
-        if _is_integer(number) and not low <= number <= MAXIMUM_PORT:
+        if is_integer(number) and not low <= number <= MAXIMUM_PORT:
             yield f"{path}.ports[{index}].containerPort", f"must be from {low} to {MAXIMUM_PORT}, got {number}"
 
 
@@ -175,13 +159,13 @@ def _list_status_errors(status: Any) -> list[str]:
     if status is None:
         return []
     if not isinstance(status, Mapping):
-        return [f"status: must be a mapping, got {_show(status)}"]
+        return [f"status: must be a mapping, got {show(status)}"]
     try:
         conditions = JobStatus.from_dict(status).conditions
     except (AttributeError, TypeError, ValueError) as error:
         return [f"status: must be the status of a job ({error})"]
     return [
-        f"status.conditions[{index}].{name}: must be text, got {_show(getattr(condition, name))}"
+        f"status.conditions[{index}].{name}: must be text, got {show(getattr(condition, name))}"
         for index, condition in enumerate(conditions)
         for name in ("type", "status")
         if not isinstance(getattr(condition, name), str)
@@ -194,21 +178,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _is_integer(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _format_path(path: Iterable[str | int]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def _build_schema() -> Schema:
@@ -249,72 +218,4 @@ def _close(schema: Schema) -> None:
 
 @functools.cache
 def _load_validator() -> Any:
-    # Imported on first use: it takes 0.1 s, which a supervisor does not need.
-    import jsonschema
-
-    error = jsonschema.ValidationError
-
-    def check_type(_: Any, kind: str, value: Any, schema: Schema) -> Iterator[Any]:
-        if "enum" in schema or validator.is_type(value, kind):
-            return
-        expected = f"must be {_TYPES[kind]}"
-        if "minimum" in schema:
-            expected += f" ≥ {schema['minimum']}"
-        elif kind == "array" and schema["items"].get("type") == "string":
-            expected += " of text"
-        elif kind == "string" and isinstance(value, (bool, int, float)):
-            expected += " (put it in quotes)"
-        yield error(f"{_PATTERNS.get(schema.get('pattern', ''), expected)}, got {_show(value)}")
-
-    def check_int_or_string(_: Any, __: Any, value: Any, ___: Schema) -> Iterator[Any]:
-        if not validator.is_type(value, "integer") and not isinstance(value, str):
-            yield error(f"must be a whole number or text (put it in quotes), got {_show(value)}")
-
-    def check_enum(_: Any, words: list[str], value: Any, __: Schema) -> Iterator[Any]:
-        if value not in words or not isinstance(value, str):
-            listed = ", ".join(map(repr, words))
-            yield error(f"must be {'one of ' if len(words) > 1 else ''}{listed}, got {_show(value)}")
-
-    def check_pattern(_: Any, pattern: str, value: Any, __: Schema) -> Iterator[Any]:
-        if isinstance(value, str) and not re.fullmatch(pattern, value):
-            yield error(f"{_PATTERNS.get(pattern, f'must match {pattern}')}, got {_show(value)}")
-
-    def check_minimum(_: Any, minimum: int, value: Any, __: Schema) -> Iterator[Any]:
-        if _is_integer(value) and value < minimum:
-            yield error(f"must be ≥ {minimum}, got {value}")
-
-    def check_length(_: Any, maximum: int, value: Any, __: Schema) -> Iterator[Any]:
-        if isinstance(value, str) and len(value) > maximum:
-            yield error(f"must have at most {maximum} characters, got {len(value)} ({_show(value)})")
-
-    def check_properties(node: Any, fields: Schema, value: Any, schema: Schema) -> Iterator[Any]:
-        closed = schema.get("additionalProperties") is False
-        for key, item in _mapping(value).items():
-            if key in fields:
-                yield from node.descend(item, fields[key], path=key, schema_path=key)
-            elif (hint := suggest(key, fields, cutoff=0.75 if closed else 0.8, listed=False)) or closed:
-                yield error(f"unknown field{hint}", path=[key])
-
-    def check_additional(node: Any, inner: Any, value: Any, _: Schema) -> Iterator[Any]:
-        for key, item in _mapping(value).items() if inner else ():
-            yield from node.descend(item, inner, path=key)
-
-    def check_required(_: Any, names: list[str], value: Any, __: Schema) -> Iterator[Any]:
-        if isinstance(value, dict):
-            yield from (error("is required", path=[name]) for name in names if name not in value)
-
-    draft = jsonschema.Draft202012Validator
-    checks = {
-        "type": check_type,
-        "anyOf": check_int_or_string,
-        "enum": check_enum,
-        "pattern": check_pattern,
-        "minimum": check_minimum,
-        "maxLength": check_length,
-        "properties": check_properties,
-        "additionalProperties": check_additional,
-        "required": check_required,
-    }
-    integers = draft.TYPE_CHECKER.redefine("integer", lambda _, value: _is_integer(value))
-    validator = jsonschema.validators.extend(draft, checks, type_checker=integers)(_build_schema())
-    return validator
+    return build_validator(_build_schema(), _PATTERNS)

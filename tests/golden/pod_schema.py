@@ -17,7 +17,7 @@ from typing import Any
 from tests.golden.goldens import ROOT
 
 RELEASE = "v1.34.4"
-FILE = ROOT / "kfp_mindspore" / "msjob" / "api" / "pod_schema.json"
+FILE = ROOT / "kfp_mindspore" / "kube" / "pod_schema.json"
 OPENAPI = "api/openapi-spec/v3/api__v1_openapi.json"
 ROOTS = ("PodTemplateSpec", "LabelSelector")
 LONGEST_DESCRIPTION = 140

@@ -7,6 +7,7 @@ from typing import Any
 
 from kfp_mindspore import __version__
 from kfp_mindspore.kube.names import SERVICE_NAME
+from kfp_mindspore.kube.pod_schema import Schema
 from kfp_mindspore.msjob.api.names import (
     CONTAINER_NAME,
     GROUP,
@@ -20,7 +21,6 @@ from kfp_mindspore.msjob.api.names import (
     VERSION_LABEL,
     WORKER,
 )
-from kfp_mindspore.msjob.api.pod_schema import Schema
 from kfp_mindspore.msjob.api.schema import describe_class
 from kfp_mindspore.msjob.api.spec import JobManifest
 from kfp_mindspore.msjob.api.status import StatusSummary

@@ -10,8 +10,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.kube.pod_schema import Schema, build_pod_schema
 from kfp_mindspore.msjob.api.manifest import to_field_name
-from kfp_mindspore.msjob.api.pod_schema import Schema, build_pod_schema
 from kfp_mindspore.options import Limits, read_descriptions
 
 if TYPE_CHECKING:

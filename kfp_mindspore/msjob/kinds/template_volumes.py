@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.api.pod_schema import list_fields
+from kfp_mindspore.kube.pod_schema import list_fields
 
 
 def move_volume_sources(template: dict[str, Any]) -> Iterator[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.kube.pod_schema import list_fields
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.api import names as words
 from kfp_mindspore.msjob.api.manifest import serialize, to_field_name
-from kfp_mindspore.msjob.api.pod_schema import list_fields
 from kfp_mindspore.msjob.api.spec import ReplicaSpec, RunPolicy, SchedulingPolicy
 from kfp_mindspore.msjob.api.status import JobCondition, JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.validation import validate_msjob

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_mindspore.msjob.api.pod_schema import POD_TEMPLATE, build_pod_schema, list_fields, load_release
+from kfp_mindspore.kube.pod_schema import POD_TEMPLATE, build_pod_schema, list_fields, load_release
 from tests.golden import pod_schema as source
 
 
