@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kfp_mindspore.cli.shared.command import StrictGroup
 from kfp_mindspore.cli.shared.completion import complete_services
@@ -15,6 +16,7 @@ from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_j
 from kfp_mindspore.inference import InferenceClient, Service
 from kfp_mindspore.inference.runtime import RuntimeOptions, build_serving_runtime, render_serving_runtime
 from kfp_mindspore.inference.service import ServiceStatus, format_command
+from kfp_mindspore.options import list_options
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -51,6 +53,23 @@ def _add_target(command: Command) -> Command:
     return click.argument("name", shell_complete=complete_services)(options)
 
 
+_SINGULARS = ("server_args", "pod_labels", "pod_annotations", "annotations", "tolerations", "image_pull_secrets")
+_OF_DEPLOYMENT = ("name", "model_dir", "namespace", "digest", "run")
+_UPDATED = [entry.name for entry in list_options(Service) if entry.name not in (*_OF_DEPLOYMENT, "model_format")]
+
+
+def _add_service_options(only: Sequence[str], settings: Mapping[str, Any]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options of `Service`, passed to the command as the dict `fields`."""
+    return dataclass_options(
+        Service,
+        only=only,
+        names={name: f"--{name.replace('_', '-').removesuffix('s')}" for name in _SINGULARS},
+        settings=dict.fromkeys(only, settings),
+        into="fields",
+        is_complete=False,
+    )
+
+
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore service describe digits")
 def service() -> None:
     """Create, list, describe, promote, roll back and stop services."""
@@ -66,16 +85,7 @@ Examples:
 @click.argument("name", shell_complete=complete_services)
 @click.argument("model", metavar="DIR|URI")
 @click.option("--canary", type=click.IntRange(0, 99), default=0, help="Percentage of the requests for a canary.")
-@dataclass_options(
-    Service,
-    only=(
-        *("replicas", "port", "grpc_port", "host", "service_account", "model_format", "server_args"),
-        *("pod_labels", "pod_annotations"),
-    ),
-    names={"server_args": "--server-arg", "pod_labels": "--pod-label", "pod_annotations": "--pod-annotation"},
-    into="fields",
-    is_complete=False,
-)
+@_add_service_options([*_UPDATED, "model_format"], {})
 @add_wait_option
 @add_namespace_option
 @add_backend_option
@@ -100,6 +110,39 @@ def create(
     _print_outcome(status, as_json)
     if canary and not as_json:
         _print_canary(status, backend or "")
+
+
+@service.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore service update digits --max-replicas 4 --backend kubernetes
+  kfp-mindspore service update digits --server-arg --max_batch=8"""
+)
+@click.argument("name", shell_complete=complete_services)
+@_add_service_options(_UPDATED, {"show_default": False})
+@add_wait_option
+@add_namespace_option
+@add_backend_option
+@add_json_option
+@click.pass_context
+def update(
+    context: click.Context,
+    name: str,
+    wait: float,
+    namespace: str | None,
+    backend: str | None,
+    as_json: bool,
+    fields: dict[str, Any],
+) -> None:
+    """Deploy the model of the service NAME again with other options, as its next version.
+
+    Options that are not given stay as they are.
+    """
+    given = {key for key in fields if context.get_parameter_source(key) is not ParameterSource.DEFAULT}
+    if not given:
+        raise click.UsageError("give the options to change")
+    changes = {key: fields[key] for key in fields if key in given}
+    _print_outcome(InferenceClient(backend, namespace).update(name, changes, wait), as_json)
 
 
 @service.command("list", epilog="Example: kfp-mindspore service list --all-namespaces")
@@ -237,7 +280,7 @@ def _print_status(status: ServiceStatus, as_json: bool) -> None:
         "grpc": status.grpc_url,
         "model": status.model,
         "version": status.version,
-        "replicas": status.replicas,
+        "replicas": f"{status.replicas} ({status.scaling})" if status.scaling else status.replicas,
         "restarts": status.restarts,
         "process": status.pid or "none",
         "previous": status.previous or "none",

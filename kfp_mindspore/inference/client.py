@@ -79,6 +79,26 @@ class InferenceClient:
         # No span: nearly all the time is the server's start-up, which a run counts as overhead.
         return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease, canary=canary)
 
+    def update(
+        self, name: str, changes: Mapping[str, Any], wait_seconds: float = 120, namespace: str | None = None
+    ) -> ServiceStatus:
+        """Deploy a service's present model with other options as its next version, and wait until it serves.
+
+        Args:
+            name: Service name.
+            changes: `Service` fields to replace, such as {"max_replicas": 4}.
+            wait_seconds: Seconds to wait until it serves.
+            namespace: Service namespace; default the client's.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: A field is wrong, or the service has a canary.
+            ProcessFailedError: The version does not start; the service is as before.
+            WaitTimeoutError: It was not ready before the timeout; the same.
+        """
+        check_values(Service, changes, subject=f"service {name}")
+        return self.backend.update(*self._check(name, namespace), changes, wait_seconds=wait_seconds)
+
     def promote(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
         """Deploy the canary's model as the service's next version, wait until it serves, and remove the canary.
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference.pod_checks import ENV_SOURCES
+from kfp_mindspore.inference.scaling import build_annotations, build_scaling
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MAXIMUM_NAME, SERVER, Service
 
 API_VERSION = "serving.kserve.io/v1beta1"
@@ -39,7 +41,9 @@ _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
 # same version again makes no new one.
 _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
-    "pod_labels", "pod_annotations", "model_format", "digest", "run",
+    "pod_labels", "pod_annotations", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus",
+    "env", "env_from", "node_selector", "tolerations", "volumes", "image_pull_secrets", "annotations",
+    "priority_class", "spread", "model_format", "digest", "run",
 )  # fmt: skip
 
 
@@ -55,6 +59,10 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     Raises:
         ValidationError: Naming each field that is wrong.
     """
+    return _build_inference_service(service, service.name)
+
+
+def _build_inference_service(service: Service, name: str) -> dict[str, Any]:
     service.validate()
     uri = _resolve_uri(service)
     model: dict[str, Any] = {"modelFormat": {"name": service.model_format}, "protocolVersion": "v2"}
@@ -65,12 +73,19 @@ def build_inference_service(service: Service) -> dict[str, Any]:
         # KServe 0.20 adds the multi-model servers' agent to a model with neither storageUri nor storage. A storage
         # without a path is not downloaded.
         model["storage"] = {}
-        if service.storage_secret:
-            model["envFrom"] = [{"secretRef": {"name": service.storage_secret}}]
     else:
         model["storageUri"] = uri
     if args:
         model["args"] = args
+    if service.env:
+        model["env"] = [{"name": key, "value": value} for key, value in service.env.items()]
+    sources = [f"secret/{service.storage_secret}"] if service.storage_secret else []
+    if sources := [*sources, *service.env_from]:
+        named = [source.split("/", 1) for source in sources]
+        model["envFrom"] = [{ENV_SOURCES[kind]: {"name": source}} for kind, source in named]
+    if service.volumes:
+        mounts = enumerate(service.volumes)
+        model["volumeMounts"] = [{"name": f"volume-{index}", "mountPath": path} for index, path in mounts]
     if service.grpc:
         # KServe's Service sends port 80 to the first port and gives each further one its own number.
         model["ports"] = [
@@ -83,24 +98,45 @@ def build_inference_service(service: Service) -> dict[str, Any]:
             kind: {name: str(quantity) for name, quantity in entries.items()}
             for kind, entries in service.resources.items()
         }
-    predictor: dict[str, Any] = {"minReplicas": service.replicas, "maxReplicas": service.replicas, "model": model}
-    if service.service_account:
-        predictor["serviceAccountName"] = service.service_account
-    if service.pod_labels:
-        predictor["labels"] = dict(service.pod_labels)
-    if service.pod_annotations:
-        predictor["annotations"] = dict(service.pod_annotations)
+    predictor = {**build_scaling(service, name), "model": model, **_build_pod_fields(service, name)}
     return {
         "apiVersion": API_VERSION,
         "kind": "InferenceService",
         "metadata": {
-            "name": service.name,
+            "name": name,
             "namespace": service.namespace or "default",
             "labels": {MANAGER_LABEL: MANAGER},
-            "annotations": {SERVICE_ANNOTATION: record_service(service)},
+            "annotations": {**build_annotations(service), SERVICE_ANNOTATION: record_service(service)},
         },
         "spec": {"predictor": predictor},
     }
+
+
+def _build_pod_fields(service: Service, name: str) -> dict[str, Any]:
+    """Return the predictor's fields that are its pods', without empty ones."""
+    fields: dict[str, Any] = {
+        "serviceAccountName": service.service_account,
+        "labels": dict(service.pod_labels),
+        "annotations": dict(service.pod_annotations),
+        "nodeSelector": dict(service.node_selector),
+        "tolerations": [dict(toleration) for toleration in service.tolerations],
+        "volumes": [{"name": f"volume-{index}", **source} for index, source in enumerate(service.volumes.values())],
+        "imagePullSecrets": [{"name": secret} for secret in service.image_pull_secrets],
+        "priorityClassName": service.priority_class,
+    }
+    if service.spread:
+        selector = {"serving.kserve.io/inferenceservice": name, "component": "predictor"}
+        fields["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": service.spread,
+                # A rollout's first pod must not wait for a node in another zone.
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector},
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ]
+    return {field: value for field, value in fields.items() if value}
 
 
 def name_canary(name: str) -> str:
@@ -125,10 +161,9 @@ def name_graph(name: str) -> str:
 
 def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]:
     """Return a service's canary as a separate InferenceService, whose model has the service's name in URLs."""
-    document = build_inference_service(service)
+    document = _build_inference_service(service, name_canary(service.name))
     document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
     metadata = document["metadata"]
-    metadata["name"] = name_canary(service.name)
     metadata["labels"][CANARY_LABEL] = service.name
     metadata["annotations"] |= {VERSION_ANNOTATION: str(version), PERCENT_ANNOTATION: str(percent)}
     return document
@@ -201,8 +236,9 @@ def record_service(service: Service) -> str:
 
 def restore_service(text: str, name: str, namespace: str) -> Service:
     """Return the service that `record_service` recorded, under a name; a later release's fields are dropped."""
-    values: Mapping[str, Any] = json.loads(text)
-    return Service(name=name, namespace=namespace, **{key: values[key] for key in _RECORDED if key in values})
+    # JSON has no tuples: an empty list is the default.
+    values = {key: value for key, value in json.loads(text).items() if key in _RECORDED and value != []}
+    return Service(name=name, namespace=namespace, **values)
 
 
 def is_same_version(text: str, service: Service) -> bool:

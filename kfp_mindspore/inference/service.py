@@ -9,14 +9,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore.canonical import canonicalize
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
+from kfp_mindspore.inference.pod_checks import CPU, SCALE_METRICS, list_pod_errors, list_scaling_errors
 from kfp_mindspore.kube.names import (
     RESERVED_LABELS,
     list_namespace_errors,
     list_reserved_errors,
     list_service_name_errors,
 )
-from kfp_mindspore.options import check_options, list_options, option
+from kfp_mindspore.options import check_options, list_options, option, to_text
 from kfp_mindspore.settings import KUBERNETES, LOCAL
 
 LOOPBACK = "127.0.0.1"
@@ -31,6 +33,10 @@ _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
 # Labels and annotations set by the backends; KServe copies an InferenceService's to its pods.
 _RESERVED_PREFIXES = ("kfp-mindspore/", "serving.kserve.io/inferenceservice")
+# Further ones that only an InferenceService has; its mode and autoscaler follow from the scaling options.
+_RESERVED_ANNOTATIONS = (*_RESERVED_PREFIXES, "serving.kserve.io/stop", "serving.kserve.io/autoscalerClass")
+_SCALING = ("replicas", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus")
+_POD_OPTIONS = ("env", "env_from", "tolerations", "volumes", "image_pull_secrets", "priority_class", "spread")
 # Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 # Fields whose errors have a function of their own.
@@ -79,6 +85,20 @@ class Service:
             Others are AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
         pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         pod_annotations: Pod annotations on a cluster, such as {"huawei.com/vnpu-mode": "hami-core"}.
+        min_replicas: Fewest replicas with max_replicas; 0 for none while there are no requests, in Knative mode.
+        max_replicas: Most replicas on a cluster; 0 for a fixed count, `replicas`.
+        scale_metric: What the count follows: `cpu`, `memory`; with KEDA `in_flight`, or `waiting` (language models).
+        scale_target: Value per replica, a percentage for cpu and memory; 0 for 80 %, 32 in flight or 4 waiting.
+        prometheus: Prometheus' address, for `in_flight` and `waiting`.
+        env: The servers' environment variables by name.
+        env_from: Environment on a cluster from `secret/NAME` or `configmap/NAME`.
+        node_selector: Node labels for the pods.
+        tolerations: The pods' tolerations, such as {"key": "npu", "operator": "Exists"}.
+        volumes: Volume sources by mount path, such as {"/mnt/adapters": {"persistentVolumeClaim": {"claimName": "a"}}}.
+        image_pull_secrets: Registry secret names for the pods.
+        annotations: InferenceService annotations.
+        priority_class: The pods' PriorityClass.
+        spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
         model_format: Model format on a cluster: `mindspore`, or `mindspore-lm` for language models. KServe selects the
             serving runtime by it.
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
@@ -101,9 +121,33 @@ class Service:
     storage_secret: str = ""
     pod_labels: Mapping[str, str] = option({})
     pod_annotations: Mapping[str, str] = option({})
+    min_replicas: int = option(1, minimum=0)
+    max_replicas: int = option(0, minimum=0)
+    scale_metric: str = option(CPU, enum=SCALE_METRICS)
+    scale_target: int = option(0, minimum=0)
+    prometheus: str = ""
+    env: Mapping[str, str] = option({})
+    env_from: Sequence[str] = ()
+    node_selector: Mapping[str, str] = option({})
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    volumes: Mapping[str, Any] = option({})
+    image_pull_secrets: Sequence[str] = ()
+    annotations: Mapping[str, str] = option({})
+    priority_class: str = ""
+    spread: str = ""
     model_format: str = option(MODEL_FORMAT, enum=(MODEL_FORMAT, LANGUAGE_FORMAT))
     digest: str = ""
     run: str = ""
+
+    def __post_init__(self) -> None:
+        # KFP's parameters are numbers where Kubernetes has texts.
+        for name in ("env", "node_selector"):
+            if isinstance(values := getattr(self, name), Mapping):
+                object.__setattr__(self, name, {key: to_text(value) for key, value in values.items()})
+        # Its integers are floats, which Kubernetes refuses.
+        if isinstance(self.tolerations, (list, tuple)):
+            object.__setattr__(self, "tolerations", tuple(canonicalize(self.tolerations)))
+        object.__setattr__(self, "volumes", canonicalize(self.volumes))
 
     def validate(self) -> None:
         """Check every field.
@@ -114,13 +158,23 @@ class Service:
         errors = [*list_service_errors(self.name, self.namespace or "default")]
         if not str(self.model_dir):
             errors.append("model_dir: must be a model bundle's directory or URI, got an empty text")
+        wrong = set()
         for entry in list_options(Service):
-            if entry.name not in _CHECKED_APART:
-                errors.extend(entry.list_errors(getattr(self, entry.name)))
+            if entry.name not in _CHECKED_APART and (found := entry.list_errors(getattr(self, entry.name))):
+                wrong.add(entry.name)
+                errors.extend(found)
         if isinstance(self.pod_labels, Mapping):
             errors.extend(list_reserved_errors("pod_labels", self.pod_labels, (*_RESERVED_PREFIXES, *RESERVED_LABELS)))
         if isinstance(self.pod_annotations, Mapping):
             errors.extend(list_reserved_errors("pod_annotations", self.pod_annotations, _RESERVED_PREFIXES))
+        if isinstance(self.annotations, Mapping):
+            errors.extend(list_reserved_errors("annotations", self.annotations, _RESERVED_ANNOTATIONS))
+        if wrong.isdisjoint(_SCALING):
+            is_language = self.model_format == LANGUAGE_FORMAT
+            given = {name: getattr(self, name) for name in _SCALING}
+            errors.extend(list_scaling_errors(**given, is_language=is_language))
+        if wrong.isdisjoint(_POD_OPTIONS):
+            errors.extend(list_pod_errors(**{name: getattr(self, name) for name in _POD_OPTIONS}))
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
         if not self.host:
@@ -207,6 +261,7 @@ class ServiceStatus:
         previous: The model that `rollback` restores when there is no canary; empty for none.
         digest: Bundle digest; empty if the deployment named none.
         run: The pipeline run that deployed it; empty for none.
+        scaling: Bounds and metric of its replicas, such as `1 to 4 by cpu`; empty for a fixed count.
     """
 
     name: str
@@ -227,6 +282,7 @@ class ServiceStatus:
     previous: str = ""
     digest: str = ""
     run: str = ""
+    scaling: str = ""
 
     @property
     def ready(self) -> bool:

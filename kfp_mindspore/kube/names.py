@@ -10,6 +10,7 @@ NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 # DNS labels as in RFC 1035, which Kubernetes requires for names of Services.
 SERVICE_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+LABEL_KEY = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 # Labels that Kubernetes sets. Subdomains are not reserved: `app.kubernetes.io/name` is for users.
 RESERVED_LABELS = ("kubernetes.io/", "k8s.io/")
 _MAXIMUM_SUBDOMAIN = 253

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube.names import NAMESPACE, SERVICE_NAME
+from kfp_mindspore.kube.names import LABEL_KEY, NAMESPACE, SERVICE_NAME
 from kfp_mindspore.kube.pod_schema import Schema
 from kfp_mindspore.kube.schema_validation import build_validator, drop_nulls, format_path, is_integer, show
 from kfp_mindspore.msjob.api.names import (
@@ -25,7 +25,6 @@ from kfp_mindspore.msjob.api.names import (
     PORT_NAME,
     REPLICA_TYPES,
     SCHEDULER,
-    TOPOLOGY_KEY,
     WORKER,
     resolve_replica_type,
 )
@@ -35,7 +34,7 @@ _SPECS = "spec.msReplicaSpecs"
 _PATTERNS = {
     SERVICE_NAME: "must be lower-case letters, digits and '-', starting with a letter and not ending with '-'",
     NAMESPACE: "must be a DNS label of at most 63 characters",
-    f"^{TOPOLOGY_KEY}$": "must be the key of a node's label, such as 'topology.kubernetes.io/zone'",
+    f"^{LABEL_KEY}$": "must be the key of a node's label, such as 'topology.kubernetes.io/zone'",
 }
 
 

@@ -21,6 +21,20 @@ def deploy_kserve(
     storage_secret: str = "",
     pod_labels: dict = {},
     pod_annotations: dict = {},
+    min_replicas: int = 1,
+    max_replicas: int = 0,
+    scale_metric: str = "cpu",
+    scale_target: int = 0,
+    prometheus: str = "",
+    env: dict = {},
+    env_from: list = [],
+    node_selector: dict = {},
+    tolerations: list = [],
+    volumes: dict = {},
+    image_pull_secrets: list = [],
+    annotations: dict = {},
+    priority_class: str = "",
+    spread: str = "",
     canary: int = 0,
     max_worsening: float = 0.0,
     run: str = "",
@@ -74,6 +88,20 @@ def deploy_kserve(
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
         pod_labels: Pod labels on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         pod_annotations: Pod annotations on a cluster, such as {"huawei.com/vnpu-mode": "hami-core"}.
+        min_replicas: Fewest replicas with max_replicas; 0 for none while there are no requests, in Knative mode.
+        max_replicas: Most replicas on a cluster; 0 for a fixed count, `replicas`.
+        scale_metric: What the count follows: `cpu`, `memory`; with KEDA `in_flight`, or `waiting` (language models).
+        scale_target: Value per replica, a percentage for cpu and memory; 0 for 80 %, 32 in flight or 4 waiting.
+        prometheus: Prometheus' address, for `in_flight` and `waiting`.
+        env: The servers' environment variables by name.
+        env_from: Environment on a cluster from `secret/NAME` or `configmap/NAME`.
+        node_selector: Node labels for the pods.
+        tolerations: The pods' tolerations, such as {"key": "npu", "operator": "Exists"}.
+        volumes: Volume sources by mount path, such as {"/mnt/adapters": {"persistentVolumeClaim": {"claimName": "a"}}}.
+        image_pull_secrets: Registry secret names for the pods.
+        annotations: InferenceService annotations.
+        priority_class: The pods' PriorityClass.
+        spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
         canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
@@ -108,6 +136,20 @@ def deploy_kserve(
         storage_secret=storage_secret,
         pod_labels=pod_labels,
         pod_annotations=pod_annotations,
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+        scale_metric=scale_metric,
+        scale_target=scale_target,
+        prometheus=prometheus,
+        env=env,
+        env_from=tuple(env_from),
+        node_selector=node_selector,
+        tolerations=tuple(tolerations),
+        volumes=volumes,
+        image_pull_secrets=tuple(image_pull_secrets),
+        annotations=annotations,
+        priority_class=priority_class,
+        spread=spread,
         run=run,
     )
     options = DeploymentOptions(

@@ -90,6 +90,8 @@ def _get_type(entry: Option) -> click.ParamType:  # type: ignore[type-arg,unused
     if entry.kind is dict:
         return PairType() if entry.is_repeatable else _JsonType()
     kind = entry.item if entry.kind is list else entry.kind
+    if kind is dict:
+        return _JsonType()
     lowest = entry.limits.get("minimum", entry.limits.get("exclusiveMinimum"))
     highest = entry.limits.get("maximum", entry.limits.get("exclusiveMaximum"))
     if kind in (int, float) and (lowest, highest) != (None, None):

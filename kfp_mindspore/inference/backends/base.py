@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from kfp_mindspore.inference.service import Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease
@@ -54,6 +55,23 @@ class ServingBackend(ABC):
         Raises:
             NotFoundError: The service does not exist.
             UserError: It has neither a canary nor a version before.
+            ProcessFailedError: The version does not start; the service is as before.
+            WaitTimeoutError: It was not ready before the timeout; the same.
+        """
+
+    @abstractmethod
+    def update(self, name: str, namespace: str, changes: Mapping[str, Any], *, wait_seconds: float) -> ServiceStatus:
+        """Deploy the serving model with other options as the next version, and return when it is ready.
+
+        Args:
+            name: Service name.
+            namespace: Service namespace.
+            changes: `Service` fields to replace.
+            wait_seconds: Seconds to wait until it is ready.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: A field is wrong, or the service has a canary.
             ProcessFailedError: The version does not start; the service is as before.
             WaitTimeoutError: It was not ready before the timeout; the same.
         """

@@ -8,6 +8,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, ValidationError, WaitTimeoutError
@@ -15,20 +16,25 @@ from kfp_mindspore.inference import manifest
 from kfp_mindspore.inference.backends import rollout
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.backends.kserve_status import (
+    KNATIVE_SERVICES,
     OWN_ANNOTATIONS,
+    SCALED_OBJECTS,
     build_status,
     get_annotations,
     get_canary_url,
+    get_replaced_autoscaler,
     get_url,
+    is_idle,
     is_stopped,
     is_version_of,
     snapshot,
 )
 from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
+from kfp_mindspore.inference.scaling import keep_scaling, needs_keda, scales_to_zero
 from kfp_mindspore.inference.service import Service, ServiceStatus, make_canary_error, make_missing_error
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.errors import ForbiddenError
+from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.settings import KUBERNETES
@@ -94,6 +100,7 @@ class KServeBackend(ServingBackend):
                 hint=f"Choose another name, or label it to hand it over: kubectl label -n {service.namespace} "
                 f"inferenceservice {service.name} {_OWN_LABEL}",
             )
+        self._check_cluster(service)
         service = self._keep_location(current, service)
         has_canary = self._find(SERVICES, f"{service.name}-canary", service.namespace) is not None
         # After its promotion, a retried step's canary is the version that serves.
@@ -112,6 +119,8 @@ class KServeBackend(ServingBackend):
         if canary is None:
             raise UserError(f"service {name}: has no canary to promote")
         service = manifest.restore_service(get_annotations(canary)[SERVICE_ANNOTATION], name, namespace)
+        if not service.max_replicas and (recorded := get_annotations(current).get(SERVICE_ANNOTATION)):
+            service = keep_scaling(service, manifest.restore_service(recorded, name, namespace))
         self._deploy_stable(service, current, wait_seconds)
         self._remove_canary(name, namespace)
         return self.get(name, namespace)
@@ -124,8 +133,20 @@ class KServeBackend(ServingBackend):
             if not previous:
                 raise UserError(f"service {name}: has neither a canary nor a version before this one")
             service = manifest.restore_service(previous, name, namespace)
+            if recorded := get_annotations(current).get(SERVICE_ANNOTATION):
+                service = keep_scaling(service, manifest.restore_service(recorded, name, namespace))
             self._deploy_stable(service, current, wait_seconds, keep_previous=False)
         return self.get(name, namespace)
+
+    def update(self, name: str, namespace: str, changes: Mapping[str, Any], *, wait_seconds: float) -> ServiceStatus:
+        """Apply the recorded service with other options, and return once the new version serves."""
+        current = self._get(name, namespace)
+        recorded = get_annotations(current).get(SERVICE_ANNOTATION)
+        if recorded is None:
+            raise UserError(f"service {name}: was not deployed by kfp-mindspore", hint="Deploy it: service create.")
+        service = replace(manifest.restore_service(recorded, name, namespace), **changes)
+        service.validate()
+        return self.deploy(service, wait_seconds=wait_seconds, lease=None)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
         """Return a service's status, from the InferenceService and the version's pods."""
@@ -177,6 +198,22 @@ class KServeBackend(ServingBackend):
         self._remove_canary(name, namespace)
         self._delete(namespace, (SERVICES, name))
         self._wait_gone(namespace, name)
+
+    def _check_cluster(self, service: Service) -> None:
+        """Refuse scaling that the cluster cannot do: KServe would accept it and nothing would scale."""
+        needed = []
+        if needs_keda(service):
+            needed.append((SCALED_OBJECTS, "KEDA", f"scale_metric: {service.scale_metric!r}", "use cpu or memory"))
+        if scales_to_zero(service):
+            needed.append((KNATIVE_SERVICES, "Knative Serving", "min_replicas: 0", "set min_replicas to 1"))
+        for resource, product, option, way in needed:
+            try:
+                self.cluster.resolve_resource(resource.api_version, resource.kind)
+            except NotInstalledError:
+                raise UserError(
+                    f"service {service.name}: {option} needs {product}, which this cluster does not have",
+                    hint=f"Let an administrator install {product}, or {way}.",
+                ) from None
 
     def _keep_location(self, current: Document | None, service: Service) -> Service:
         """Return the service at the URI where an equal bundle is served: another URI would be a rollout."""
@@ -246,7 +283,9 @@ class KServeBackend(ServingBackend):
         name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
         subject_name = subject or f"service {name}"
         try:
+            before = self._find(resource, name, namespace)
             applied = self._apply(document)
+            self._remove_autoscaler(before, document)
             rollout.Rollout(self.cluster, subject_name, resource, applied, deployment, self.unschedulable_seconds).wait(
                 wait_seconds
             )
@@ -263,7 +302,12 @@ class KServeBackend(ServingBackend):
         self, resource: Resource, name: str, namespace: str, good: Document | None, is_new: bool, *, is_canary: bool
     ) -> str:
         if good is not None:
+            before = self._find(resource, name, namespace)
             self._apply(good)
+            try:
+                self._remove_autoscaler(before, good)
+            except ForbiddenError as error:
+                return f"The version before serves on, beside the failed one's autoscaler: {error.message}."
             return "The version before serves on."
         if is_new:
             self._delete(namespace, (resource, name))
@@ -271,6 +315,13 @@ class KServeBackend(ServingBackend):
                 return "The canary was removed; the version of the service serves on."
             return "It was removed: there was no version before it."
         return "There is no version before it to restore."
+
+    def _remove_autoscaler(self, before: Document | None, document: Document) -> None:
+        """Delete the autoscaler of the class that a service had before; KServe 0.20 keeps it, and both would scale."""
+        if before is not None and (resource := get_replaced_autoscaler(before, document)):
+            metadata = document["metadata"]
+            with contextlib.suppress(NotFoundError):
+                self.cluster.delete(resource, f"{metadata['name']}-predictor", metadata["namespace"])
 
     def _remove_canary(self, name: str, namespace: str) -> bool:
         """Delete the router and the canary; return whether there was one."""
@@ -327,4 +378,4 @@ class KServeBackend(ServingBackend):
         metadata = document["metadata"]
         version = get_annotations(document).get(VERSION, "")
         pods = rollout.list_pods(self.cluster, f"{metadata['name']}-predictor", metadata["namespace"], version)
-        return any(pod.is_ready for pod in pods)
+        return any(pod.is_ready for pod in pods) or is_idle(document)

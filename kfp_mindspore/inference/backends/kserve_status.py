@@ -15,11 +15,19 @@ from kfp_mindspore.inference.manifest import (
     STOP_ANNOTATION,
     VERSION_ANNOTATION,
 )
+from kfp_mindspore.inference.scaling import AUTOSCALER_ANNOTATION, HPA, KEDA, build_annotations, describe_scaling
 from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus
 from kfp_mindspore.kube.pods import PodState
+from kfp_mindspore.kube.resources import Resource
 
 Document = Mapping[str, Any]
 
+KNATIVE_SERVICES = Resource("serving.knative.dev", "v1", "services", "Service")
+SCALED_OBJECTS = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
+_AUTOSCALERS = {
+    HPA: Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    KEDA: SCALED_OBJECTS,
+}
 OWN_ANNOTATIONS = (
     SERVICE_ANNOTATION,
     VERSION_ANNOTATION,
@@ -45,9 +53,30 @@ def is_version_of(document: Document, service: Service) -> bool:
     return bool(recorded and manifest.is_same_version(recorded, service))
 
 
+def is_idle(document: Document) -> bool:
+    """Return whether a service has no replica because it has no requests."""
+    status = document.get("status") or {}
+    revisions = (status.get("components") or {}).get("predictor") or {}
+    latest = revisions.get("latestCreatedRevision")
+    is_latest = latest is not None and latest == revisions.get("latestReadyRevision")
+    is_ready = rollout.get_condition(document, "Ready").get("status") == "True"
+    return document["spec"]["predictor"].get("minReplicas") == 0 and is_latest and is_ready
+
+
+def get_replaced_autoscaler(before: Document, document: Document) -> Resource | None:
+    """Return the kind of autoscaler that an InferenceService had, if the next one has another kind."""
+    first, second = (get_annotations(item).get(AUTOSCALER_ANNOTATION, HPA) for item in (before, document))
+    return _AUTOSCALERS.get(first) if first != second else None
+
+
 def snapshot(document: Document) -> dict[str, Any]:
     """Return what restores an object by server-side apply: the spec with our labels and annotations."""
     metadata = document["metadata"]
+    found = get_annotations(document)
+    recorded = found.get(SERVICE_ANNOTATION)
+    own = {*OWN_ANNOTATIONS}
+    if recorded:
+        own |= build_annotations(manifest.restore_service(recorded, metadata["name"], metadata["namespace"])).keys()
     return {
         "apiVersion": document["apiVersion"],
         "kind": document["kind"],
@@ -59,7 +88,7 @@ def snapshot(document: Document) -> dict[str, Any]:
                 for key, value in (metadata.get("labels") or {}).items()
                 if key in (manifest.MANAGER_LABEL, manifest.CANARY_LABEL)
             },
-            "annotations": {key: value for key, value in get_annotations(document).items() if key in OWN_ANNOTATIONS},
+            "annotations": {key: value for key, value in found.items() if key in own},
         },
         "spec": copy.deepcopy(document["spec"]),
     }
@@ -110,6 +139,7 @@ def build_status(document: Document, canary: Document | None, pods: Sequence[Doc
         previous=str(manifest.restore_service(previous, name, namespace).model_dir) if previous else "",
         digest=service.digest,
         run=service.run,
+        scaling=describe_scaling(service),
     )
 
 
@@ -129,6 +159,8 @@ def _get_state(document: Document, pods: Sequence[PodState]) -> tuple[ServiceSta
         return ServiceState.STOPPED, "stopped"
     if any(pod.is_ready for pod in pods):
         return ServiceState.READY, ""
+    if not pods and is_idle(document):
+        return ServiceState.READY, "it has no replica; a request starts one"
     failures = [failure for pod in pods if (failure := rollout.get_pod_failure(pod))]
     message = failures[0].reason if failures else next(filter(None, map(rollout.get_unschedulable, pods)), "")
     condition = rollout.get_condition(document, "PredictorReady")

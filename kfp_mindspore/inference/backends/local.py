@@ -8,8 +8,9 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
@@ -130,6 +131,21 @@ class LocalServingBackend(ServingBackend):
                 self._deploy_again(directory, current, previous, wait_seconds, keep_previous=False)
         return self.get(name, namespace)
 
+    def update(self, name: str, namespace: str, changes: Mapping[str, Any], *, wait_seconds: float) -> ServiceStatus:
+        """Start the serving version's model with other options as the next version."""
+        directory = self._get_directory(name, namespace)
+        self._get_current(name, namespace)
+        with directory.lock():
+            current = self._get_current(name, namespace)
+            if self._get_hidden(name, namespace, CANARY).current is not None:
+                raise make_canary_error(name, namespace, LOCAL)
+            service = dataclasses.replace(Service(**current.read_spec().service), **changes)
+            service.validate()
+            _check_flags(service)
+            _sweep(directory)
+            self._deploy_again(directory, current, current, wait_seconds, keep_previous=True, changes=changes)
+        return self.get(name, namespace)
+
     def get(self, name: str, namespace: str) -> ServiceStatus:
         """Return a service's status, with a readiness probe on the server."""
         while True:
@@ -229,11 +245,12 @@ class LocalServingBackend(ServingBackend):
         wait_seconds: float,
         *,
         keep_previous: bool,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Deploy a canary's or the previous version's model, at the service's requested address."""
+        """Deploy a version's model, at the service's requested address, with changes to its options."""
         spec = current.read_spec()
         address = {key: spec.service[key] for key in ("host", "port", "grpc_port") if key in spec.service}
-        service = Service(**{**source.read_spec().service, **address})
+        service = Service(**{**source.read_spec().service, **address, **(changes or {})})
         rollout = LocalRollout(directory, service, self._options, spec.lease, wait_seconds)
         rollout.deploy_bundle(ModelBundle.open(source.model), keep_previous=keep_previous)
 
@@ -284,10 +301,13 @@ def _is_version_of(version: VersionDirectory, service: Service, lease: str | Non
     spec = version.read_spec()
     if not service.digest or spec.lease != lease:
         return False
-    recorded = {**spec.service, "model_dir": str(service.model_dir), "run": service.run}
-    given = {**dataclasses.asdict(service), "model_dir": str(service.model_dir)}
-    # As JSON: a tuple is read back as a list.
-    return json.loads(json.dumps(given)) == recorded and get_status(version).ready
+    # As JSON: a tuple is read back as a list. An earlier release recorded no later option.
+    defaults, given = (
+        json.loads(json.dumps({**dataclasses.asdict(item), "model_dir": str(service.model_dir)}))
+        for item in (Service(service.name, ""), service)
+    )
+    recorded = {**defaults, **spec.service, "model_dir": str(service.model_dir), "run": service.run}
+    return given == recorded and get_status(version).ready
 
 
 def _open_bundle(service: Service) -> ModelBundle:

@@ -177,6 +177,12 @@ def _list_warnings(service: Service) -> tuple[str, ...]:
         warnings.append(f"replicas: {service.replicas} requested, this machine runs 1")
     if any(service.resources.values()):
         warnings.append("resources: not enforced on this machine")
+    if service.max_replicas > 1:
+        warnings.append(f"max_replicas: {service.max_replicas} requested, this machine runs 1")
+    if service.env_from:
+        warnings.append("env_from: not set on this machine, which has no Secrets; set env")
+    if service.volumes:
+        warnings.append("volumes: not mounted on this machine")
     return tuple(warnings)
 
 

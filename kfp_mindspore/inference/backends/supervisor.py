@@ -100,7 +100,7 @@ class ServerSupervisor(Supervisor):
     def _start_server(self) -> bool:
         try:
             # Unbuffered: users follow the log.
-            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self._spec.service.get("env", {})}
             log = self._directory.server_log
             self._server = self.spawn(self._spec.argv, cwd=self._directory.work, env=environment, log=log)
         except OSError as error:

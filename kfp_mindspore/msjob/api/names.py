@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kfp_mindspore.kube.names import SUBDOMAIN
 from kfp_mindspore.kube.resources import Resource
 
 GROUP = "mindspore.gitee.com"
@@ -27,8 +26,6 @@ DEFAULT_CLEAN_POD_POLICY = "Running"
 MAXIMUM_NAME = 51
 MINIMUM_PORT = 1024
 MAXIMUM_PORT = 65535
-# A regular expression without anchors, as those of kube.names.
-TOPOLOGY_KEY = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 
 SCHEDULER = "Scheduler"
 PARAMETER_SERVER = "PS"

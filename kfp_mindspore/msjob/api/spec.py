@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.kube.names import LABEL_KEY
 from kfp_mindspore.msjob.api.manifest import deserialize, serialize
 from kfp_mindspore.msjob.api.names import (
     API_VERSION,
@@ -19,7 +20,6 @@ from kfp_mindspore.msjob.api.names import (
     MANIFEST_RESTART_POLICY,
     RESTART_POLICIES,
     SUCCESS_POLICIES,
-    TOPOLOGY_KEY,
     WORKER,
     resolve_replica_type,
 )
@@ -153,7 +153,7 @@ class JobManifest:
     enable_dynamic_worker: bool | None = None
     elastic_policy: ElasticPolicy | None = None
     warm_spares: int | None = limit(minimum=0, default=0)
-    topology_key: str | None = limit(pattern=f"^{TOPOLOGY_KEY}$", maxLength=317)
+    topology_key: str | None = limit(pattern=f"^{LABEL_KEY}$", maxLength=317)
     status: JobStatus | None = None
     api_version: str = API_VERSION
     kind: str = KIND

@@ -89,6 +89,8 @@ PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
         Permission("serving.kserve.io", "inferenceservices", ("get", "list", *_WRITE)),
         Permission("serving.kserve.io", "inferencegraphs", ("get", "list", *_WRITE)),
         Permission("apps", "deployments", ("get",)),
+        # KServe keeps a service's after a change to KEDA.
+        Permission("autoscaling", "horizontalpodautoscalers", ("delete",)),
         *_PODS,
     ),
     "images": (Permission("batch", "jobs", ("get", "create", "delete")), *_PODS),

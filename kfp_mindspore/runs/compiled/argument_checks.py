@@ -130,10 +130,14 @@ def _check_service_name(service_name: str, namespace: str = "") -> None:
 
 
 def _check_service(**known: object) -> None:
-    from kfp_mindspore.inference.service import DeploymentOptions, Service
+    from kfp_mindspore.inference.pod_checks import WAITING
+    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, DeploymentOptions, Service
 
     DeploymentOptions(**_select_fields(DeploymentOptions, known))
-    Service("name", "model", **_select_fields(Service, known, without="namespace")).validate()
+    # The step finds the format in the bundle.
+    model_format = LANGUAGE_FORMAT if known.get("scale_metric") == WAITING else MODEL_FORMAT
+    fields = _select_fields(Service, known, without="namespace")
+    Service("name", "model", model_format=model_format, **fields).validate()
 
 
 def _check_required_name(service_name: str) -> None:

@@ -193,7 +193,9 @@ def _list_targets(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
     annotations, address = pod["metadata"].get("annotations") or {}, pod["status"].get("podIP")
     if not address or annotations.get("prometheus.io/scrape") != "true":
         return []
-    labels = {"__metrics_path__": annotations["prometheus.io/path"]}
+    # As the PodMonitor of config/monitoring labels them.
+    names = {"inferenceservice": pod["metadata"].get("labels", {}).get("serving.kserve.io/inferenceservice", "")}
+    labels = {"__metrics_path__": annotations["prometheus.io/path"], "namespace": pod["metadata"]["namespace"], **names}
     return [{"targets": [f"{address}:{annotations['prometheus.io/port']}"], "labels": labels}]
 
 

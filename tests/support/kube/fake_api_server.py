@@ -24,6 +24,7 @@ _COLLECTIONS = frozenset(
         *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
         *("configmaps", "secrets", "persistentvolumeclaims", "workflows", "trainjobs", "rayjobs"),
         *("deployments", "servingruntimes", "clusterservingruntimes", "inferenceservices", "inferencegraphs"),
+        *("horizontalpodautoscalers", "scaledobjects", "clusterstoragecontainers"),
         *("localqueues", "clusterqueues", "workloads", "resourceflavors"),
     }
 )

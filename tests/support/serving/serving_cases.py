@@ -78,6 +78,19 @@ def equal_bundle_elsewhere_starts_no_rollout(world: ServingEnvironment) -> None:
     assert (status.version, status.model, status.state) == (3, world.locate(FIRST), ServiceState.READY)
 
 
+def update_keeps_model_and_other_options(world: ServingEnvironment) -> None:
+    world.deploy(FIRST, digest="sha256:1", pod_labels={"team": "a"})
+    status = world.client.update(NAME, {"env": {"OMP_NUM_THREADS": "1"}}, world.wait_seconds)
+    assert (status.version, status.model, status.digest) == (2, world.locate(FIRST), "sha256:1")
+    assert world.identify(status.url) == FIRST
+    # The same as a deployment with all of these options.
+    options = {"digest": "sha256:1", "pod_labels": {"team": "a"}, "env": {"OMP_NUM_THREADS": "1"}}
+    assert world.deploy(FIRST, **options).version == 2
+    world.deploy(SECOND, canary=10)
+    with pytest.raises(UserError, match="has a canary"):
+        world.client.update(NAME, {"env": {}})
+
+
 def failing_first_version_leaves_nothing(world: ServingEnvironment) -> None:
     with pytest.raises(ProcessFailedError, match=world.failure) as caught:
         world.deploy("broken")
@@ -194,6 +207,7 @@ CASES: tuple[Callable[[ServingEnvironment], None], ...] = (
     serves_first_version,
     new_version_replaces_the_old_one,
     equal_bundle_elsewhere_starts_no_rollout,
+    update_keeps_model_and_other_options,
     failing_first_version_leaves_nothing,
     failing_new_version_leaves_the_old_one_serving,
     rollback_restores_the_version_before,

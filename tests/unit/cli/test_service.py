@@ -11,12 +11,13 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.cli.service import _format_age
-from kfp_mindspore.inference import Service
+from kfp_mindspore.inference import InferenceClient, Service
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
@@ -96,6 +97,39 @@ def test_life_of_service(local_services: Any, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "digits: deleted\n"
     assert run(["service", "delete", "other", "-n", "team", "--json"]) == 0
     assert read_json(capsys) == {"name": "other", "namespace": "team", "deleted": True}
+
+
+def test_update_sends_given_options_only(local_services: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = mock.create_autospec(InferenceClient, instance=True)
+    client.update.return_value = local_services.deploy()
+    monkeypatch.setattr("kfp_mindspore.cli.service.InferenceClient", lambda *_: client)
+    toleration = '{"key": "npu", "operator": "Exists"}'
+    options = ["--max-replicas", "4", "--toleration", toleration, "--env", "A=1", "--env", "B=2", "--wait", "9"]
+    assert run(["service", "update", "digits", *options]) == 0
+    changes = {
+        "max_replicas": 4,
+        "tolerations": ({"key": "npu", "operator": "Exists"},),
+        "env": {"A": "1", "B": "2"},
+    }
+    client.update.assert_called_once_with("digits", changes, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "give the options to change"),
+        (["--toleration", "npu"], "must be JSON, got 'npu'"),
+        (["--toleration", '"npu"'], "tolerations.0: must be a dict, got 'npu'"),
+        (["--min-replicas", "4", "--max-replicas", "2"], "min_replicas: must be ≤ max_replicas (2), got 4"),
+    ],
+)
+def test_wrong_update_changes_nothing(
+    local_services: Any, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
+) -> None:
+    local_services.deploy()
+    assert run(["service", "update", "digits", *options]) == 2
+    assert expected in capsys.readouterr().err
+    assert local_services.connect().get("digits").version == 1
 
 
 def test_canary_is_shown_promoted_and_rolled_back(local_services: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,6 +167,29 @@ def test_ignored_fields_are_warned_of(local_services: Any, caplog: pytest.LogCap
     assert [record.getMessage() for record in caplog.records] == [f"service digits: {text}" for text in expected]
 
 
+def test_options_of_clusters_are_warned_of_where_server_would_miss_them(local_services: Any) -> None:
+    ignored = {"tolerations": [{"operator": "Exists"}], "node_selector": {"a": "b"}, "priority_class": "high"}
+    status = local_services.deploy(
+        max_replicas=4, env_from=["secret/tokens"], volumes={"/mnt": {"emptyDir": {}}}, **ignored
+    )
+    assert status.warnings == (
+        "max_replicas: 4 requested, this machine runs 1",
+        "env_from: not set on this machine, which has no Secrets; set env",
+        "volumes: not mounted on this machine",
+    )
+
+
+def test_server_has_environment_of_service(local_services: Any) -> None:
+    def read_environment(status: Any) -> list[str]:
+        return Path(f"/proc/{status.pid}/environ").read_text().split("\0")
+
+    status = local_services.deploy(env={"OMP_NUM_THREADS": 3})
+    assert "OMP_NUM_THREADS=3" in read_environment(status)
+    status = local_services.connect().update("digits", {"env": {"OMP_NUM_THREADS": "4"}})
+    assert status.version == 2
+    assert "OMP_NUM_THREADS=4" in read_environment(status)
+
+
 def test_new_version_replaces_old_one(local_services: Any) -> None:
     old = local_services.deploy()
     new_bundle = local_services.make_bundle("other")

@@ -17,6 +17,7 @@ from kfp_mindspore.inference.manifest import (
     record_service,
     restore_service,
 )
+from kfp_mindspore.inference.scaling import keep_scaling
 
 CRDS = Path(__file__).parents[4] / "shared" / "crds"
 
@@ -46,6 +47,123 @@ def test_whole_manifest() -> None:
             }
         },
     }
+
+
+SCALED = {"min_replicas": 1, "max_replicas": 4, "prometheus": "http://prometheus:9090"}
+STANDARD = {"serving.kserve.io/deploymentMode": "Standard", "serving.kserve.io/autoscalerClass": "hpa"}
+PLACED = {
+    "env": {"OMP_NUM_THREADS": "2"},
+    "env_from": ("secret/tokens", "configmap/settings"),
+    "node_selector": {"accelerator": "npu"},
+    "tolerations": ({"key": "npu", "operator": "Exists"},),
+    "volumes": {"/mnt/adapters": {"persistentVolumeClaim": {"claimName": "adapters"}}},
+    "image_pull_secrets": ("registry",),
+    "annotations": {"team": "vision"},
+    "priority_class": "serving",
+    "spread": "topology.kubernetes.io/zone",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "annotations"),
+    [
+        ({}, {"scaleMetric": "cpu", "scaleTarget": 80}, STANDARD),
+        ({"scale_metric": "memory", "scale_target": 70}, {"scaleMetric": "memory", "scaleTarget": 70}, STANDARD),
+        (
+            {"min_replicas": 0, "scale_metric": "in_flight", "scale_target": 8},
+            {"scaleMetric": "concurrency", "scaleTarget": 8},
+            {"serving.kserve.io/deploymentMode": "Knative"},
+        ),
+    ],
+    ids=["cpu", "memory", "zero"],
+)
+def test_bounds_and_metric(options: dict[str, Any], fields: dict[str, Any], annotations: dict[str, str]) -> None:
+    service = Service("digits", "s3://b/m", **{**SCALED, **options})
+    document = build_inference_service(service)
+    predictor = document["spec"]["predictor"]
+    assert {name: predictor[name] for name in fields} == fields
+    assert (predictor["minReplicas"], predictor["maxReplicas"]) == (service.min_replicas, 4)
+    assert document["metadata"]["annotations"] == {**annotations, SERVICE_ANNOTATION: record_service(service)}
+    # KServe refuses a strategy in Knative mode.
+    strategy = predictor.get("deploymentStrategy", {}).get("rollingUpdate", {})
+    assert strategy.get("maxUnavailable") == (0 if service.min_replicas else None)
+
+
+@pytest.mark.parametrize(
+    ("options", "gauge", "target"),
+    [
+        ({"scale_metric": "in_flight"}, "mindsporeserver_in_flight", "32"),
+        ({"scale_metric": "waiting", "model_format": "mindspore-lm"}, "vllm:num_requests_waiting", "4"),
+    ],
+)
+def test_own_metrics_are_queried_for_each_services_pods(options: dict[str, Any], gauge: str, target: str) -> None:
+    service = Service("digits", "s3://b/m", namespace="team", **SCALED, **options)
+    for name, document in (
+        ("digits", build_inference_service(service)),
+        ("digits-canary", build_canary(service, 9, 2)),
+    ):
+        (metric,) = document["spec"]["predictor"]["autoScaling"]["metrics"]
+        query = f'sum({gauge}{{namespace="team",inferenceservice="{name}"}})'
+        server = {"backend": "prometheus", "serverAddress": "http://prometheus:9090", "query": query}
+        assert metric == {
+            "type": "External",
+            "external": {"metric": server, "target": {"type": "Value", "value": target}},
+        }
+        assert document["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "keda"
+
+
+def test_queried_metrics_are_the_servers() -> None:
+    from prometheus_client import CollectorRegistry
+
+    from mindsporeserver.language.metrics import LanguageFamilies
+    from mindsporeserver.observability.metrics import ServerMetrics
+
+    registry = CollectorRegistry()
+    ServerMetrics(registry), LanguageFamilies(registry)
+    assert {"mindsporeserver_in_flight", "vllm:num_requests_waiting"} <= {family.name for family in registry.collect()}
+
+
+def test_placement_of_pods() -> None:
+    service = Service("digits", "s3://b/m", download="server", storage_secret="store", **PLACED)
+    document = build_inference_service(service)
+    predictor = document["spec"]["predictor"]
+    model = predictor["model"]
+    assert model["env"] == [{"name": "OMP_NUM_THREADS", "value": "2"}]
+    assert model["envFrom"] == [
+        {"secretRef": {"name": "store"}},
+        {"secretRef": {"name": "tokens"}},
+        {"configMapRef": {"name": "settings"}},
+    ]
+    assert model["volumeMounts"] == [{"name": "volume-0", "mountPath": "/mnt/adapters"}]
+    assert predictor["volumes"] == [{"name": "volume-0", "persistentVolumeClaim": {"claimName": "adapters"}}]
+    assert predictor["nodeSelector"] == {"accelerator": "npu"}
+    assert predictor["tolerations"] == [{"key": "npu", "operator": "Exists"}]
+    assert predictor["imagePullSecrets"] == [{"name": "registry"}]
+    assert predictor["priorityClassName"] == "serving"
+    (spread,) = predictor["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+    assert spread["labelSelector"]["matchLabels"]["serving.kserve.io/inferenceservice"] == "digits"
+    assert document["metadata"]["annotations"]["team"] == "vision"
+
+
+@pytest.mark.parametrize(
+    ("service", "current", "expected"),
+    [
+        ({}, {"max_replicas": 4, "min_replicas": 2}, {"max_replicas": 4, "min_replicas": 2}),
+        ({"replicas": 3}, {"max_replicas": 4}, {"max_replicas": 4, "replicas": 1}),
+        ({"max_replicas": 2}, {"max_replicas": 4, "scale_target": 50}, {"max_replicas": 4, "scale_target": 50}),
+        ({}, {"replicas": 3}, {"replicas": 3}),
+        ({"replicas": 3}, {"replicas": 2}, {"replicas": 3}),
+        ({"max_replicas": 4}, {"replicas": 3}, {"max_replicas": 4, "replicas": 1}),
+    ],
+)
+def test_version_before_keeps_present_bounds(
+    service: dict[str, int], current: dict[str, int], expected: dict[str, int]
+) -> None:
+    kept = keep_scaling(Service("digits", "s3://b/1", **service), Service("digits", "s3://b/2", **current))
+    assert {name: getattr(kept, name) for name in expected} == expected
+    assert kept.model_dir == "s3://b/1"
+    kept.validate()
 
 
 def test_named_ports_for_grpc() -> None:
@@ -160,8 +278,13 @@ def test_wrong_service_has_no_manifest() -> None:
             2,
         ),
         build_canary_graph(Service("digits", "s3://b/m"), 10, ("http://stable", "http://canary")),
+        build_inference_service(Service("digits", "s3://b/m", **SCALED, **PLACED)),
+        build_inference_service(Service("digits", "s3://b/m", scale_metric="in_flight", **SCALED)),
+        build_inference_service(
+            Service("digits", "s3://b/m", scale_metric="in_flight", **{**SCALED, "min_replicas": 0})
+        ),
     ],
-    ids=["claim", "grpc", "canary", "graph"],
+    ids=["claim", "grpc", "canary", "graph", "placed", "keda", "zero"],
 )
 def test_manifest_has_fields_of_kserves_definition(document: dict[str, Any]) -> None:
     plural = f"{document['kind'].lower()}s"

@@ -44,6 +44,36 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_se
         ({"pod_labels": {"kubernetes.io/hostname": "a"}}, "pod_labels.kubernetes.io/hostname: is reserved"),
         ({"pod_annotations": {"kfp-mindspore/service": "{}"}}, "pod_annotations.kfp-mindspore/service: is reserved"),
         ({"pod_annotations": {"sp-block": 128}}, "pod_annotations.sp-block: must be a string, got 128"),
+        ({"min_replicas": 5, "max_replicas": 2}, "min_replicas: must be ≤ max_replicas (2), got 5"),
+        ({"min_replicas": 2}, "min_replicas: needs max_replicas, which is 0 for a fixed count"),
+        ({"scale_metric": "memory"}, "scale_metric: needs max_replicas"),
+        ({"replicas": 2, "max_replicas": 4}, "replicas: is the count without max_replicas; set min_replicas, got 2"),
+        ({"max_replicas": 4, "scale_metric": "rps"}, "scale_metric: must be one of cpu, memory, in_flight, waiting"),
+        ({"max_replicas": 4, "scale_target": 101}, "scale_target: must be ≤ 100 percent for cpu, got 101"),
+        ({"max_replicas": 4, "scale_metric": "in_flight"}, "prometheus: must be http://… or https://…"),
+        (
+            {"max_replicas": 4, "scale_metric": "waiting", "prometheus": "http://p"},
+            "scale_metric: must be 'in_flight' for tensor models, got 'waiting'",
+        ),
+        ({"max_replicas": 4, "min_replicas": 0}, "min_replicas: 0 needs scale_metric 'in_flight'"),
+        ({"tolerations": ["npu"]}, "tolerations.0: must be a dict, got 'npu'"),
+        ({"tolerations": {"key": "npu"}}, "tolerations: must be a list, got {'key': 'npu'}"),
+        ({"tolerations": [{"operater": "Exists"}]}, "tolerations[0].operater: unknown field; did you mean 'operator'?"),
+        ({"tolerations": [{"tolerationSeconds": "60"}]}, "tolerations[0].tolerationSeconds: must be a whole number"),
+        ({"volumes": {"adapters": {"emptyDir": {}}}}, "volumes: must be absolute paths, got 'adapters'"),
+        ({"volumes": {"/mnt": "claim"}}, "volumes./mnt: must be a volume source"),
+        ({"volumes": {"/mnt": {"emptydir": {}}}}, "volumes./mnt.emptydir: unknown volume source; did you mean 'empty"),
+        ({"volumes": {"/mnt": {"persistentVolumeClaim": {}}}}, "volumes./mnt.persistentVolumeClaim.claimName: is req"),
+        ({"env": {"A=B": "1"}}, "env: must be names without '=', got 'A=B'"),
+        ({"env_from": ["store"]}, "env_from[0]: must be secret/NAME or configmap/NAME, got 'store'"),
+        ({"env_from": ["secret/My_Store"]}, "env_from[0]: must be at most 253"),
+        ({"image_pull_secrets": ["Pull"]}, "image_pull_secrets: must be at most 253"),
+        ({"priority_class": "High!"}, "priority_class: must be at most 253"),
+        ({"spread": "a zone"}, "spread: must be the key of a node's label"),
+        (
+            {"annotations": {"serving.kserve.io/autoscalerClass": "hpa"}},
+            "annotations.serving.kserve.io/autoscalerClass",
+        ),
         ({"resources": []}, "resources: must be an object"),
         ({"resources": {"limit": {}}}, "resources.limit: unknown field, expected requests or limits"),
         ({"resources": {"limits": "2"}}, "resources.limits: must be an object of quantities"),
@@ -65,6 +95,18 @@ def test_all_wrong_fields_are_named_at_once() -> None:
 @pytest.mark.parametrize("quantity", ["500m", 2, 0.5, "4Gi", "1e3", "100k"])
 def test_quantities_of_kubernetes_are_accepted(quantity: Any) -> None:
     Service("digits", "model", resources={"requests": {"cpu": quantity}, "limits": {}}).validate()
+
+
+def test_numbers_of_pipelines_become_those_of_kubernetes() -> None:
+    toleration = {"key": "npu", "operator": "Exists", "tolerationSeconds": 60.0}
+    volumes = {"/mnt/config": {"configMap": {"name": "a", "defaultMode": 292.0}}}
+    service = Service(
+        "d", "m", env={"THREADS": 2.0}, node_selector={"rack": 3}, tolerations=[toleration], volumes=volumes
+    )
+    service.validate()
+    assert (service.env, service.node_selector) == ({"THREADS": "2"}, {"rack": "3"})
+    values = service.tolerations[0]["tolerationSeconds"], service.volumes["/mnt/config"]["configMap"]["defaultMode"]
+    assert [(type(value), value) for value in values] == [(int, 60), (int, 292)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""Scaling on a cluster whose API server answers as KServe 0.20's: what is refused, kept and removed."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError
+from kfp_mindspore.inference import InferenceClient, KServeBackend, Service
+from kfp_mindspore.inference.backends.kserve_status import is_idle
+from kfp_mindspore.inference.manifest import SERVICE_ANNOTATION, VERSION_ANNOTATION, restore_service
+from kfp_mindspore.inference.service import ServiceState
+from tests.support.kube.fake_api_server import FakeApiServer, RecordedRequest
+
+NAMESPACE = "team"
+SERVICES = f"/apis/serving.kserve.io/v1beta1/namespaces/{NAMESPACE}/inferenceservices"
+GRAPHS = f"/apis/serving.kserve.io/v1alpha1/namespaces/{NAMESPACE}/inferencegraphs"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+AUTOSCALERS = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
+SCALED_OBJECTS = f"/apis/keda.sh/v1alpha1/namespaces/{NAMESPACE}/scaledobjects"
+KINDS = {
+    "/apis/serving.kserve.io/v1beta1": [("inferenceservices", "InferenceService")],
+    "/apis/serving.kserve.io/v1alpha1": [("inferencegraphs", "InferenceGraph")],
+}
+KEDA = {"/apis/keda.sh/v1alpha1": [("scaledobjects", "ScaledObject")]}
+KNATIVE = {"/apis/serving.knative.dev/v1": [("services", "Service")]}
+IN_FLIGHT = {"scale_metric": "in_flight", "prometheus": "http://prometheus:9090"}
+
+
+class Controller:
+    """KServe's controller and the kubelet, as a client sees them: each read finds the last applied version served.
+
+    Args:
+        api: The API server.
+        kubeconfig: Its kubeconfig.
+    """
+
+    def __init__(self, api: FakeApiServer, kubeconfig: Path) -> None:
+        self.api = api
+        self.client = InferenceClient(KServeBackend(kubeconfig=kubeconfig), NAMESPACE)
+        self.install(KINDS)
+        api.faults.append(self._reconcile)
+
+    def install(self, kinds: dict[str, list[tuple[str, str]]]) -> None:
+        """Define kinds."""
+        for path, entries in kinds.items():
+            self.api.kinds[path] = [{"name": name, "kind": kind, "namespaced": True} for name, kind in entries]
+
+    def deploy(self, uri: str, *, canary: int = 0, **options: Any) -> Any:
+        """Deploy a model as the service."""
+        return self.client.deploy(Service("digits", uri, namespace=NAMESPACE, **options), 5, canary=canary)
+
+    def get_predictor(self, name: str = "digits") -> dict[str, Any]:
+        """Return an InferenceService's predictor."""
+        found = self.api.find(SERVICES, name)
+        assert found is not None
+        predictor: dict[str, Any] = found["spec"]["predictor"]
+        return predictor
+
+    def get_bounds(self) -> tuple[int, int]:
+        """Return the service's bounds."""
+        predictor = self.get_predictor()
+        return predictor["minReplicas"], predictor["maxReplicas"]
+
+    def _reconcile(self, request: RecordedRequest, handler: BaseHTTPRequestHandler) -> bool:
+        collection, _, deployment = request.path.rpartition("/")
+        if (request.method, collection) == ("GET", DEPLOYMENTS):
+            owner = deployment.removesuffix("-predictor")
+            found = self.api.find(SERVICES, owner) or self.api.find(GRAPHS, owner)
+            if found is not None:
+                self._serve(found, deployment)
+        return False
+
+    def _serve(self, owner: dict[str, Any], deployment: str) -> None:
+        metadata = owner["metadata"]
+        version = {VERSION_ANNOTATION: metadata["annotations"][VERSION_ANNOTATION]}
+        is_broken = "broken" in metadata["annotations"].get(SERVICE_ANNOTATION, "")
+        counts = {"updatedReplicas": 1, "replicas": 1, "availableReplicas": 0 if is_broken else 1}
+        self.api.put(
+            DEPLOYMENTS,
+            {
+                "metadata": {"name": deployment, "namespace": NAMESPACE, "generation": 1},
+                "spec": {"replicas": 1, "template": {"metadata": {"annotations": version}}},
+                "status": {"observedGeneration": 1, **counts},
+            },
+        )
+        state: dict[str, Any] = {"running": {}}
+        if is_broken:
+            state = {"terminated": {"exitCode": 2, "reason": "Error"}}
+        ready = {"type": "Ready", "status": str(not is_broken)}
+        labels = {"serving.kserve.io/inferenceservice": metadata["name"], "component": "predictor"}
+        container = {"name": "kserve-container", "ready": not is_broken, "restartCount": 0, "state": state}
+        self.api.put(
+            PODS,
+            {
+                "metadata": {
+                    "name": f"{deployment}-0",
+                    "namespace": NAMESPACE,
+                    "labels": {**labels, "app": f"isvc.{deployment}"},
+                    "annotations": version,
+                    "creationTimestamp": "2026-11-29T00:00:00Z",
+                },
+                "spec": {"containers": [{"name": "kserve-container"}]},
+                "status": {"phase": "Running", "conditions": [ready], "containerStatuses": [container]},
+            },
+        )
+        metadata.setdefault("creationTimestamp", "2026-11-29T00:00:00Z")
+
+
+@pytest.fixture
+def controller(api: FakeApiServer, tmp_path: Path) -> Controller:
+    return Controller(api, api.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE))
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds", "expected"),
+    [
+        (IN_FLIGHT, KEDA, "scale_metric: 'in_flight' needs KEDA, which this cluster does not have"),
+        (
+            {"scale_metric": "in_flight", "min_replicas": 0},
+            KNATIVE,
+            "min_replicas: 0 needs Knative Serving, which this cluster does not have",
+        ),
+    ],
+)
+def test_scaling_beyond_cluster_is_refused_at_creation(
+    controller: Controller, options: dict[str, Any], kinds: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected) as caught:
+        controller.deploy("s3://b/1", max_replicas=4, **options)
+    assert caught.value.exit_code == 2
+    assert controller.api.find(SERVICES, "digits") is None
+    controller.install(kinds)
+    status = controller.deploy("s3://b/1", max_replicas=4, **options)
+    assert (status.version, status.scaling) == (1, f"{options.get('min_replicas', 1)} to 4 by in_flight")
+
+
+def test_promotion_and_rollback_keep_bounds(controller: Controller) -> None:
+    controller.deploy("s3://b/1", replicas=3)
+    controller.deploy("s3://b/2", min_replicas=2, max_replicas=5)
+    controller.deploy("s3://b/3", canary=10)
+    status = controller.client.promote("digits", 5)
+    assert (status.model, status.scaling, controller.get_bounds()) == ("s3://b/3", "2 to 5 by cpu", (2, 5))
+    status = controller.client.rollback("digits", 5)
+    assert (status.model, status.scaling, controller.get_bounds()) == ("s3://b/2", "2 to 5 by cpu", (2, 5))
+    controller.deploy("s3://b/4", canary=10, max_replicas=7)
+    controller.client.promote("digits", 5)
+    assert controller.get_bounds() == (1, 7)
+
+
+def test_rollback_of_fixed_service_keeps_its_replicas(controller: Controller) -> None:
+    controller.deploy("s3://b/1")
+    controller.deploy("s3://b/2", replicas=3)
+    status = controller.client.rollback("digits", 5)
+    assert (status.model, controller.get_bounds()) == ("s3://b/1", (3, 3))
+
+
+def test_autoscaler_of_former_class_is_deleted(controller: Controller) -> None:
+    controller.install(KEDA)
+    controller.deploy("s3://b/1")
+    controller.api.put(AUTOSCALERS, {"metadata": {"name": "digits-predictor", "namespace": NAMESPACE}})
+    controller.deploy("s3://b/1", max_replicas=4)
+    assert controller.api.find(AUTOSCALERS, "digits-predictor") is not None
+    controller.deploy("s3://b/1", max_replicas=4, **IN_FLIGHT)
+    assert controller.api.find(AUTOSCALERS, "digits-predictor") is None
+    controller.api.put(SCALED_OBJECTS, {"metadata": {"name": "digits-predictor", "namespace": NAMESPACE}})
+    with pytest.raises(ProcessFailedError, match="exit code 2"):
+        controller.deploy("s3://b/broken", max_replicas=4)
+    # The version before has its annotations again, and so KServe its ScaledObject.
+    annotations = controller.api.find(SERVICES, "digits")["metadata"]["annotations"]  # type: ignore[index]
+    assert annotations["serving.kserve.io/autoscalerClass"] == "keda"
+    assert restore_service(annotations[SERVICE_ANNOTATION], "digits", NAMESPACE).model_dir == "s3://b/1"
+    assert controller.api.find(SCALED_OBJECTS, "digits-predictor") is None
+
+
+def test_restored_and_stopped_service_keeps_own_annotations(controller: Controller) -> None:
+    controller.deploy("s3://b/1", annotations={"team": "vision"}, max_replicas=3)
+    with pytest.raises(ProcessFailedError):
+        controller.deploy("s3://b/broken", annotations={"team": "other"})
+    applied = [item.body for item in controller.api.requests if item.method == "PATCH"][-1]
+    assert applied["metadata"]["annotations"]["team"] == "vision"
+    assert applied["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "hpa"
+
+
+def test_update_changes_only_given_options(controller: Controller) -> None:
+    controller.deploy("s3://b/1", env={"A": "1"}, digest="sha256:1", replicas=2)
+    status = controller.client.update("digits", {"replicas": 1, "max_replicas": 4}, 5)
+    assert (status.version, status.model, status.digest) == (2, "s3://b/1", "sha256:1")
+    assert status.scaling == "1 to 4 by cpu"
+    assert controller.get_predictor()["model"]["env"] == [{"name": "A", "value": "1"}]
+    with pytest.raises(ValidationError, match="min_replicas: must be ≤ max_replicas"):
+        controller.client.update("digits", {"min_replicas": 5}, 5)
+    with pytest.raises(ValidationError, match="max: unknown"):
+        controller.client.update("digits", {"max": 5}, 5)
+    controller.deploy("s3://b/2", canary=10)
+    with pytest.raises(UserError, match="has a canary"):
+        controller.client.update("digits", {"env": {}}, 5)
+
+
+def test_service_without_requests_is_ready(controller: Controller) -> None:
+    controller.install(KNATIVE)
+    controller.deploy("s3://b/1", max_replicas=2, min_replicas=0, scale_metric="in_flight")
+    document = controller.api.find(SERVICES, "digits")
+    assert document is not None
+    revision = "digits-predictor-00001"
+    document["status"] = {
+        "deploymentMode": "Knative",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "components": {"predictor": {"latestCreatedRevision": revision, "latestReadyRevision": revision}},
+    }
+    controller.api.put(SERVICES, document)
+    controller.api.remove(PODS, "digits-predictor-0")
+    status = controller.client.get("digits")
+    assert (status.state, status.replicas) == (ServiceState.READY, 0)
+    assert status.message == "it has no replica; a request starts one"
+    # A failing version is replaced by it again.
+    assert is_idle(document)
+    document["status"]["components"]["predictor"]["latestCreatedRevision"] = "digits-predictor-00002"
+    assert not is_idle(document)
