@@ -27,8 +27,8 @@ SERVICE_ANNOTATION = "kfp-mindspore/service"
 PREVIOUS_ANNOTATION = "kfp-mindspore/previous"
 PERCENT_ANNOTATION = "kfp-mindspore/canary-percent"
 STOP_ANNOTATION = "serving.kserve.io/stop"
-# URI schemes for KServe's storage initializer and mounts.
-URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "hf", "abfs", "abfss")
+# URI schemes for KServe's storage initializer and mounts; a cluster's ClusterStorageContainers list further formats.
+URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "oci+native", "hf", "abfs", "abfss")
 # A request's field and its path at the server, by graph node.
 TENSOR_ROUTES = {"v1": ("instances", "v1/models/{}:predict"), "v2": ("inputs", "v2/models/{}/infer")}
 OPENAI_ROUTES = {
@@ -47,7 +47,7 @@ _RECORDED = (
 )  # fmt: skip
 
 
-def build_inference_service(service: Service) -> dict[str, Any]:
+def build_inference_service(service: Service, uri_formats: Sequence[Mapping[str, str]] | None = ()) -> dict[str, Any]:
     """Return a service as an InferenceService (serving.kserve.io/v1beta1).
 
     The cluster selects the runtime with autoSelect for the model format.
@@ -55,16 +55,19 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     Args:
         service: Its `model_dir` must be a URI that the cluster can read. `minio://bucket/path` becomes
             `s3://bucket/path` when `service_account` or `storage_secret` names the store.
+        uri_formats: The cluster's further URI formats, each {"prefix": …} or {"regex": …}; None for any.
 
     Raises:
         ValidationError: Naming each field that is wrong.
     """
-    return _build_inference_service(service, service.name)
+    return _build_inference_service(service, service.name, uri_formats)
 
 
-def _build_inference_service(service: Service, name: str) -> dict[str, Any]:
+def _build_inference_service(
+    service: Service, name: str, uri_formats: Sequence[Mapping[str, str]] | None
+) -> dict[str, Any]:
     service.validate()
-    uri = _resolve_uri(service)
+    uri = _resolve_uri(service, uri_formats)
     model: dict[str, Any] = {"modelFormat": {"name": service.model_format}, "protocolVersion": "v2"}
     # KServe appends args to the runtime's; the server's later --model_dir replaces the runtime's default.
     args = list(service.server_args)
@@ -159,9 +162,11 @@ def name_graph(name: str) -> str:
     return f"{name}-traffic"
 
 
-def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]:
+def build_canary(
+    service: Service, percent: int, version: int, uri_formats: Sequence[Mapping[str, str]] | None = ()
+) -> dict[str, Any]:
     """Return a service's canary as a separate InferenceService, whose model has the service's name in URLs."""
-    document = _build_inference_service(service, name_canary(service.name))
+    document = _build_inference_service(service, name_canary(service.name), uri_formats)
     document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
     metadata = document["metadata"]
     metadata["labels"][CANARY_LABEL] = service.name
@@ -256,13 +261,24 @@ def keep_location(text: str, service: Service) -> Service:
     return kept if service.digest and is_same_version(text, kept) else service
 
 
-def _resolve_uri(service: Service) -> str:
-    uri = str(service.model_dir)
+def has_known_scheme(service: Service) -> bool:
+    """Return whether KServe reads a service's URI without a ClusterStorageContainer for it."""
+    return _get_scheme(str(service.model_dir)) in URI_SCHEMES
+
+
+def _get_scheme(uri: str) -> str:
     match = _URI.fullmatch(uri)
-    scheme = match[1] if match else ""
+    return match[1] if match else ""
+
+
+def _resolve_uri(service: Service, uri_formats: Sequence[Mapping[str, str]] | None) -> str:
+    uri = str(service.model_dir)
+    scheme = _get_scheme(uri)
+    if uri_formats and any(_matches(uri, entry) for entry in uri_formats):
+        return uri
     if scheme == "minio" and (service.service_account or service.storage_secret):
         return f"s3{uri.removeprefix(scheme)}"
-    if scheme in URI_SCHEMES:
+    if scheme in URI_SCHEMES or (uri_formats is None and scheme not in ("", "minio")):
         return uri
     hint = "Copy the bundle to where the cluster can read it."
     if scheme == "minio":
@@ -270,8 +286,20 @@ def _resolve_uri(service: Service) -> str:
             "KServe does not know minio://. Let the pipeline root be s3://…, or name the service_account whose secret "
             "has the store's endpoint and credentials: the URI then becomes s3://…"
         )
+    known = [f"{name}://" for name in URI_SCHEMES]
+    known += [entry.get("prefix") or entry.get("regex", "") for entry in uri_formats or ()]
     raise ValidationError(
-        [f"model_dir: must be a URI with one of {', '.join(f'{scheme}://' for scheme in URI_SCHEMES)}, got {uri}"],
+        [f"model_dir: must be a URI with one of {', '.join(dict.fromkeys(known))}, got {uri}"],
         subject=f"service {service.name}",
         hint=hint,
     )
+
+
+def _matches(uri: str, entry: Mapping[str, str]) -> bool:
+    if prefix := entry.get("prefix"):
+        return uri.startswith(prefix)
+    try:
+        return bool(entry.get("regex")) and re.search(entry["regex"], uri) is not None
+    except re.error:
+        # Go's syntax differs in rare constructs.
+        return False

@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from kfp_mindspore.inference.backends.kserve_status import (
 from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
 from kfp_mindspore.inference.scaling import keep_scaling, needs_keda, scales_to_zero
-from kfp_mindspore.inference.service import Service, ServiceStatus, make_canary_error, make_missing_error
+from kfp_mindspore.inference.service import SERVER, Service, ServiceStatus, make_canary_error, make_missing_error
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import PODS, Resource
@@ -41,6 +41,9 @@ from kfp_mindspore.settings import KUBERNETES
 
 SERVICES = Resource("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
 GRAPHS = Resource("serving.kserve.io", "v1alpha1", "inferencegraphs", "InferenceGraph")
+STORAGE_CONTAINERS = Resource(
+    "serving.kserve.io", "v1alpha1", "clusterstoragecontainers", "ClusterStorageContainer", namespaced=False
+)
 _MANAGER = "kfp-mindspore-serving"
 _OWN_LABEL = f"{manifest.MANAGER_LABEL}={manifest.MANAGER}"
 _PREDICTORS = "component=predictor"
@@ -215,6 +218,22 @@ class KServeBackend(ServingBackend):
                     hint=f"Let an administrator install {product}, or {way}.",
                 ) from None
 
+    def _list_uri_formats(self, service: Service) -> Sequence[Mapping[str, str]] | None:
+        """Return the URI formats of the cluster's storage containers, or None for those that may not be read.
+
+        KServe then decides.
+        """
+        if service.download == SERVER or manifest.has_known_scheme(service):
+            return ()
+        try:
+            containers = self.cluster.list(STORAGE_CONTAINERS)
+        except ForbiddenError:
+            return None
+        except (NotFoundError, NotInstalledError):
+            return ()
+        enabled = [item for item in containers if not item.get("disabled")]
+        return [entry for item in enabled for entry in item["spec"]["supportedUriFormats"]]
+
     def _keep_location(self, current: Document | None, service: Service) -> Service:
         """Return the service at the URI where an equal bundle is served: another URI would be a rollout."""
         recorded = get_annotations(current).get(SERVICE_ANNOTATION) if current is not None else None
@@ -225,7 +244,7 @@ class KServeBackend(ServingBackend):
     def _deploy_stable(
         self, service: Service, current: Document | None, wait_seconds: float, *, keep_previous: bool = True
     ) -> None:
-        document = manifest.build_inference_service(service)
+        document = manifest.build_inference_service(service, self._list_uri_formats(service))
         own = document["metadata"]["annotations"]
         before = get_annotations(current) if current else {}
         recorded = before.get(SERVICE_ANNOTATION)
@@ -241,9 +260,8 @@ class KServeBackend(ServingBackend):
         good = snapshot(current) if current and is_serving else None
         if current and good is None and before.get(PREVIOUS_ANNOTATION):
             # The present, failing version's deployment died before it could restore the one before.
-            good = manifest.build_inference_service(
-                manifest.restore_service(before[PREVIOUS_ANNOTATION], service.name, service.namespace)
-            )
+            kept = manifest.restore_service(before[PREVIOUS_ANNOTATION], service.name, service.namespace)
+            good = manifest.build_inference_service(kept, self._list_uri_formats(kept))
             good["metadata"]["annotations"][VERSION] = str(int(own[VERSION]) + 1)
         self._roll_out(SERVICES, document, f"{service.name}-predictor", good, current is None, wait_seconds)
 
@@ -255,7 +273,7 @@ class KServeBackend(ServingBackend):
         version = max(int(get_annotations(stable).get(VERSION) or 0), int(before.get(VERSION) or 0)) + 1
         if current is not None and is_version_of(current, service):
             version = int(before[VERSION])
-        document = manifest.build_canary(service, percent, version)
+        document = manifest.build_canary(service, percent, version, self._list_uri_formats(service))
         good = snapshot(current) if current and self._is_serving(current) else None
         subject = f"canary of service {name}"
         self._roll_out(SERVICES, document, f"{name}-canary-predictor", good, good is None, wait_seconds, subject)

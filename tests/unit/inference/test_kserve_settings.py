@@ -1,4 +1,4 @@
-"""Scaling on a cluster whose API server answers as KServe 0.20's: what is refused, kept and removed."""
+"""Settings on a cluster whose API server answers as KServe 0.20's: what is refused, kept and removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kfp_mindspore.inference import InferenceClient, KServeBackend, Service
 from kfp_mindspore.inference.backends.kserve_status import is_idle
 from kfp_mindspore.inference.manifest import SERVICE_ANNOTATION, VERSION_ANNOTATION, restore_service
 from kfp_mindspore.inference.service import ServiceState
-from tests.support.kube.fake_api_server import FakeApiServer, RecordedRequest
+from tests.support.kube.fake_api_server import FakeApiServer, RecordedRequest, respond_once
 
 NAMESPACE = "team"
 SERVICES = f"/apis/serving.kserve.io/v1beta1/namespaces/{NAMESPACE}/inferenceservices"
@@ -184,6 +184,38 @@ def test_restored_and_stopped_service_keeps_own_annotations(controller: Controll
     applied = [item.body for item in controller.api.requests if item.method == "PATCH"][-1]
     assert applied["metadata"]["annotations"]["team"] == "vision"
     assert applied["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "hpa"
+
+
+CONTAINERS = "/apis/serving.kserve.io/v1alpha1/clusterstoragecontainers"
+GIT = {"supportedUriFormats": [{"prefix": "git://"}, {"regex": r"git\+https://(.+)\.git"}, {"prefix": "ms://"}]}
+
+
+@pytest.mark.parametrize("uri", ["git://host/models", "git+https://host/models.git", "ms://org/model", "minio://b/m"])
+def test_uris_of_clusters_storage_containers(controller: Controller, uri: str) -> None:
+    document = {"metadata": {"name": "git"}, "spec": GIT}
+    controller.api.put(CONTAINERS, {**document, "disabled": True})
+    with pytest.raises(ValidationError, match=r"model_dir: must be a URI with one of s3://, .*, got"):
+        controller.deploy(uri)
+    controller.api.put(CONTAINERS, document)
+    if uri.startswith("minio"):
+        with pytest.raises(ValidationError, match=r"git://, git.*, ms://, got minio"):
+            controller.deploy(uri)
+    else:
+        controller.deploy(uri)
+        assert controller.get_predictor()["model"]["storageUri"] == uri
+
+
+def test_kserve_decides_where_storage_containers_are_not_readable(controller: Controller) -> None:
+    controller.api.faults.append(respond_once(403, path="clusterstoragecontainers", reason="Forbidden", times=9))
+    assert controller.deploy("git://host/models").model == "git://host/models"
+    for uri in ("/models/digits", "minio://b/m"):
+        with pytest.raises(ValidationError, match="model_dir: must be a URI"):
+            controller.deploy(uri)
+
+
+def test_known_schemes_need_no_storage_container(controller: Controller) -> None:
+    controller.deploy("oci+native://registry/model:1")
+    assert controller.api.count("GET", "clusterstoragecontainers") == 0
 
 
 def test_update_changes_only_given_options(controller: Controller) -> None:
