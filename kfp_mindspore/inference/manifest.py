@@ -43,14 +43,14 @@ _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
     "pod_labels", "pod_annotations", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus",
     "env", "env_from", "node_selector", "tolerations", "volumes", "image_pull_secrets", "annotations",
-    "priority_class", "spread", "model_format", "digest", "run",
+    "priority_class", "spread", "runtime", "model_format", "digest", "run",
 )  # fmt: skip
 
 
 def build_inference_service(service: Service, uri_formats: Sequence[Mapping[str, str]] | None = ()) -> dict[str, Any]:
     """Return a service as an InferenceService (serving.kserve.io/v1beta1).
 
-    The cluster selects the runtime with autoSelect for the model format.
+    Without `runtime` the cluster selects one with autoSelect for the model format.
 
     Args:
         service: Its `model_dir` must be a URI that the cluster can read. `minio://bucket/path` becomes
@@ -69,6 +69,8 @@ def _build_inference_service(
     service.validate()
     uri = _resolve_uri(service, uri_formats)
     model: dict[str, Any] = {"modelFormat": {"name": service.model_format}, "protocolVersion": "v2"}
+    if service.runtime:
+        model["runtime"] = service.runtime
     # KServe appends args to the runtime's; the server's later --model_dir replaces the runtime's default.
     args = list(service.server_args)
     if service.download == SERVER:

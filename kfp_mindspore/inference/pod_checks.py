@@ -72,6 +72,7 @@ def list_pod_errors(
     image_pull_secrets: Sequence[str],
     priority_class: str,
     spread: str,
+    runtime: str,
 ) -> list[str]:
     """Return one sentence for each error in options of a service's pods, whose types are right."""
     errors = [f"env: must be names without '=', got {name!r}" for name in env if not name or "=" in name]
@@ -84,8 +85,9 @@ def list_pod_errors(
     errors += _list_schema_errors("tolerations", "Toleration", enumerate(tolerations))
     errors += _list_volume_errors(volumes)
     errors += list_name_errors("image_pull_secrets", *image_pull_secrets)
-    if priority_class:
-        errors += list_name_errors("priority_class", priority_class)
+    for option, name in (("priority_class", priority_class), ("runtime", runtime)):
+        if name:
+            errors += list_name_errors(option, name)
     if spread and not re.fullmatch(LABEL_KEY, spread):
         errors.append(f"spread: must be the key of a node's label, such as kubernetes.io/hostname, got {spread!r}")
     return errors

@@ -36,7 +36,16 @@ _RESERVED_PREFIXES = ("kfp-mindspore/", "serving.kserve.io/inferenceservice")
 # Further ones that only an InferenceService has; its mode and autoscaler follow from the scaling options.
 _RESERVED_ANNOTATIONS = (*_RESERVED_PREFIXES, "serving.kserve.io/stop", "serving.kserve.io/autoscalerClass")
 _SCALING = ("replicas", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus")
-_POD_OPTIONS = ("env", "env_from", "tolerations", "volumes", "image_pull_secrets", "priority_class", "spread")
+_POD_OPTIONS = (
+    "env",
+    "env_from",
+    "tolerations",
+    "volumes",
+    "image_pull_secrets",
+    "priority_class",
+    "spread",
+    "runtime",
+)
 # Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 # Fields whose errors have a function of their own.
@@ -99,6 +108,7 @@ class Service:
         annotations: InferenceService annotations.
         priority_class: The pods' PriorityClass.
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
+        runtime: Serving runtime of this server on a cluster; empty for the one that KServe selects.
         model_format: Model format on a cluster: `mindspore`, or `mindspore-lm` for language models. KServe selects the
             serving runtime by it.
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
@@ -135,6 +145,7 @@ class Service:
     annotations: Mapping[str, str] = option({})
     priority_class: str = ""
     spread: str = ""
+    runtime: str = ""
     model_format: str = option(MODEL_FORMAT, enum=(MODEL_FORMAT, LANGUAGE_FORMAT))
     digest: str = ""
     run: str = ""

@@ -35,6 +35,7 @@ def deploy_kserve(
     annotations: dict = {},
     priority_class: str = "",
     spread: str = "",
+    runtime: str = "",
     canary: int = 0,
     max_worsening: float = 0.0,
     run: str = "",
@@ -102,6 +103,7 @@ def deploy_kserve(
         annotations: InferenceService annotations.
         priority_class: The pods' PriorityClass.
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
+        runtime: Serving runtime of this server on a cluster; empty for the one that KServe selects.
         canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
@@ -150,6 +152,7 @@ def deploy_kserve(
         annotations=annotations,
         priority_class=priority_class,
         spread=spread,
+        runtime=runtime,
         run=run,
     )
     options = DeploymentOptions(

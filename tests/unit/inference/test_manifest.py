@@ -61,6 +61,7 @@ PLACED = {
     "annotations": {"team": "vision"},
     "priority_class": "serving",
     "spread": "topology.kubernetes.io/zone",
+    "runtime": "kfp-mindspore-server-npu",
 }
 
 
@@ -140,6 +141,7 @@ def test_placement_of_pods() -> None:
     assert predictor["tolerations"] == [{"key": "npu", "operator": "Exists"}]
     assert predictor["imagePullSecrets"] == [{"name": "registry"}]
     assert predictor["priorityClassName"] == "serving"
+    assert model["runtime"] == "kfp-mindspore-server-npu"
     (spread,) = predictor["topologySpreadConstraints"]
     assert spread["topologyKey"] == "topology.kubernetes.io/zone"
     assert spread["labelSelector"]["matchLabels"]["serving.kserve.io/inferenceservice"] == "digits"

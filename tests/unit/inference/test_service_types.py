@@ -69,6 +69,7 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_se
         ({"env_from": ["secret/My_Store"]}, "env_from[0]: must be at most 253"),
         ({"image_pull_secrets": ["Pull"]}, "image_pull_secrets: must be at most 253"),
         ({"priority_class": "High!"}, "priority_class: must be at most 253"),
+        ({"runtime": "Server!"}, "runtime: must be at most 253"),
         ({"spread": "a zone"}, "spread: must be the key of a node's label"),
         (
             {"annotations": {"serving.kserve.io/autoscalerClass": "hpa"}},
