@@ -6,7 +6,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -26,12 +28,15 @@ from mindsporeserver.errors import (
 from mindsporeserver.events import RequestEvent, is_event
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.routes import SERVED, LanguageRoutes
-from mindsporeserver.protocols import v1, v2
+from mindsporeserver.models.contracts import read_contract
+from mindsporeserver.models.served_model import TensorModel
+from mindsporeserver.protocols import openapi, v1, v2
 from mindsporeserver.protocols.rows import describe_unknown
 from mindsporeserver.state import ServerState, get_version, read_deadline
 
 if TYPE_CHECKING:
-    from mindsporeserver.models.served_model import ServedModel, TensorModel
+    from mindsporeserver.models.served_model import ServedModel
+    from mindsporeserver.protocols.openapi import TensorContract
     from mindsporeserver.telemetry import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ _READ = frozenset(
         b"expect",
     }
 )
+_DOCS_PAGE = Path(openapi.__file__).with_name("docs.html")
 # Body size above which it is decoded in a thread instead of blocking the event loop.
 _LARGE = 256 << 10
 
@@ -91,10 +97,16 @@ class Application:
         state: State shared with gRPC.
         limits: See `RequestLimits`.
         access: The port's access rules; default none.
+        has_docs: Whether /openapi.json and /docs are answered.
     """
 
-    def __init__(self, state: ServerState, limits: RequestLimits, access: Access | None = None) -> None:
+    def __init__(
+        self, state: ServerState, limits: RequestLimits, access: Access | None = None, *, has_docs: bool = False
+    ) -> None:
         self._state = state
+        self._has_docs = has_docs
+        # By model: a reloaded one is another object.
+        self._contracts: WeakKeyDictionary[ServedModel, TensorContract] = WeakKeyDictionary()
         self._limits = limits
         self._access = access or Access()
         self.bodies = BodyReader(limits)
@@ -361,6 +373,27 @@ class Application:
     async def _get_model_metadata(self, request: _Request) -> Reply:
         return Reply(self._state.describe_model(request.groups["name"], request.groups.get("version", "")))
 
+    async def _get_docs(self, _: _Request) -> Reply:
+        self._require_docs()
+        page = await asyncio.to_thread(_DOCS_PAGE.read_bytes)
+        return Reply(page, ((b"content-type", b"text/html; charset=utf-8"),))
+
+    async def _get_openapi(self, _: _Request) -> Reply:
+        self._require_docs()
+        tensors = []
+        for model in list(self._state.repository.models.values()):
+            if isinstance(model, TensorModel) and model.ready:
+                if model not in self._contracts:
+                    self._contracts[model] = await asyncio.to_thread(read_contract, model)
+                tensors.append(self._contracts[model])
+        return Reply(openapi.build_document(get_version(), tensors, self._language.list_contracts()))
+
+    def _require_docs(self) -> None:
+        if not self._has_docs:
+            error = RequestError("Not Found")
+            error.status = 404
+            raise error
+
     async def _get_metrics(self, request: _Request) -> Reply:
         accept = _get_header(request.scope, b"accept") or b""
         body, kind = await asyncio.to_thread(self._state.metrics.render, accept.decode("latin-1"))
@@ -419,6 +452,8 @@ _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = 
         (("POST",), rf"/v2/models/(?P<v2>[^/]+){_VERSION}/infer", Application._infer_unrouted, Needs.TOKEN),
         (("POST",), rf"/v1/models/{_NAME}:explain", Application._explain, Needs.TOKEN),
         (("GET",), r"/", Application._get_root, Needs.NOTHING),
+        (("GET",), r"/docs", Application._get_docs, Needs.NOTHING),
+        (("GET",), r"/openapi\.json", Application._get_openapi, Needs.TOKEN),
         (("GET",), r"/metrics", Application._get_metrics, Needs.MANAGEMENT),
         (("GET",), r"/v1/models", Application._list_v1_models, Needs.TOKEN),
         (("GET",), r"/openai/v1/models", Application._list_language_models, Needs.TOKEN),

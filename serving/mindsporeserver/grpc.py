@@ -261,6 +261,14 @@ class HealthService:
             await self._servicer.set(service, _SERVING if is_serving else _NOT_SERVING)
 
 
+def add_reflection(server: grpc.aio.Server) -> None:
+    """Let clients read the services' messages from the server."""
+    from grpc_reflection.v1alpha import reflection
+
+    names = (_SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+
+
 def decode(request: Any, readers: Mapping[str, InputReader], rows: RowReader | None = None) -> Arrays:
     """Read a ModelInferRequest's inputs, raw or typed: the model's own, or with `rows` one per column.
 

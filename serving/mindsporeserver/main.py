@@ -230,4 +230,5 @@ def _build_options(options: ServerFlags, link: WorkerLink | None) -> ServerOptio
         watch_seconds=options.reload_interval if link is None else 0.0,
         tokens=tokens,
         management_socket=management_socket,
+        has_docs=options.enable_docs_url,
     )

@@ -40,7 +40,6 @@ _REFUSED = {
         "one process computes the whole model; raise the replicas",
     ),
     "access_log_format": "use --log_requests=all, with --log_format=json for JSON",
-    "enable_docs_url": "there is no Swagger page",
     **dict.fromkeys(
         (
             "protocol",
@@ -95,6 +94,7 @@ class ServerFlags:
         http_port: HTTP port.
         grpc_port: gRPC port.
         enable_grpc: Enable gRPC.
+        enable_docs_url: Answer /openapi.json and the page /docs, and gRPC's server reflection.
         workers: Number of processes that serve the same fixed models on the same ports.
         model_name: Name of the model in URLs.
         event_loop: Event loop.
@@ -155,6 +155,7 @@ class ServerFlags:
     http_port: int = option(8080, **_PORT)
     grpc_port: int = option(8081, **_PORT)
     enable_grpc: bool = True
+    enable_docs_url: bool = False
     workers: int = option(1, minimum=1)
     model_name: str = "model"
     event_loop: str = option("auto", enum=("auto", "asyncio", "uvloop"))

@@ -19,7 +19,7 @@ from mindsporeserver.access import Access, TokenFile
 from mindsporeserver.app import Application
 from mindsporeserver.bodies import RequestLimits
 from mindsporeserver.connection import Connection
-from mindsporeserver.grpc import HealthService, InferenceService
+from mindsporeserver.grpc import HealthService, InferenceService, add_reflection
 from mindsporeserver.models.watch import ModelWatcher
 from mindsporeserver.ports import stop_handshakes
 from mindsporeserver.state import ServerState
@@ -60,6 +60,7 @@ class ServerOptions:
         watch_seconds: Poll interval for the models' files; 0 disables reloading.
         tokens: Accepted bearer tokens; None requires none.
         management_socket: Socket bound to the management port; None without one.
+        has_docs: Whether the OpenAPI document, its page and gRPC's reflection are served.
     """
 
     host: str
@@ -77,6 +78,7 @@ class ServerOptions:
     watch_seconds: float = 0.0
     tokens: TokenFile | None = None
     management_socket: socket.socket | None = None
+    has_docs: bool = False
 
     @property
     def access(self) -> Access:
@@ -202,7 +204,7 @@ class Server:
 
     def _configure_http(self, access: Access) -> uvicorn.Config:
         options = self._options
-        application: Any = Application(self._state, options.limits, access)
+        application: Any = Application(self._state, options.limits, access, has_docs=options.has_docs)
         tracing = self._state.telemetry.tracing
         return uvicorn.Config(
             application if tracing is None else tracing.wrap(application),
@@ -237,6 +239,8 @@ class Server:
         )
         rpc.add_generic_rpc_handlers((self._service.build_handlers(),))
         await self._health.add_to(rpc, is_serving=self._state.is_ready())
+        if options.has_docs:
+            add_reflection(rpc)
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{host}:{options.grpc_port}"
         if options.grpc_tls is not None:

@@ -1,8 +1,9 @@
-"""Requests that schemathesis generates from the OpenAPI document of kserve's own application."""
+"""Requests that schemathesis generates from the OpenAPI documents of kserve's own application and of the server."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from typing import Any
 
@@ -78,5 +79,45 @@ def _send_cases(operation: Any, mode: Any, url: str, model: str | None, statuses
         statuses.add(response.status_code)
         if response.status_code >= 500 and response.status_code not in (501, 503):
             wrong.append(f"{response.status_code} {response.text[:200]}: {case.as_curl_command()}")
+
+    send()
+
+
+def test_every_operation_of_own_openapi_document(stage: Stage) -> None:
+    """Assert that each response has a documented form, and each generated request a response without a crash."""
+    server = stage.server
+    url = f"http://127.0.0.1:{server.port}"
+    status, content = server.get("/openapi.json")
+    assert status == 200
+    document = json.loads(content)
+    statuses: dict[str, set[int]] = {}
+    for result in schemathesis.openapi.from_dict(document).get_all_operations():
+        operation = result.ok()
+        for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+            with contextlib.suppress(Unsatisfiable):
+                _validate_cases(operation, mode, url, statuses.setdefault(operation.path, set()))
+    assert len(statuses) == len(document["paths"]) >= 5 + 5 * len(stage.targets)
+    assert {200, 400} <= set.union(*statuses.values())
+    assert "Traceback" not in server.read_log()
+
+
+def _validate_cases(operation: Any, mode: Any, url: str, statuses: set[int]) -> None:
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=EXAMPLES <= 10,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(operation.as_strategy(generation_mode=mode))
+    def send(case: Any) -> None:
+        response = case.call(base_url=url)
+        statuses.add(response.status_code)
+        checks = [not_a_server_error, content_type_conformance, response_schema_conformance]
+        case.validate_response(response, checks=checks)
 
     send()

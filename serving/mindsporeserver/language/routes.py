@@ -23,6 +23,7 @@ from mindsporeserver.language.fields.values import parse_body, read_text
 from mindsporeserver.language.model import LanguageModel
 from mindsporeserver.language.responses import DONE, ResponseBuilder, encode_event
 from mindsporeserver.language.scheduler import AnswerStream
+from mindsporeserver.protocols.openapi import LanguageContract
 from mindsporeserver.state import ServerState, read_deadline
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,20 @@ class LanguageRoutes:
         named = {entry["id"]: entry for entry in described}
         aliases = self._state.aliases.items()
         return [*described, *({**named[target], "id": name} for name, target in aliases if target in named)]
+
+    def list_contracts(self) -> list[LanguageContract]:
+        """Return each ready model's names and routes."""
+        contracts = []
+        for model in self._state.repository.models.values():
+            if isinstance(model, EmbeddingModel) and model.ready:
+                contracts.append(LanguageContract(self._list_names([model.name]), ["embeddings"]))
+            elif isinstance(model, LanguageModel) and model.ready:
+                routes = ["completions"] if model.template is None else ["chat/completions", "completions"]
+                contracts.append(LanguageContract(self._list_names([model.name, *model.adapters.loaded]), routes))
+        return contracts
+
+    def _list_names(self, names: list[str]) -> list[str]:
+        return [*names, *(alias for alias, target in self._state.aliases.items() if target in names)]
 
     def describe_model(self, name: str) -> dict[str, Any]:
         """Return a model or an adapter as the protocol lists it.

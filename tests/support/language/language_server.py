@@ -52,7 +52,8 @@ def serve(options: ServerFlags, directory: Path) -> None:
     )
     socket = bind_port("--http_port", "127.0.0.1", options.http_port, shared=False)
     limits = RequestLimits(timeout_seconds=options.request_timeout)
-    Server(state, ServerOptions("127.0.0.1", socket, None, limits=limits, grace_period=options.grace_period)).serve()
+    served = {"limits": limits, "grace_period": options.grace_period, "has_docs": options.enable_docs_url}
+    Server(state, ServerOptions("127.0.0.1", socket, None, **served)).serve()
 
 
 if __name__ == "__main__":

@@ -104,7 +104,6 @@ def test_every_flag_of_kserve_is_known() -> None:
         ("--access_log_format=%s", "--access_log_format: is not supported: use --log_requests=all"),
         ("--predictor_host=a", "--predictor_host: is not supported: this server is a predictor"),
         ("--enable_predictor_health_check", "--enable_predictor_health_check: is not supported"),
-        ("--enable_docs_url=true", "--enable_docs_url: is not supported: there is no Swagger page"),
     ],
 )
 def test_flags_of_kserve_that_are_refused(flag: str, reason: str) -> None:
