@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_mindspore.inference.pod_checks import CPU, IN_FLIGHT, MEMORY, WAITING
@@ -18,6 +18,35 @@ _GAUGES = {IN_FLIGHT: "mindsporeserver_in_flight", WAITING: "vllm:num_requests_w
 _TARGETS = {CPU: 80, MEMORY: 80, IN_FLIGHT: 32, WAITING: 4}
 # A new replica needs up to minutes to load and compile its model.
 _SCALE_DOWN_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class ScalingNeed:
+    """What a cluster must have to scale a service.
+
+    Args:
+        group: Its API group.
+        product: Its name.
+        option: The option that needs it, with the value.
+        way: What to set without it.
+    """
+
+    group: str
+    product: str
+    option: str
+    way: str
+
+
+def list_needs(service: Service) -> list[ScalingNeed]:
+    """Return what a cluster must have to scale a service: KServe accepts the service without it."""
+    if not service.max_replicas:
+        return []
+    if scales_to_zero(service):
+        return [ScalingNeed("serving.knative.dev", "Knative Serving", "min_replicas: 0", "set min_replicas to 1")]
+    option = f"scale_metric: {service.scale_metric!r}"
+    if needs_keda(service):
+        return [ScalingNeed("keda.sh", "KEDA", option, f"use {CPU} or {MEMORY}")]
+    return [ScalingNeed("metrics.k8s.io", "the Kubernetes Metrics Server", option, "set replicas alone")]
 
 
 def needs_keda(service: Service) -> bool:

@@ -28,6 +28,8 @@ MODEL_FORMAT = "mindspore"
 LANGUAGE_FORMAT = "mindspore-lm"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
+# Options that are checked together.
+SCALING = ("replicas", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
@@ -35,7 +37,6 @@ _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
 _RESERVED_PREFIXES = ("kfp-mindspore/", "serving.kserve.io/inferenceservice")
 # Further ones that only an InferenceService has; its mode and autoscaler follow from the scaling options.
 _RESERVED_ANNOTATIONS = (*_RESERVED_PREFIXES, "serving.kserve.io/stop", "serving.kserve.io/autoscalerClass")
-_SCALING = ("replicas", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus")
 _POD_OPTIONS = (
     "env",
     "env_from",
@@ -180,9 +181,9 @@ class Service:
             errors.extend(list_reserved_errors("pod_annotations", self.pod_annotations, _RESERVED_PREFIXES))
         if isinstance(self.annotations, Mapping):
             errors.extend(list_reserved_errors("annotations", self.annotations, _RESERVED_ANNOTATIONS))
-        if wrong.isdisjoint(_SCALING):
+        if wrong.isdisjoint(SCALING):
             is_language = self.model_format == LANGUAGE_FORMAT
-            given = {name: getattr(self, name) for name in _SCALING}
+            given = {name: getattr(self, name) for name in SCALING}
             errors.extend(list_scaling_errors(**given, is_language=is_language))
         if wrong.isdisjoint(_POD_OPTIONS):
             errors.extend(list_pod_errors(**{name: getattr(self, name) for name in _POD_OPTIONS}))

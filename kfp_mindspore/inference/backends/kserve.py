@@ -16,9 +16,7 @@ from kfp_mindspore.inference import manifest
 from kfp_mindspore.inference.backends import rollout
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.backends.kserve_status import (
-    KNATIVE_SERVICES,
     OWN_ANNOTATIONS,
-    SCALED_OBJECTS,
     build_status,
     get_annotations,
     get_canary_url,
@@ -31,10 +29,10 @@ from kfp_mindspore.inference.backends.kserve_status import (
 )
 from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
-from kfp_mindspore.inference.scaling import keep_scaling, needs_keda, scales_to_zero
+from kfp_mindspore.inference.scaling import keep_scaling, list_needs
 from kfp_mindspore.inference.service import SERVER, Service, ServiceStatus, make_canary_error, make_missing_error
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
+from kfp_mindspore.kube.errors import ApiRequest, ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.settings import KUBERNETES
@@ -204,19 +202,16 @@ class KServeBackend(ServingBackend):
 
     def _check_cluster(self, service: Service) -> None:
         """Refuse scaling that the cluster cannot do: KServe would accept it and nothing would scale."""
-        needed = []
-        if needs_keda(service):
-            needed.append((SCALED_OBJECTS, "KEDA", f"scale_metric: {service.scale_metric!r}", "use cpu or memory"))
-        if scales_to_zero(service):
-            needed.append((KNATIVE_SERVICES, "Knative Serving", "min_replicas: 0", "set min_replicas to 1"))
-        for resource, product, option, way in needed:
-            try:
-                self.cluster.resolve_resource(resource.api_version, resource.kind)
-            except NotInstalledError:
+        if not (needed := list_needs(service)):
+            return
+        found = self.cluster.request(ApiRequest("get", "the API groups"), "GET", "/apis")
+        groups = {group["name"] for group in found["groups"]}
+        for need in needed:
+            if need.group not in groups:
                 raise UserError(
-                    f"service {service.name}: {option} needs {product}, which this cluster does not have",
-                    hint=f"Let an administrator install {product}, or {way}.",
-                ) from None
+                    f"service {service.name}: {need.option} needs {need.product}, which this cluster does not have",
+                    hint=f"Let an administrator install {need.product}, or {need.way}.",
+                )
 
     def _list_uri_formats(self, service: Service) -> Sequence[Mapping[str, str]] | None:
         """Return the URI formats of the cluster's storage containers, or None for those that may not be read.

@@ -22,11 +22,9 @@ from kfp_mindspore.kube.resources import Resource
 
 Document = Mapping[str, Any]
 
-KNATIVE_SERVICES = Resource("serving.knative.dev", "v1", "services", "Service")
-SCALED_OBJECTS = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
 _AUTOSCALERS = {
     HPA: Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
-    KEDA: SCALED_OBJECTS,
+    KEDA: Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject"),
 }
 OWN_ANNOTATIONS = (
     SERVICE_ANNOTATION,

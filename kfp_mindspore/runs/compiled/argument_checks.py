@@ -131,12 +131,15 @@ def _check_service_name(service_name: str, namespace: str = "") -> None:
 
 def _check_service(**known: object) -> None:
     from kfp_mindspore.inference.pod_checks import WAITING
-    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, DeploymentOptions, Service
+    from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MODEL_FORMAT, SCALING, DeploymentOptions, Service
 
     DeploymentOptions(**_select_fields(DeploymentOptions, known))
     # The step finds the format in the bundle.
     model_format = LANGUAGE_FORMAT if known.get("scale_metric") == WAITING else MODEL_FORMAT
     fields = _select_fields(Service, known, without="namespace")
+    if not fields.keys() >= set(SCALING):
+        # They are checked together.
+        fields = {name: value for name, value in fields.items() if name not in SCALING}
     Service("name", "model", model_format=model_format, **fields).validate()
 
 

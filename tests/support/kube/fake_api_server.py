@@ -335,6 +335,9 @@ class _Handler(BaseHTTPRequestHandler):
         head, _, name = request.path.rpartition("/")
         if request.path.endswith("/log"):
             self._send_log(request, head.rpartition("/")[2])
+        elif request.path == "/apis":
+            names = {path.split("/")[2] for path in self.server_state.kinds if path.startswith("/apis/")}
+            send_json(self, 200, {"kind": "APIGroupList", "groups": [{"name": name} for name in sorted(names)]})
         elif request.path in self.server_state.kinds:
             resources = self.server_state.kinds[request.path]
             send_json(self, 200, {"kind": "APIResourceList", "resources": resources})

@@ -27,6 +27,7 @@ KINDS = {
     "/apis/serving.kserve.io/v1alpha1": [("inferencegraphs", "InferenceGraph")],
 }
 KEDA = {"/apis/keda.sh/v1alpha1": [("scaledobjects", "ScaledObject")]}
+METRICS = {"/apis/metrics.k8s.io/v1beta1": [("pods", "PodMetrics")]}
 KNATIVE = {"/apis/serving.knative.dev/v1": [("services", "Service")]}
 IN_FLIGHT = {"scale_metric": "in_flight", "prometheus": "http://prometheus:9090"}
 
@@ -43,6 +44,7 @@ class Controller:
         self.api = api
         self.client = InferenceClient(KServeBackend(kubeconfig=kubeconfig), NAMESPACE)
         self.install(KINDS)
+        self.install(METRICS)
         api.faults.append(self._reconcile)
 
     def install(self, kinds: dict[str, list[tuple[str, str]]]) -> None:
@@ -119,6 +121,7 @@ def controller(api: FakeApiServer, tmp_path: Path) -> Controller:
 @pytest.mark.parametrize(
     ("options", "kinds", "expected"),
     [
+        ({}, METRICS, "scale_metric: 'cpu' needs the Kubernetes Metrics Server, which this cluster does not have"),
         (IN_FLIGHT, KEDA, "scale_metric: 'in_flight' needs KEDA, which this cluster does not have"),
         (
             {"scale_metric": "in_flight", "min_replicas": 0},
@@ -130,13 +133,15 @@ def controller(api: FakeApiServer, tmp_path: Path) -> Controller:
 def test_scaling_beyond_cluster_is_refused_at_creation(
     controller: Controller, options: dict[str, Any], kinds: dict[str, Any], expected: str
 ) -> None:
+    controller.api.kinds.pop(next(iter(METRICS)))
     with pytest.raises(UserError, match=expected) as caught:
         controller.deploy("s3://b/1", max_replicas=4, **options)
     assert caught.value.exit_code == 2
     assert controller.api.find(SERVICES, "digits") is None
     controller.install(kinds)
+    metric = options.get("scale_metric", "cpu")
     status = controller.deploy("s3://b/1", max_replicas=4, **options)
-    assert (status.version, status.scaling) == (1, f"{options.get('min_replicas', 1)} to 4 by in_flight")
+    assert (status.version, status.scaling) == (1, f"{options.get('min_replicas', 1)} to 4 by {metric}")
 
 
 def test_promotion_and_rollback_keep_bounds(controller: Controller) -> None:

@@ -155,6 +155,49 @@ def test_direction_is_checked_before_run(metric: str, direction: str, message: s
         convert_arguments(compile_pipeline(best), {"direction": direction})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, ""),
+        ({"high": 8}, ""),
+        ({"low": 5}, r"step deploy-kserve: min_replicas: must be ≤ max_replicas \(4\), got 5"),
+        ({"metric": "rps"}, "step deploy-kserve: scale_metric: must be one of cpu, memory"),
+        # The step finds out whether the bundle is a language model.
+        ({"metric": "waiting", "prometheus": "http://prometheus:9090"}, ""),
+        ({"metric": "in_flight"}, "step deploy-kserve: prometheus: must be http://"),
+        ({"tolerations": ["npu"]}, r"step deploy-kserve: tolerations\.0: must be a dict, got 'npu'"),
+    ],
+)
+def test_scaling_is_checked_before_run(arguments: dict[str, Any], message: str) -> None:
+    @dsl.pipeline(name="scaled")
+    def scaled(
+        low: int = 1,
+        high: int = 4,
+        metric: str = "cpu",
+        prometheus: str = "",
+        tolerations: list = [],  # noqa: B006
+    ):
+        bundle = export_mindir(model=train_msjob(command=["python", "train.py"]).outputs["model"]).outputs["bundle"]
+        first = deploy_kserve(
+            bundle=bundle,
+            service_name="first",
+            min_replicas=low,
+            max_replicas=high,
+            scale_metric=metric,
+            prometheus=prometheus,
+            tolerations=tolerations,
+        )
+        # The most are not known: whether the fewest are too many is not either.
+        deploy_kserve(bundle=bundle, service_name="second", min_replicas=2, max_replicas=first.outputs["version"])
+
+    spec = compile_pipeline(scaled)
+    if not message:
+        convert_arguments(spec, arguments)
+        return
+    with pytest.raises(ValidationError, match=f"pipeline scaled is invalid: .*{message}"):
+        convert_arguments(spec, arguments)
+
+
 def test_empty_default_may_stand_for_argument_of_run() -> None:
     @dsl.pipeline(name="named")
     def named(service_name: str = ""):
