@@ -15,8 +15,8 @@ from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.inference import InferenceClient, Service
 from kfp_mindspore.inference.runtime import RuntimeOptions, build_serving_runtime, render_serving_runtime
-from kfp_mindspore.inference.service import ServiceStatus, format_command
-from kfp_mindspore.options import list_options
+from kfp_mindspore.inference.service import OF_DEPLOYMENT, ServiceStatus, format_command
+from kfp_mindspore.options import list_options, to_text
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,8 +54,7 @@ def _add_target(command: Command) -> Command:
 
 
 _SINGULARS = ("server_args", "pod_labels", "pod_annotations", "annotations", "tolerations", "image_pull_secrets")
-_OF_DEPLOYMENT = ("name", "model_dir", "namespace", "digest", "run")
-_UPDATED = [entry.name for entry in list_options(Service) if entry.name not in (*_OF_DEPLOYMENT, "model_format")]
+_UPDATED = [entry.name for entry in list_options(Service) if entry.name not in (*OF_DEPLOYMENT, "model_format")]
 
 
 def _add_service_options(only: Sequence[str], settings: Mapping[str, Any]) -> Callable[[Command], Command]:
@@ -297,6 +296,8 @@ def _print_status(status: ServiceStatus, as_json: bool) -> None:
         }
     for name, value in lines.items():
         click.echo(f"{name:10} {value}")
+    for name, option in status.options.items():
+        click.echo(f"{'option':10} {name}: {to_text(option)}")
     for warning in status.warnings:
         click.echo(f"{'warning':10} {warning}")
 

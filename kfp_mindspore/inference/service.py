@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ MODEL_FORMAT = "mindspore"
 LANGUAGE_FORMAT = "mindspore-lm"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
+# Fields that each deployment has of its own.
+OF_DEPLOYMENT = ("name", "model_dir", "namespace", "digest", "run")
 # Options that are checked together.
 SCALING = ("replicas", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
@@ -274,6 +276,7 @@ class ServiceStatus:
         digest: Bundle digest; empty if the deployment named none.
         run: The pipeline run that deployed it; empty for none.
         scaling: Bounds and metric of its replicas, such as `1 to 4 by cpu`; empty for a fixed count.
+        options: `Service` fields that differ from their defaults; without model, name and namespace.
     """
 
     name: str
@@ -295,6 +298,7 @@ class ServiceStatus:
     digest: str = ""
     run: str = ""
     scaling: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -312,6 +316,20 @@ class ServiceStatus:
         if self.canary is not None:
             value["canary"]["state"] = self.canary.state.value
         return {**value, "state": self.state.value, "warnings": list(self.warnings), "ready": self.ready}
+
+
+def list_changed_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from their defaults, as JSON has them.
+
+    Args:
+        values: `Service` fields by name.
+    """
+    changed = {}
+    for entry in list_options(Service):
+        value, default = (canonicalize(item) for item in (values.get(entry.name, entry.default), entry.default))
+        if entry.name not in OF_DEPLOYMENT and value != default:
+            changed[entry.name] = value
+    return changed
 
 
 def list_service_errors(name: Any, namespace: Any) -> list[str]:

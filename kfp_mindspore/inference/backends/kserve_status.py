@@ -16,7 +16,7 @@ from kfp_mindspore.inference.manifest import (
     VERSION_ANNOTATION,
 )
 from kfp_mindspore.inference.scaling import AUTOSCALER_ANNOTATION, HPA, KEDA, build_annotations, describe_scaling
-from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus
+from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus, list_changed_options
 from kfp_mindspore.kube.pods import PodState
 from kfp_mindspore.kube.resources import Resource
 
@@ -138,6 +138,7 @@ def build_status(document: Document, canary: Document | None, pods: Sequence[Doc
         digest=service.digest,
         run=service.run,
         scaling=describe_scaling(service),
+        options=list_changed_options(vars(service)),
     )
 
 

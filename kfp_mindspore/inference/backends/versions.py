@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import VersionDirectory, VersionState
-from kfp_mindspore.inference.service import ServiceState, ServiceStatus, format_command
+from kfp_mindspore.inference.service import ServiceState, ServiceStatus, format_command, list_changed_options
 from kfp_mindspore.local.logs import LogReader, read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, end_supervisor, read_cpu_seconds, start_supervisor
 from kfp_mindspore.settings import CALLER_TMPDIR_VARIABLE, EVENTS_VARIABLE, LEASE_VARIABLE, LOCAL, STEP_VARIABLE
@@ -151,6 +151,7 @@ def get_status(version: VersionDirectory) -> ServiceStatus:
         log=str(version.server_log),
         digest=spec.service.get("digest", ""),
         run=spec.service.get("run", ""),
+        options=list_changed_options(spec.service),
     )
     state = version.read_state()
     if state is None:

@@ -79,7 +79,14 @@ def test_life_of_service(local_services: Any, capsys: pytest.CaptureFixture[str]
 
     assert run(["service", "describe", "digits"]) == 0
     text = capsys.readouterr().out
-    for part in ("Ready", status.url, str(status.pid), status.log, "warning    replicas: 2 requested"):
+    for part in (
+        "Ready",
+        status.url,
+        str(status.pid),
+        status.log,
+        "option     replicas: 2",
+        "warning    replicas: 2 requested",
+    ):
         assert part in text
     assert run(["service", "describe", "digits", "--json"]) == 0
     assert read_json(capsys) == status.to_dict()

@@ -182,7 +182,7 @@ def test_autoscaler_of_former_class_is_deleted(controller: Controller) -> None:
     assert controller.api.find(SCALED_OBJECTS, "digits-predictor") is None
 
 
-def test_restored_and_stopped_service_keeps_own_annotations(controller: Controller) -> None:
+def test_restored_service_keeps_own_annotations(controller: Controller) -> None:
     controller.deploy("s3://b/1", annotations={"team": "vision"}, max_replicas=3)
     with pytest.raises(ProcessFailedError):
         controller.deploy("s3://b/broken", annotations={"team": "other"})
@@ -228,6 +228,7 @@ def test_update_changes_only_given_options(controller: Controller) -> None:
     status = controller.client.update("digits", {"replicas": 1, "max_replicas": 4}, 5)
     assert (status.version, status.model, status.digest) == (2, "s3://b/1", "sha256:1")
     assert status.scaling == "1 to 4 by cpu"
+    assert status.options == {"env": {"A": "1"}, "max_replicas": 4}
     assert controller.get_predictor()["model"]["env"] == [{"name": "A", "value": "1"}]
     with pytest.raises(ValidationError, match="min_replicas: must be ≤ max_replicas"):
         controller.client.update("digits", {"min_replicas": 5}, 5)

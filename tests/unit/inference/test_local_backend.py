@@ -186,7 +186,7 @@ def test_server_has_environment_of_service(local_services: Any) -> None:
     status = local_services.deploy(env={"OMP_NUM_THREADS": 3})
     assert "OMP_NUM_THREADS=3" in read_environment(status)
     status = local_services.connect().update("digits", {"env": {"OMP_NUM_THREADS": "4"}})
-    assert status.version == 2
+    assert (status.version, status.options) == (2, {"env": {"OMP_NUM_THREADS": "4"}})
     assert "OMP_NUM_THREADS=4" in read_environment(status)
 
 
