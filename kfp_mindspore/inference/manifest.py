@@ -11,7 +11,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.pod_checks import ENV_SOURCES
 from kfp_mindspore.inference.scaling import build_annotations, build_scaling
-from kfp_mindspore.inference.service import LANGUAGE_FORMAT, MAXIMUM_NAME, SERVER, Service
+from kfp_mindspore.inference.service import FORMATS, LANGUAGE_FORMAT, MAXIMUM_NAME, SERVER, Service
 
 API_VERSION = "serving.kserve.io/v1beta1"
 GRAPH_API_VERSION = "serving.kserve.io/v1alpha1"
@@ -68,7 +68,9 @@ def _build_inference_service(
 ) -> dict[str, Any]:
     service.validate()
     uri = _resolve_uri(service, uri_formats)
-    model: dict[str, Any] = {"modelFormat": {"name": service.model_format}, "protocolVersion": "v2"}
+    model: dict[str, Any] = {"modelFormat": {"name": service.model_format}}
+    if service.has_own_format:
+        model["protocolVersion"] = "v2"
     if service.runtime:
         model["runtime"] = service.runtime
     # KServe appends args to the runtime's; the server's later --model_dir replaces the runtime's default.
@@ -167,7 +169,17 @@ def name_graph(name: str) -> str:
 def build_canary(
     service: Service, percent: int, version: int, uri_formats: Sequence[Mapping[str, str]] | None = ()
 ) -> dict[str, Any]:
-    """Return a service's canary as a separate InferenceService, whose model has the service's name in URLs."""
+    """Return a service's canary as a separate InferenceService, whose model has the service's name in URLs.
+
+    Raises:
+        ValidationError: A field is wrong, or another server is to serve it.
+    """
+    if not service.has_own_format:
+        # Its name in URLs is a flag of mindsporeserver, and each server has paths of its own.
+        raise ValidationError(
+            [f"canary: needs model_format {' or '.join(FORMATS)}, got {service.model_format!r}"],
+            subject=f"service {service.name}",
+        )
     document = _build_inference_service(service, name_canary(service.name), uri_formats)
     document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
     metadata = document["metadata"]

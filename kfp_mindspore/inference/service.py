@@ -26,6 +26,7 @@ INITIALIZER = "initializer"
 SERVER = "server"
 MODEL_FORMAT = "mindspore"
 LANGUAGE_FORMAT = "mindspore-lm"
+FORMATS = (MODEL_FORMAT, LANGUAGE_FORMAT)
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 # Fields that each deployment has of its own.
@@ -111,9 +112,9 @@ class Service:
         annotations: InferenceService annotations.
         priority_class: The pods' PriorityClass.
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
-        runtime: Serving runtime of this server on a cluster; empty for the one that KServe selects.
-        model_format: Model format on a cluster: `mindspore`, or `mindspore-lm` for language models. KServe selects the
-            serving runtime by it.
+        runtime: Serving runtime on a cluster; empty for the one that KServe selects.
+        model_format: Model format on a cluster: `mindspore`, `mindspore-lm` for language models, or one of `runtime`.
+            KServe selects the serving runtime by it. Another server's format has no canary.
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
             URI is not.
         run: Recorded with the service. The pipeline run that deploys it.
@@ -149,7 +150,7 @@ class Service:
     priority_class: str = ""
     spread: str = ""
     runtime: str = ""
-    model_format: str = option(MODEL_FORMAT, enum=(MODEL_FORMAT, LANGUAGE_FORMAT))
+    model_format: str = MODEL_FORMAT
     digest: str = ""
     run: str = ""
 
@@ -162,6 +163,11 @@ class Service:
         if isinstance(self.tolerations, (list, tuple)):
             object.__setattr__(self, "tolerations", tuple(canonicalize(self.tolerations)))
         object.__setattr__(self, "volumes", canonicalize(self.volumes))
+
+    @property
+    def has_own_format(self) -> bool:
+        """Whether mindsporeserver serves the model format."""
+        return self.model_format in FORMATS
 
     def validate(self) -> None:
         """Check every field.
@@ -184,11 +190,17 @@ class Service:
         if isinstance(self.annotations, Mapping):
             errors.extend(list_reserved_errors("annotations", self.annotations, _RESERVED_ANNOTATIONS))
         if wrong.isdisjoint(SCALING):
-            is_language = self.model_format == LANGUAGE_FORMAT
+            is_language = self.model_format != MODEL_FORMAT
             given = {name: getattr(self, name) for name in SCALING}
             errors.extend(list_scaling_errors(**given, is_language=is_language))
         if wrong.isdisjoint(_POD_OPTIONS):
             errors.extend(list_pod_errors(**{name: getattr(self, name) for name in _POD_OPTIONS}))
+        if not self.has_own_format and not (self.runtime and self.model_format):
+            errors.append(
+                f"model_format: must be one of {', '.join(FORMATS)} without runtime, got {self.model_format!r}"
+            )
+        if not self.has_own_format and self.download == SERVER:
+            errors.append(f"download: must be {INITIALIZER!r} for model_format {self.model_format!r}, got {SERVER!r}")
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
         if not self.host:

@@ -103,7 +103,7 @@ def deploy_kserve(
         annotations: InferenceService annotations.
         priority_class: The pods' PriorityClass.
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
-        runtime: Serving runtime of this server on a cluster; empty for the one that KServe selects.
+        runtime: Serving runtime on a cluster; empty for the one that KServe selects.
         canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.

@@ -223,6 +223,18 @@ def test_known_schemes_need_no_storage_container(controller: Controller) -> None
     assert controller.api.count("GET", "clusterstoragecontainers") == 0
 
 
+def test_export_is_served_by_another_runtime_and_rolled_back(controller: Controller) -> None:
+    runtime = {"runtime": "llama-cpp", "model_format": "gguf"}
+    controller.deploy("s3://b/1", **runtime)
+    controller.deploy("s3://b/2", **runtime)
+    with pytest.raises(ValidationError, match="canary: needs model_format"):
+        controller.deploy("s3://b/3", canary=10, **runtime)
+    with pytest.raises(ProcessFailedError):
+        controller.deploy("s3://b/broken", **runtime)
+    assert controller.client.rollback("digits", 5).model == "s3://b/1"
+    assert controller.get_predictor()["model"]["runtime"] == "llama-cpp"
+
+
 def test_update_changes_only_given_options(controller: Controller) -> None:
     controller.deploy("s3://b/1", env={"A": "1"}, digest="sha256:1", replicas=2)
     status = controller.client.update("digits", {"replicas": 1, "max_replicas": 4}, 5)

@@ -148,6 +148,19 @@ def test_placement_of_pods() -> None:
     assert document["metadata"]["annotations"]["team"] == "vision"
 
 
+def test_another_servers_runtime() -> None:
+    service = Service("chat", "s3://b/gguf/", runtime="llama-cpp", model_format="gguf", server_args=["--ctx-size=512"])
+    model = build_inference_service(service)["spec"]["predictor"]["model"]
+    assert model == {
+        "modelFormat": {"name": "gguf"},
+        "runtime": "llama-cpp",
+        "args": ["--ctx-size=512"],
+        "storageUri": "s3://b/gguf/",
+    }
+    with pytest.raises(ValidationError, match="canary: needs model_format mindspore or mindspore-lm, got 'gguf'"):
+        build_canary(service, 10, 2)
+
+
 @pytest.mark.parametrize(
     ("service", "current", "expected"),
     [

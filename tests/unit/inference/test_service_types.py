@@ -69,6 +69,12 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_se
         ({"env_from": ["secret/My_Store"]}, "env_from[0]: must be at most 253"),
         ({"image_pull_secrets": ["Pull"]}, "image_pull_secrets: must be at most 253"),
         ({"priority_class": "High!"}, "priority_class: must be at most 253"),
+        ({"model_format": "gguf"}, "model_format: must be one of mindspore, mindspore-lm without runtime, got 'gguf'"),
+        ({"model_format": "", "runtime": "llama"}, "model_format: must be one of mindspore, mindspore-lm without runt"),
+        (
+            {"model_format": "gguf", "runtime": "llama", "download": "server"},
+            "download: must be 'initializer' for model_format 'gguf', got 'server'",
+        ),
         ({"runtime": "Server!"}, "runtime: must be at most 253"),
         ({"spread": "a zone"}, "spread: must be the key of a node's label"),
         (
