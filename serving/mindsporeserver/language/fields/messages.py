@@ -71,7 +71,8 @@ def _parse_content(value: Any, param: str) -> str:
         if kind != "text":
             raise refuse(f"{param}[{index}].type", "text", kind)
         texts.append(check_text(part.get("text"), f"{param}[{index}].text"))
-    return "".join(texts)
+    # As vLLM joins them for templates of plain texts.
+    return "\n".join(texts)
 
 
 def _parse_calls(value: Any, param: str) -> list[dict[str, Any]]:

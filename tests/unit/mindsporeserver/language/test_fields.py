@@ -195,7 +195,7 @@ def test_fields_are_read() -> None:
         {"temperature": 0.6, "top_p": 0.9, "eos_token_id": 2},
     )
     assert [message["role"] for message in request.messages] == ["system", "user", "assistant", "tool"]
-    assert request.messages[1]["content"] == "ab"
+    assert request.messages[1]["content"] == "a\nb"
     assert request.messages[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     assert (request.max_tokens, request.max_tokens_field) == (7, "max_completion_tokens")
     sampling = request.sampling
