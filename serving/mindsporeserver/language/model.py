@@ -26,6 +26,7 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.lm.text.template import ChatTemplate, read_template
 from mindsporeserver.language.adapters import BASE, Adapter, Adapters
 from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields.messages import merge_variables
 from mindsporeserver.language.fields.requests import GenerationRequest
 from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
@@ -278,12 +279,13 @@ class LanguageModel(TextModel):
         if self.template is None:
             raise LanguageError(f"messages: model {self.name} has no chat template; send completions", "messages")
         tools = request.tools if request.tool_choice != "none" else ()
+        variables = merge_variables(request.variables, request.effort, self.template.text)
         try:
             text = self.template.render(
                 request.messages,
                 tools,
                 generation_prompt=request.generation_prompt,
-                variables=request.variables,
+                variables=variables,
             )
         except ValidationError as error:
             raise LanguageError(error.message, "messages") from None

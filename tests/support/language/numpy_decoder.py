@@ -16,6 +16,7 @@ TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     # As Qwen3's.
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n{% endif %}"
+    "{% if reasoning_effort is defined %}Reasoning: {{ reasoning_effort }}\n{% endif %}"
 )
 
 

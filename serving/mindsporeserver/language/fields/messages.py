@@ -20,6 +20,8 @@ TEMPLATE_FIELDS = frozenset({"messages", "tools", "add_generation_prompt", "cont
 TEMPLATE_FIELDS |= {"chat_template_kwargs", "add_special_tokens"}
 # Variables that the request's own fields set.
 _TEMPLATE_VARIABLES = frozenset({*TEMPLATE_FIELDS, "chat_template", "tokenize"})
+TEMPLATE_FIELDS |= {"reasoning_effort"}
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -36,6 +38,32 @@ def parse_variables(value: Any) -> Mapping[str, Any]:
         if not _IDENTIFIER.fullmatch(name):
             raise refuse("chat_template_kwargs", "by names of variables", name)
     return value
+
+
+def parse_effort(value: Any) -> str | None:
+    """Return the chat template's `reasoning_effort`, None for the template's own value."""
+    if value is not None and value not in _EFFORTS:
+        raise refuse("reasoning_effort", f"one of {', '.join(_EFFORTS)}", value)
+    return value
+
+
+def merge_variables(variables: Mapping[str, Any], effort: str | None, template: str) -> Mapping[str, Any]:
+    """Return the chat template's further variables with `reasoning_effort`.
+
+    Args:
+        variables: The request's `chat_template_kwargs`, which come first.
+        effort: The request's `reasoning_effort`.
+        template: The chat template.
+
+    Raises:
+        LanguageError: The template does not read `reasoning_effort`.
+    """
+    if effort is None:
+        return variables
+    if "reasoning_effort" not in template:
+        message = f"reasoning_effort: the model's chat template does not read it, got {effort!r}; omit it"
+        raise LanguageError(message, "reasoning_effort")
+    return {"reasoning_effort": effort, **variables}
 
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:

@@ -13,6 +13,7 @@ from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields.constraints import GUIDED, Constraint, parse_constraint
 from mindsporeserver.language.fields.messages import (
     TEMPLATE_FIELDS,
+    parse_effort,
     parse_messages,
     parse_tool_choice,
     parse_tools,
@@ -49,15 +50,14 @@ _COMMON = frozenset({*_NUMBERS, "model", "max_tokens", "logit_bias", "stop", "n"
 _COMMON |= {"stream_options", "ignore_eos", "user", "response_format", "structured_outputs"}
 _COMMON |= {"stop_token_ids", "min_tokens", "add_special_tokens"}
 _COMMON |= {f"guided_{name}" for name in GUIDED}
-CHAT_FIELDS = (
-    _COMMON | TEMPLATE_FIELDS | {"max_completion_tokens", "top_logprobs", "tool_choice", "parallel_tool_calls"}
-)
+CHAT_FIELDS = _COMMON | TEMPLATE_FIELDS | {"max_completion_tokens", "top_logprobs", "tool_choice"}
+CHAT_FIELDS |= {"parallel_tool_calls"}
 COMPLETION_FIELDS = _COMMON | {"prompt", "echo"}
 _EMBEDDING = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 # Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
 # 1 equals True, and None always is one.
 UNSUPPORTED_FIELDS: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("audio", "prediction", "web_search_options", "reasoning_effort", "verbosity"), ()),
+    **dict.fromkeys(("audio", "prediction", "web_search_options", "verbosity"), ()),
     **dict.fromkeys(("chat_template", "allowed_token_ids", "truncate_prompt_tokens", "prompt_embeds"), ()),
     **dict.fromkeys(("guided_whitespace_pattern", "structural_tag", "thinking_token_budget"), ()),
     **dict.fromkeys(("functions", "bad_words", "documents", "logits_processors"), ([],)),
@@ -127,6 +127,7 @@ class GenerationRequest:
         generation_prompt: Whether the prompt ends with the beginning of an assistant's message.
         continues: Whether the answer continues the last message.
         variables: Further variables of the chat template.
+        effort: The chat template's `reasoning_effort`; None for the template's own value.
     """
 
     model: str
@@ -151,6 +152,7 @@ class GenerationRequest:
     generation_prompt: bool = True
     continues: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
+    effort: str | None = None
 
 
 def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[str, Any]) -> GenerationRequest:
@@ -195,6 +197,7 @@ def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[
         generation_prompt=generation_prompt,
         continues=continues,
         variables=parse_variables(body.get("chat_template_kwargs")),
+        effort=parse_effort(body.get("reasoning_effort")),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields.constraints import Constraint
+from mindsporeserver.language.fields.messages import merge_variables
 from mindsporeserver.language.fields.requests import parse_chat, parse_completion
 from mindsporeserver.language.fields.values import parse_body
 
@@ -92,7 +93,8 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"modalities": ["audio"]}, "modalities"),
     ({"functions": [{}]}, "functions"),
     ({"best_of": 2}, "best_of"),
-    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"reasoning_effort": "most"}, "reasoning_effort"),
+    ({"reasoning_effort": ["high"]}, "reasoning_effort"),
     ({"messages": [{"role": "user", "content": "x", "name": "\ud800"}]}, "messages[0].name"),
     (
         {"tools": [{"type": "function", "function": {"name": "a", "description": "\udfff"}}]},
@@ -226,6 +228,25 @@ def test_fields_of_vllm_are_read() -> None:
     assert (request.stop_ids, request.sampling.min_tokens, request.add_special_tokens) == ((5, 7), 3, True)
     assert request.variables == {"enable_thinking": False}
     assert request.constraint == Constraint("json", '{"type":"object"}', "structured_outputs.json_object")
+
+
+@pytest.mark.parametrize(
+    ("variables", "effort", "template", "expected"),
+    [
+        ({"a": 1}, None, "", {"a": 1}),
+        ({"a": 1}, "low", "{{ reasoning_effort }}", {"a": 1, "reasoning_effort": "low"}),
+        ({"reasoning_effort": "high"}, "low", "{{ reasoning_effort }}", {"reasoning_effort": "high"}),
+        ({}, "low", "{{ messages }}", None),
+    ],
+)
+def test_reasoning_effort_is_variable_of_templates_that_read_it(
+    variables: dict[str, Any], effort: str | None, template: str, expected: dict[str, Any] | None
+) -> None:
+    if expected is None:
+        with pytest.raises(LanguageError, match="reasoning_effort: the model's chat template does not read it"):
+            merge_variables(variables, effort, template)
+    else:
+        assert merge_variables(variables, effort, template) == expected
 
 
 def test_unknown_fields_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -316,6 +316,7 @@ def test_prompt_follows_fields_of_template(client: OpenAI) -> None:
     for fields, expected in (
         ({"add_generation_prompt": False}, user),
         ({"chat_template_kwargs": {"enable_thinking": False}}, f"{user}<|im_start|>assistant\n<think>\n\n</think>\n"),
+        ({"reasoning_effort": "low"}, f"{user}<|im_start|>assistant\nReasoning: low\n"),
         ({"messages": begun, "add_generation_prompt": False}, f"{answer}<|im_end|>\n"),
         ({"messages": begun, "add_generation_prompt": False, "continue_final_message": True}, answer),
     ):
