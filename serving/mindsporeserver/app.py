@@ -353,6 +353,9 @@ class Application:
         value = await self._language.respond(request.groups["route"], request.scope, request.receive, request.send)
         return None if value is None else Reply(value)
 
+    async def _refuse_responses(self, _: _Request) -> Reply:
+        raise LanguageError("the Responses API is not served; send POST chat/completions", status=404)
+
     async def _change_adapters(self, request: _Request) -> Reply:
         fields = await self._read_object(request.receive)
         return Reply(await self._language.change_adapters(request.groups["route"], fields))
@@ -459,6 +462,7 @@ _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = 
         (("GET",), r"/openai/v1/models", Application._list_language_models, Needs.TOKEN),
         (("GET",), rf"/openai/(?P<route>v1/models)/{_NAME}", Application._get_language_model, Needs.TOKEN),
         (("POST",), rf"(/openai)?/v1/(?P<route>{_GENERATION})", Application._generate, Needs.TOKEN),
+        (("POST", "GET"), r"(/openai)?/v1/(?P<route>responses)(/.*)?", Application._refuse_responses, Needs.TOKEN),
         (("POST",), r"(/openai/v1|/v1)?/(?P<route>tokenize|detokenize)", Application._generate, Needs.TOKEN),
         (
             *(("POST",), r"/v1/(?P<route>load_lora_adapter|unload_lora_adapter)"),

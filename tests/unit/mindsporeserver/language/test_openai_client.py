@@ -385,6 +385,13 @@ def test_other_protocols_refuse_language_model(url: str) -> None:
     assert httpx.get(f"{url}/v1/models/chat").json()["ready"] is True
 
 
+def test_responses_are_refused_by_name(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="send POST chat/completions"):
+        client.responses.create(model="chat", input="hello")
+    with pytest.raises(openai.NotFoundError, match="send POST chat/completions"):
+        client.responses.retrieve("resp_1")
+
+
 def test_metrics_have_vllms_names(url: str, client: OpenAI) -> None:
     chat(client)
     text = httpx.get(f"{url}/metrics").text
