@@ -463,7 +463,8 @@ _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = 
         (("GET",), rf"/openai/(?P<route>v1/models)/{_NAME}", Application._get_language_model, Needs.TOKEN),
         (("POST",), rf"(/openai)?/v1/(?P<route>{_GENERATION})", Application._generate, Needs.TOKEN),
         (("POST", "GET"), r"(/openai)?/v1/(?P<route>responses)(/.*)?", Application._refuse_responses, Needs.TOKEN),
-        (("POST",), r"(/openai/v1|/v1)?/(?P<route>tokenize|detokenize)", Application._generate, Needs.TOKEN),
+        (("POST",), r"(/openai/v1|/v1|/v2)?/(?P<route>rerank)", Application._generate, Needs.TOKEN),
+        (("POST",), r"(/openai/v1|/v1)?/(?P<route>score|tokenize|detokenize)", Application._generate, Needs.TOKEN),
         (
             *(("POST",), r"/v1/(?P<route>load_lora_adapter|unload_lora_adapter)"),
             *(Application._change_adapters, Needs.TOKEN | Needs.MANAGEMENT),

@@ -9,6 +9,7 @@ import importlib
 import logging
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.bundle import TOKENIZER_FILE, WEIGHTS_FILE, ModelBundle
 from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyError, RequestError
 from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields.pairs import TextPairs
 from mindsporeserver.language.fields.requests import parse_embedding
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.text_model import TextModel, build_length_error, check_queue
@@ -143,15 +145,23 @@ class EmbeddingModel(TextModel):
         """
         runner = self._get_runner()
         inputs, is_base64 = parse_embedding(fields, runner.vocabulary_size, runner.width)
-        sequences = []
-        for index, value in enumerate(inputs):
-            param = "input" if len(inputs) == 1 else f"input[{index}]"
-            ids = self.encode(value, param) if isinstance(value, str) else list(value)
-            if len(ids) > self.max_length:
-                message = f"this model's longest text has {self.max_length} tokens, got {len(ids)}"
-                raise build_length_error(message, param)
-            sequences.append(np.array(ids, np.int32))
-        return sequences, is_base64
+        params = ["input"] if len(inputs) == 1 else [f"input[{index}]" for index in range(len(inputs))]
+        return [self._encode_input(value, param) for value, param in zip(inputs, params, strict=True)], is_base64
+
+    def encode_pairs(self, pairs: TextPairs) -> list[NDArray[np.int32]]:
+        """Return the texts' token IDs; called in a thread.
+
+        Raises:
+            LanguageError: A text is empty or longer than the model's limit.
+        """
+        return [self._encode_input(text, param) for text, param in zip(pairs.texts, pairs.params, strict=True)]
+
+    def _encode_input(self, value: str | tuple[int, ...], param: str) -> NDArray[np.int32]:
+        ids = self.encode(value, param) if isinstance(value, str) else list(value)
+        if len(ids) > self.max_length:
+            message = f"this model's longest text has {self.max_length} tokens, got {len(ids)}"
+            raise build_length_error(message, param)
+        return np.array(ids, np.int32)
 
     def encode(self, text: str, param: str) -> list[int]:
         """Return a text's token IDs, special tokens included.
@@ -177,6 +187,45 @@ class EmbeddingModel(TextModel):
         Raises:
             RequestError: The queue is full, the deadline has passed, or the network has failed.
         """
+        rows = await self._compute(sequences, deadline)
+        data = [
+            {"object": "embedding", "index": index, "embedding": _encode_row(row, is_base64=is_base64)}
+            for index, row in enumerate(rows)
+        ]
+        return {"object": "list", "data": data, "model": self.name, "usage": _count_tokens(sequences)}
+
+    async def compare(
+        self, route: str, pairs: TextPairs, sequences: Sequence[NDArray[np.int32]], deadline: float | None
+    ) -> dict[str, Any]:
+        """Compute the cosine similarities of a request's texts.
+
+        Args:
+            route: `score` or `rerank`.
+            pairs: The compared texts.
+            sequences: Their token IDs.
+            deadline: As `embed` has it.
+
+        Raises:
+            RequestError: As `embed` raises it.
+        """
+        rows = np.stack(await self._compute(sequences, deadline))
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        scores = [float(rows[first] @ rows[second]) for first, second in pairs.pairs]
+        head = {"id": f"{route}-{uuid.uuid4().hex}", "model": self.name, "usage": _count_tokens(sequences)}
+        if route == "score":
+            data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+            return {**head, "object": "list", "created": int(time.time()), "data": data}
+        # Equal scores keep their order.
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: pairs.top or None]
+        results = [
+            {"index": index, "document": {"text": pairs.texts[index + 1]}, "relevance_score": scores[index]}
+            for index in order
+        ]
+        return {**head, "results": results}
+
+    async def _compute(
+        self, sequences: Sequence[NDArray[np.int32]], deadline: float | None
+    ) -> list[NDArray[np.float32]]:
         needed = sum(map(len, sequences))
         texts = [_Text(ids, self._loop.create_future(), deadline) for ids in sequences]
         with self._lock:
@@ -184,16 +233,10 @@ class EmbeddingModel(TextModel):
             self._waiting.extend(texts)
         self._submit()
         try:
-            rows = await asyncio.gather(*(text.result for text in texts))
+            return await asyncio.gather(*(text.result for text in texts))
         finally:
             for text in texts:
                 text.is_cancelled = True
-        data = [
-            {"object": "embedding", "index": index, "embedding": _encode_row(row, is_base64=is_base64)}
-            for index, row in enumerate(rows)
-        ]
-        usage = {"prompt_tokens": needed, "total_tokens": needed}
-        return {"object": "list", "data": data, "model": self.name, "usage": usage}
 
     def _get_runner(self) -> EmbeddingRunner:
         if self._runner is None:
@@ -246,6 +289,11 @@ class EmbeddingModel(TextModel):
             taken = set(texts)
             self._waiting = deque(text for text in self._waiting if text not in taken)
         return texts
+
+
+def _count_tokens(sequences: Sequence[NDArray[np.int32]]) -> dict[str, int]:
+    total = sum(map(len, sequences))
+    return {"prompt_tokens": total, "total_tokens": total}
 
 
 def _encode_row(row: NDArray[np.float32], *, is_base64: bool) -> str | list[float]:

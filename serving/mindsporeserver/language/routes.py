@@ -18,6 +18,7 @@ from mindsporeserver.language.adapters import BASE, Adapter
 from mindsporeserver.language.embedding import EmbeddingModel
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields.messages import TEMPLATE_FIELDS
+from mindsporeserver.language.fields.pairs import parse_rerank, parse_score
 from mindsporeserver.language.fields.requests import parse_chat, parse_completion, parse_prompts
 from mindsporeserver.language.fields.values import parse_body, read_text
 from mindsporeserver.language.model import LanguageModel
@@ -38,6 +39,7 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
+_PAIRS = {"score": parse_score, "rerank": parse_rerank}
 SERVED = (LanguageModel, EmbeddingModel)
 
 
@@ -154,7 +156,7 @@ class LanguageRoutes:
         """Answer a POST request.
 
         Args:
-            route: `chat/completions`, `completions`, `embeddings`, `tokenize` or `detokenize`.
+            route: `chat/completions`, `completions`, `embeddings`, `score`, `rerank`, `tokenize` or `detokenize`.
             scope: ASGI's.
             receive: The body.
             send: Used for a stream only.
@@ -194,7 +196,7 @@ class LanguageRoutes:
                 if isinstance(ids, str):
                     raise LanguageError("tokens: must be token IDs, got a text", "tokens")
                 return {"prompt": model.vocabulary.decode(ids)}
-            if route == "embeddings":
+            if route in ("embeddings", *_PAIRS):
                 raise LanguageError(f"model: {name!r} has no embeddings", "model")
             return await self._generate(model, adapter, fields, scope, send, is_chat=route == "chat/completions")
 
@@ -207,6 +209,11 @@ class LanguageRoutes:
         if route == "tokenize":
             ids = await self._prepare(model.encode, read_text(fields, "prompt"), "prompt")
             return {"tokens": ids, "count": len(ids), "max_model_len": model.max_length}
+        if route in _PAIRS:
+            async with self._record(model, scope) as (_, deadline):
+                pairs = _PAIRS[route](fields)
+                encoded = await self._prepare(model.encode_pairs, pairs)
+                return await model.compare(route, pairs, encoded, deadline)
         if route != "embeddings":
             raise LanguageError(f"model: {model.name!r} is an embedding model; send POST embeddings", "model")
         async with self._record(model, scope) as (_, deadline):

@@ -32,7 +32,9 @@ from mindsporeserver.language.fields.values import (
 )
 
 logger = logging.getLogger(__name__)
-_MAX_CHOICES, _MAX_PROMPTS, _MAX_BIASES, _MAX_INPUTS = 128, 128, 1024, 2048
+_MAX_CHOICES, _MAX_PROMPTS, _MAX_BIASES = 128, 128, 1024
+# Texts of a request to an embedding model.
+MAX_INPUTS = 2048
 _MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
 _MAX_TOP_LOGPROBS = 20
 # Least and greatest value, and whether it must be an integer.
@@ -240,7 +242,7 @@ def parse_embedding(
         raise refuse("encoding_format", "float or base64", encoding)
     if (dimensions := body.get("dimensions")) is not None and dimensions != width:
         raise refuse("dimensions", f"{width}, this model's", dimensions)
-    return parse_prompts(body.get("input"), vocabulary_size, "input", _MAX_INPUTS), encoding == "base64"
+    return parse_prompts(body.get("input"), vocabulary_size, "input", MAX_INPUTS), encoding == "base64"
 
 
 def parse_prompts(

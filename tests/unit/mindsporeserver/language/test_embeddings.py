@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -75,6 +76,68 @@ def test_bad_fields_are_named(served: tuple[OpenAI, dict[str, Any]], fields: dic
         served[0].embeddings.create(model="search", **fields)
     assert caught.value.param == param
     assert (caught.value.code == "context_length_exceeded") == (fields["input"] == [2] * (LONGEST + 1))
+
+
+def cosine(first: Any, second: Any) -> float:
+    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+
+
+@pytest.mark.parametrize("route", ["v1/rerank", "v2/rerank", "rerank", "openai/v1/rerank"])
+def test_documents_are_ordered_by_similarity(served: tuple[OpenAI, dict[str, Any]], route: str) -> None:
+    client, texts = served[0], ["quick brown fox", "lazy dog", "the fox jumps"]
+    rows = [np.array(item.embedding) for item in client.embeddings.create(model="search", input=["a fox", *texts]).data]
+    expected = [cosine(rows[0], row) for row in rows[1:]]
+    url = str(client.base_url).removesuffix("openai/v1/") + route
+    body = {"model": "search", "query": "a fox", "documents": texts}
+    found = httpx.post(url, json=body).raise_for_status().json()
+    order = [item["index"] for item in found["results"]]
+    assert order == sorted(range(3), key=lambda index: -expected[index])
+    assert [item["document"]["text"] for item in found["results"]] == [texts[index] for index in order]
+    scores = [item["relevance_score"] for item in found["results"]]
+    assert scores == pytest.approx(sorted(expected, reverse=True), abs=1e-5)
+    assert found["usage"]["total_tokens"] > 0
+    best = httpx.post(url, json={**body, "top_n": 1}).json()["results"]
+    assert [item["index"] for item in best] == order[:1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "pairs"),
+    [("a", "b", [(0, 1)]), ("a", ["b", "c"], [(0, 1), (0, 2)]), (["a", "b"], ["c", "d"], [(0, 2), (1, 3)])],
+)
+@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
+def test_scores_are_cosines(
+    served: tuple[OpenAI, dict[str, Any]], first: Any, second: Any, pairs: Any, names: tuple[str, str]
+) -> None:
+    client = served[0]
+    texts = [*first, *second]
+    rows = [np.array(item.embedding) for item in client.embeddings.create(model="search", input=texts).data]
+    url = str(client.base_url).removesuffix("openai/v1/") + "score"
+    found = httpx.post(url, json={"model": "search", names[0]: first, names[1]: second}).raise_for_status().json()
+    assert [item["index"] for item in found["data"]] == list(range(len(pairs)))
+    expected = [cosine(rows[one], rows[other]) for one, other in pairs]
+    assert [item["score"] for item in found["data"]] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "param"),
+    [
+        ("rerank", {"documents": ["a"]}, "query"),
+        ("rerank", {"query": "a"}, "documents"),
+        ("rerank", {"query": "a", "documents": ["a", 5]}, "documents[1]"),
+        ("rerank", {"query": "a", "documents": []}, "documents"),
+        ("rerank", {"query": "a", "documents": [""]}, "documents"),
+        ("rerank", {"query": "a", "documents": ["a"], "top_n": -1}, "top_n"),
+        ("rerank", {"query": "fox " * LONGEST, "documents": ["a"]}, "query"),
+        ("score", {"text_1": "a"}, "text_2"),
+        ("score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+    ],
+)
+def test_bad_pairs_are_named(
+    served: tuple[OpenAI, dict[str, Any]], route: str, fields: dict[str, Any], param: str
+) -> None:
+    url = str(served[0].base_url) + route
+    response = httpx.post(url, json={"model": "search", **fields})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 def test_chat_is_refused(served: tuple[OpenAI, dict[str, Any]]) -> None:
