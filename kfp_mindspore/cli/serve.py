@@ -67,6 +67,11 @@ _LAST_LINES = 20
     "--allow-runtime-lora-updating", is_flag=True, help="Language models: answer requests to load and unload adapters."
 )
 @click.option(
+    "--reasoning-parser",
+    type=click.Choice(["none", "qwen3", "deepseek_r1"]),
+    help="Language models: send text between <think> and </think> as `reasoning_content`. [default: none]",
+)
+@click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),
     help="Handling of NaN and infinite inputs. [default: reject]",
@@ -99,6 +104,7 @@ def serve(
     max_loras: int | None,
     max_lora_rank: int | None,
     allow_runtime_lora_updating: bool,
+    reasoning_parser: str | None,
     nonfinite: str | None,
     allow_model_code: bool,
     key_file: Path | None,
@@ -118,6 +124,7 @@ def serve(
         "max_loras": max_loras,
         "max_lora_rank": max_lora_rank,
         "allow_runtime_lora_updating": "true" if allow_runtime_lora_updating else None,
+        "reasoning_parser": reasoning_parser,
     }
     given = {
         "workers": workers,

@@ -64,7 +64,15 @@ _DASHED = (
     *("event_loop", "timeout_keep_alive", "token_file", "management_port"),
     # vLLM's spelling.
     *("max_model_len", "max_num_seqs", "max_queue_tokens", "prefix_cache_mib"),
-    *("next_stage", "lora_modules", "max_loras", "max_lora_rank", "allow_runtime_lora_updating", "download_dir"),
+    *(
+        "next_stage",
+        "lora_modules",
+        "max_loras",
+        "max_lora_rank",
+        "allow_runtime_lora_updating",
+        "reasoning_parser",
+        "download_dir",
+    ),
     *("served_model_name", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
 )
 # vLLM's names of flags that are kserve's or this server's.
@@ -133,6 +141,7 @@ class ServerFlags:
         max_loras: Most adapters loaded at once. [4 with adapters]
         max_lora_rank: Most rank of an adapter.
         allow_runtime_lora_updating: Answer /v1/load_lora_adapter and /v1/unload_lora_adapter.
+        reasoning_parser: Send a chat's text between <think> and </think> as `reasoning_content`; both names do so.
         nonfinite: Handling of NaN and infinite inputs.
         reload_interval: Poll interval of the models' files in seconds; 0 disables reloading.
         allow_model_code: Run a transform.py of a model directory.
@@ -187,6 +196,7 @@ class ServerFlags:
     max_loras: int | None = option(None, minimum=1)
     max_lora_rank: int = option(16, minimum=1)
     allow_runtime_lora_updating: bool = False
+    reasoning_parser: str = option("none", enum=("none", "qwen3", "deepseek_r1"))
     nonfinite: str = option("reject", enum=("reject", "allow"))
     reload_interval: float = option(1.0, **_SECONDS)
     allow_model_code: bool = False

@@ -32,12 +32,14 @@ from mindsporeserver.language.grammar import Matcher
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.metrics import LanguageFamilies, LanguageMetrics
 from mindsporeserver.language.next_stage import StagedRunner, compute_pair
+from mindsporeserver.language.parsers.answer import AnswerParsers
+from mindsporeserver.language.parsers.reasoning import BEGIN, ReasoningParser
+from mindsporeserver.language.parsers.tools import ToolParser, build_constraint, get_arguments_key
 from mindsporeserver.language.runner import DEFAULT_LENGTH, Runner
 from mindsporeserver.language.sampling import TokenSampler
 from mindsporeserver.language.scheduler import Answer, AnswerStream, Scheduler
 from mindsporeserver.language.text import TextBuffer, TokenVocabulary
 from mindsporeserver.language.text_model import TextModel, build_length_error
-from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.observability.metrics import ServerMetrics
 
@@ -63,6 +65,7 @@ class LanguageSettings:
         next_stage: gRPC address of the second stage's server; empty for a whole model.
         lora_modules: Adapters' directories by name, changed when adapters are loaded and unloaded.
         allow_lora_updates: Whether clients may load and unload adapters.
+        separates_reasoning: Whether a chat's text between `<think>` and `</think>` is `reasoning_content`.
     """
 
     max_model_len: int = 0
@@ -74,8 +77,11 @@ class LanguageSettings:
     next_stage: str = ""
     lora_modules: dict[str, str] = field(default_factory=dict)
     allow_lora_updates: bool = False
+    separates_reasoning: bool = False
 
 
+# The prompt's last tokens, among which `<think>` is looked for.
+_BEGIN_TOKENS = 16
 # Returns the network from directory, length and settings.
 RunnerLoader = Callable[[Path, int, LanguageSettings], Runner]
 
@@ -195,8 +201,8 @@ class LanguageModel(TextModel):
 
     def build_answers(
         self, request: GenerationRequest, adapter: Adapter, stream: AnswerStream, deadline: float | None
-    ) -> tuple[list[Answer], list[ToolParser | None]]:
-        """Return a request's answers, to be submitted, and the parsers of their tool calls.
+    ) -> tuple[list[Answer], list[AnswerParsers]]:
+        """Return a request's answers, to be submitted, and the parsers of their texts.
 
         Called in a thread: a template and a schema may take long.
 
@@ -257,7 +263,15 @@ class LanguageModel(TextModel):
                 name,
             )
         most = None if request.parallel_calls else 1
-        return answers, [ToolParser(names, most) if names else None for _ in answers]
+        # A constraint is about the whole answer, which then has no reasoning.
+        reasons = self.settings.separates_reasoning and bool(request.messages) and matcher is None
+        is_begun = reasons and self.vocabulary.decode(prompts[0][-_BEGIN_TOKENS:]).rstrip().endswith(BEGIN)
+        return answers, [
+            AnswerParsers(
+                ReasoningParser(is_begun=is_begun) if reasons else None, ToolParser(names, most) if names else None
+            )
+            for _ in answers
+        ]
 
     def encode(self, text: str, param: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return a text's token IDs.

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from mindsporeserver.language.fields.requests import GenerationRequest
+from mindsporeserver.language.parsers.answer import AnswerParsers
 from mindsporeserver.language.sampling import TokenLogprob
 from mindsporeserver.language.scheduler import Answer, Delta
 from mindsporeserver.language.text import TokenVocabulary
-from mindsporeserver.language.tools import ToolParser
 
 DONE = b"data: [DONE]\n\n"
 
@@ -29,8 +29,9 @@ class _Choice:
     """One answer as far as it was received."""
 
     index: int
-    tools: ToolParser | None
+    parsers: AnswerParsers
     text: str = ""
+    reasoning: str = ""
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -45,7 +46,7 @@ class ResponseBuilder:
         request: The parsed request.
         answers: The answers; several may have the same prompt.
         vocabulary: The model's.
-        tools: Whether tool calls are looked for, and in which form.
+        parsers: Each answer's.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class ResponseBuilder:
         request: GenerationRequest,
         answers: Sequence[Answer],
         vocabulary: TokenVocabulary,
-        tools: Sequence[ToolParser | None],
+        parsers: Sequence[AnswerParsers],
     ) -> None:
         self._request = request
         self._answers = answers
         self._vocabulary = vocabulary
         self._is_chat = bool(request.messages)
-        self._choices = [_Choice(answer.index, parser) for answer, parser in zip(answers, tools, strict=True)]
+        self._choices = [_Choice(answer.index, parser) for answer, parser in zip(answers, parsers, strict=True)]
         self._tokens = 0
         chat_kind = "chat.completion.chunk" if request.is_stream else "chat.completion"
         prefix, kind = ("chatcmpl", chat_kind) if self._is_chat else ("cmpl", "text_completion")
@@ -81,16 +82,17 @@ class ResponseBuilder:
             answer = self._answers[delta.index]
             text = self._vocabulary.decode(answer.prompt.tolist()) + text
             logprobs = [*answer.prompt_logprobs, *logprobs]
-        if choice.tools is not None:
-            text, choice.calls = choice.tools.push(text, is_last=bool(delta.finish))
+        reasoning, text, choice.calls = choice.parsers.push(text, is_last=bool(delta.finish))
         choice.finish = "tool_calls" if choice.calls and delta.finish == "stop" else delta.finish or ""
         if not self._request.is_stream:
             choice.is_begun = True
             choice.text += text
+            choice.reasoning += reasoning
             choice.logprobs += logprobs
             return None
-        if not (text or logprobs or delta.finish):
+        if not (text or reasoning or logprobs or delta.finish):
             return None
+        choice.reasoning = reasoning
         usage = {"usage": None} if self._request.include_usage else {}
         return {**self._head, "choices": [self._describe(choice, text, logprobs)], **usage}
 
@@ -124,7 +126,8 @@ class ResponseBuilder:
                 described["logprobs"] = self._list_completion_logprobs(choice, logprobs)
             return described
         is_stream = self._request.is_stream
-        message: dict[str, Any] = {"content": text if text or not choice.calls else None}
+        message: dict[str, Any] = {"content": text if text or not (choice.calls or choice.reasoning) else None}
+        message |= {"reasoning_content": choice.reasoning} if choice.reasoning else {}
         message |= {"role": "assistant"} if is_first or not is_stream else {}
         message |= {} if is_stream else {"refusal": None}
         if choice.calls:

@@ -120,7 +120,7 @@ class TextBuffer:
             self.is_stopped = True
             text, self._held = self._held[: min(ends)], ""
             return text
-        length = max((self._match_beginning(stop) for stop in self._stops), default=0)
+        length = max((match_beginning(self._held, stop) for stop in self._stops), default=0)
         cut = len(self._held) - length
         text, self._held = self._held[:cut], self._held[cut:]
         return text
@@ -132,8 +132,8 @@ class TextBuffer:
         text, self._held = self._held + self._decoder.decode(b"", final=True), ""
         return text
 
-    def _match_beginning(self, stop: str) -> int:
-        for length in range(min(len(stop) - 1, len(self._held)), 0, -1):
-            if self._held.endswith(stop[:length]):
-                return length
-        return 0
+
+def match_beginning(text: str, marker: str) -> int:
+    """Return how many of a marker's first characters, but not all, a text ends with."""
+    lengths = range(min(len(marker) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(marker[:length])), 0)

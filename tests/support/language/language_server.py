@@ -30,6 +30,7 @@ def serve(options: ServerFlags, directory: Path) -> None:
         max_loras=options.adapter_limit,
         lora_modules=dict(options.lora_paths),
         allow_lora_updates=options.allow_runtime_lora_updating,
+        separates_reasoning=options.reasoning_parser != "none",
     )
     size = write_decoder_bundle(directory)
 

@@ -44,7 +44,13 @@ def test_serve_has_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--max-model-len", "64"], ["--max-loras", "2"], ["--lora-modules", "a=."], ["--allow-runtime-lora-updating"]],
+    [
+        ["--max-model-len", "64"],
+        ["--max-loras", "2"],
+        ["--lora-modules", "a=."],
+        ["--allow-runtime-lora-updating"],
+        ["--reasoning-parser", "qwen3"],
+    ],
 )
 def test_serve_refuses_options_of_language_models(
     words: list[str], local_services: Any, capsys: pytest.CaptureFixture[str]

@@ -17,5 +17,6 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> TokenVocabulary:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LanguageServer(tmp_path_factory.mktemp("language"), "--max-num-seqs=4", "--max-model-len=512") as server:
+    flags = ("--max-num-seqs=4", "--max-model-len=512", "--reasoning-parser=qwen3")
+    with LanguageServer(tmp_path_factory.mktemp("language"), *flags) as server:
         yield server.url

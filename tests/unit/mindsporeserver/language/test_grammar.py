@@ -16,8 +16,8 @@ from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields.constraints import Constraint
 from mindsporeserver.language.fields.requests import parse_completion
 from mindsporeserver.language.grammar import Matcher
+from mindsporeserver.language.parsers.tools import ToolParser, build_constraint, get_arguments_key
 from mindsporeserver.language.text import TokenVocabulary
-from mindsporeserver.language.tools import ToolParser, build_constraint, get_arguments_key
 
 TOOLS = [
     {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "required": ["city"]}}},

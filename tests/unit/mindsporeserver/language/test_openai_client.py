@@ -385,6 +385,25 @@ def test_other_protocols_refuse_language_model(url: str) -> None:
     assert httpx.get(f"{url}/v1/models/chat").json()["ready"] is True
 
 
+def test_reasoning_is_separate_from_content(client: OpenAI) -> None:
+    fields: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
+    texts = {}
+    for content in ("<think>", "<thing>"):
+        messages = [*MESSAGES, {"role": "assistant", "content": content}]
+        whole = chat(client, messages=messages, extra_body=fields).choices[0].message.model_dump()
+        stream = list(chat(client, messages=messages, extra_body=fields, stream=True))
+        deltas = [chunk.choices[0].delta.model_dump() for chunk in stream]
+        for name in ("content", "reasoning_content"):
+            assert "".join(delta.get(name) or "" for delta in deltas) == (whole.get(name) or "")
+        texts[content] = (whole.get("reasoning_content"), whole["content"])
+    assert texts["<think>"][0]
+    assert texts["<think>"][1] is None
+    assert texts["<thing>"][0] is None
+    assert texts["<thing>"][1]
+    constrained = chat(client, messages=messages, extra_body={**fields, "guided_choice": ["red", "green"]})
+    assert constrained.choices[0].message.content in ("red", "green")
+
+
 def test_responses_are_refused_by_name(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="send POST chat/completions"):
         client.responses.create(model="chat", input="hello")

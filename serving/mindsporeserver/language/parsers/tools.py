@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindsporeserver.language.fields.constraints import Constraint, encode_schema
+from mindsporeserver.language.text import match_beginning
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
@@ -70,7 +71,7 @@ class ToolParser:
             # Llama 3 answers with the bare object; text before Hermes' tag is an answer of its own.
             at = 0 if stripped.startswith("{") else self._held.find(_BEGIN)
             self._is_call = at >= 0
-            keep = at if at >= 0 else len(self._held) - _match_beginning(self._held)
+            keep = at if at >= 0 else len(self._held) - match_beginning(self._held, _BEGIN)
             if not is_last and not stripped:
                 keep = 0
             text, self._held = self._held[:keep], self._held[keep:]
@@ -99,7 +100,3 @@ class ToolParser:
             calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
             rest = rest[end:].lstrip().removeprefix(_END).lstrip("; \n")
         return calls[: self._most]
-
-
-def _match_beginning(text: str) -> int:
-    return next((length for length in range(len(_BEGIN) - 1, 0, -1) if text.endswith(_BEGIN[:length])), 0)
