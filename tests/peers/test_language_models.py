@@ -129,7 +129,7 @@ def exported(smollm2: tuple[Path, Any]) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3"])
 def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
     write_models(peers, tmp_path, {"model": (architecture, "float32")})
     model = tmp_path / "model"

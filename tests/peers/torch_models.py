@@ -28,6 +28,7 @@ FIELDS: Any = {
     "mistral": {**GROUPED, "sliding_window": None},
     "qwen2": GROUPED,
     "qwen3": {**GROUPED, "head_dim": 8},
+    "smollm3": {**GROUPED, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "tie_word_embeddings": False},
     "llama-linear": {**SCALED, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "llama-llama3": {
         **SCALED,
@@ -55,7 +56,7 @@ FIELDS: Any = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8, "truncate": False},
     },
 }  # fmt: skip
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "t5", "bert")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "t5", "bert")
 
 
 def write(directory: Path, variant: str, dtype: str = "float32") -> None:

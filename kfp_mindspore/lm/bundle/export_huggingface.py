@@ -137,9 +137,11 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
     value |= {"num_key_value_heads": config.kv_heads, "head_dim": config.head_size, "intermediate_size": config.hidden}
     value |= {"max_position_embeddings": config.max_length, "rms_norm_eps": config.epsilon}
     value |= {"rope_theta": config.rope_theta, "rope_scaling": describe_rope(config.rope_scaling)}
-    if kind == "llama":
+    if kind == "smollm3":
+        value["no_rope_layers"] = [int(number not in config.unrotated) for number in range(config.layers)]
+    if kind in ("llama", "smollm3"):
         value["mlp_bias"] = config.mlp_bias
-    if kind in ("llama", "qwen3"):
+    if kind in ("llama", "qwen3", "smollm3"):
         value["attention_bias"] = config.out_bias
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     value["hidden_act"] = names.get(config.activation, config.activation)

@@ -79,8 +79,10 @@ def split_weights(model: SourceModel, layer: int) -> tuple[SourceModel, SourceMo
         layer: Layers in the first stage.
     """
     config = model.config
-    first = dataclasses.replace(config, layers=layer, predicts=False)
-    second = dataclasses.replace(config, layers=config.layers - layer, embeds=False, tied=False)
+    below = tuple(number for number in config.unrotated if number < layer)
+    above = tuple(number - layer for number in config.unrotated if number >= layer)
+    first = dataclasses.replace(config, layers=layer, predicts=False, unrotated=below)
+    second = dataclasses.replace(config, layers=config.layers - layer, embeds=False, tied=False, unrotated=above)
     return _take_weights(model, first, 0), _take_weights(model, second, layer)
 
 

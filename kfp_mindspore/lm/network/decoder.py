@@ -1,4 +1,4 @@
-"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2 and Qwen3.
+"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3 and SmolLM3.
 
 Weights are graph inputs, so that the graphs for all batch sizes and cache lengths share one copy, and so that a
 training passes its parameters. `list_weights` names them in the graph's order.
@@ -52,6 +52,8 @@ class DecoderConfig:
         embeds: Whether the inputs are token IDs; else the previous stage's hidden states.
         predicts: Whether the outputs are logits; else hidden states for the next stage. `Decoder` has whole models.
         rope_scaling: The rotary positions' scaling, also as a mapping with its fields.
+        unrotated: Numbers of the layers without rotary positions, ascending.
+        attention_scale: Multiplies queries before the scores; 0 for `head_size ** -0.5`.
 
     Raises:
         ValidationError: A size is not positive, sizes do not fit or a number is out of range; the message names them.
@@ -78,9 +80,12 @@ class DecoderConfig:
     embeds: bool = True
     predicts: bool = True
     rope_scaling: RopeScaling | None = None
+    unrotated: tuple[int, ...] = ()
+    attention_scale: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rope_scaling", RopeScaling.build(self.rope_scaling))
+        object.__setattr__(self, "unrotated", tuple(self.unrotated))
         sizes = ("vocabulary_size", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "max_length")
         errors = [f"{name}: must be >= 1, got {value}" for name in sizes if (value := getattr(self, name)) < 1]
         if not errors and self.heads % self.kv_heads:
@@ -91,6 +96,12 @@ class DecoderConfig:
             errors.append(f"rope_theta: must be >= 0, got {self.rope_theta}")
         if not 0 < self.epsilon < 1:
             errors.append(f"epsilon: must be > 0 and < 1, got {self.epsilon}")
+        if not 0 <= self.attention_scale < math.inf:
+            errors.append(f"attention_scale: must be >= 0, got {self.attention_scale}")
+        if list(self.unrotated) != sorted({*self.unrotated} & {*range(self.layers)}):
+            errors.append(f"unrotated: must be ascending layers below {self.layers}, got {list(self.unrotated)}")
+        if self.unrotated and not self.rope_theta:
+            errors.append("unrotated: must be empty with learned positions")
         errors += self._check_scaling()
         errors += [
             f"{name}: must be one of {', '.join(allowed)}, got {value!r}"
@@ -172,6 +183,17 @@ def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArr
     return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
 
 
+def list_rotated(config: DecoderConfig) -> NDArray[np.float32]:
+    """Return 1 for each layer with rotary positions, 0 for the others, (layers,).
+
+    Args:
+        config: The decoder's.
+    """
+    rotated = np.ones(config.layers, np.float32)
+    rotated[list(config.unrotated)] = 0
+    return rotated
+
+
 def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> Any:
     """Normalise the last axis by the weight at `index`, and with layer norm the bias behind it."""
     if config.norm == "layer":
@@ -200,7 +222,7 @@ class _Block(nn.Cell):  # type: ignore[misc]
         self.q_norm, self.k_norm = indices.get("q_norm", -1), indices.get("k_norm", -1)
         self.query = config.heads * config.head_size
         self.half = config.head_size // 2
-        self.scale = config.head_size**-0.5
+        self.scale = config.attention_scale or config.head_size**-0.5
         self.dense = ops.MatMul(transpose_b=True)
         self.score = ops.BatchMatMul(transpose_b=True)
         self.mix = ops.BatchMatMul()
@@ -303,6 +325,7 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.layers, self.cached, self.adapted = layers, cached, adapted
+        self.selects = bool(config.unrotated)
         prefix = "layers.0."
         names = [name.removeprefix(prefix) for name in list_weights(config) if name.startswith(prefix)]
         # One cell for all layers: MindSpore infers it once, and compiles in half the time of a cell per layer.
@@ -315,7 +338,7 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
 
         Args:
             hidden: (B * S, width).
-            rotations: As a block has them.
+            rotations: As a block has them; with unrotated layers also `list_rotated`'s values of these layers.
             masks: As a block has them.
             caches: Keys and values by layer, or an empty tuple.
             weights: The layers', in `list_weights`' order.
@@ -326,7 +349,12 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
             cache = caches[2 * index : 2 * index + 2] if self.cached else ()
             factors = adapters[:2] + adapters[4 * index + 2 : 4 * index + 6] if self.adapted else ()
             layer = weights[index * self.size : (index + 1) * self.size]
-            hidden, pair = self.block(hidden, rotations, masks, cache, layer, factors)
+            turns = rotations
+            if self.selects:
+                # A cosine of 1 and a sine of 0 leave a layer as it is, with the same operators.
+                rotated = rotations[2][index]
+                turns = (rotations[0] * rotated + (1.0 - rotated), rotations[1] * rotated)
+            hidden, pair = self.block(hidden, turns, masks, cache, layer, factors)
             pairs = pairs + pair
         return hidden, pairs
 
@@ -339,14 +367,16 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
             sine: See `compute_rotations`.
             new: New tokens' mask, added to the scores, (B, 1, S, S).
             old: Cached tokens' mask, (B, 1, 1, L).
-            tensors: Keys and values by layer, each (B, kv_heads, L, head_size); then `compute`'s weights and adapters.
+            tensors: Keys and values by layer, each (B, kv_heads, L, head_size); then `compute`'s weights and adapters,
+                and with unrotated layers `list_rotated`'s values.
 
         Returns:
             Hidden states (B, S, width); new rows (2 * layers, B, kv_heads, S, head_size).
         """
         caches, weights = tensors[: self.first_weight], tensors[self.first_weight : self.first_adapter]
         rows = hidden.reshape(-1, hidden.shape[2])
-        output, pairs = self.compute(rows, (cosine, sine), (new, old), caches, weights, tensors[self.first_adapter :])
+        rotations = (cosine, sine, tensors[-1]) if self.selects else (cosine, sine)
+        output, pairs = self.compute(rows, rotations, (new, old), caches, weights, tensors[self.first_adapter :])
         return output.reshape(hidden.shape), ops.stack(pairs, 0)
 
 
@@ -365,6 +395,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         self.layers = CachedLayers(config, config.layers, adapted=adapted, dropout=dropout, cached=False)
         names = list(list_weights(config))
         self.first_layer, self.norm = names.index("layers.0.norm1.weight"), names.index("norm.weight")
+        self.rotated = ms.Tensor(list_rotated(config)) if config.unrotated else None
 
     def compute_hidden(
         self, ids: Any, positions: Any, masks: Any, tables: Any, weights: Any, adapters: Any = ()
@@ -386,6 +417,8 @@ class Decoder(nn.Cell):  # type: ignore[misc]
             hidden = hidden + ops.gather(weights[1], rows, 0)
         shape = (batch, 1, length, self.config.head_size // 2)
         rotations = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
+        if self.config.unrotated:
+            rotations = (*rotations, self.rotated)
         hidden, _ = self.layers.compute(hidden, rotations, masks, (), weights[self.first_layer : self.norm], adapters)
         return apply_norm(self.config, hidden, weights, self.norm)
 

@@ -12,7 +12,15 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.lm.network.decoder import MASKED, CachedLayers, DecoderConfig, Head, compute_rotations, list_weights
+from kfp_mindspore.lm.network.decoder import (
+    MASKED,
+    CachedLayers,
+    DecoderConfig,
+    Head,
+    compute_rotations,
+    list_rotated,
+    list_weights,
+)
 from kfp_mindspore.lm.serving.adapters import AdapterFactors
 from kfp_mindspore.lm.serving.network_files import read_network_files
 from kfp_mindspore.lm.sources.peft import read_adapter
@@ -76,6 +84,9 @@ class CausalRunner:
         self.whole_prompts = False
         self.adapter_bytes = sum(array.nbytes for array in self._factors.arrays)
         self._count = max(count for count in range(1, _MOST_LAYERS + 1) if config.layers % count == 0)
+        # By group of layers.
+        rotated = list_rotated(config).reshape(-1, self._count) if config.unrotated else []
+        self._rotated = [Tensor(values) for values in rotated]
         self._compute_layers = CachedLayers(config, self._count, adapted=max_loras > 0)
         self._compute_logits = Head(config)
         self._extents = [0] * slots
@@ -259,7 +270,10 @@ class CausalRunner:
                 tensors[len(tensors) // groups * group :][: len(tensors) // groups]
                 for tensors in (parts, self._layers, self._adapters)
             )
-            states, new = self._compute_layers.compile_and_run(states, *inputs, *caches, *layers, *masks, *factors)
+            rotated = self._rotated[group : group + 1]
+            states, new = self._compute_layers.compile_and_run(
+                states, *inputs, *caches, *layers, *masks, *factors, *rotated
+            )
             rows.append(new.asnumpy())
         computed = np.concatenate(rows)
         # A masked NaN in the cache would spread to the slot's next sequence; this sequence's logits are NaN already.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
@@ -34,6 +34,7 @@ CLASSES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
 }
 ACTIVATIONS = {
     "silu": "silu",
@@ -43,6 +44,12 @@ ACTIVATIONS = {
 }
 HINT = "Delete a key from config.json only if it does not change the network's numbers."
 _FULL = "full_attention"
+
+
+def _is_bits(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(type(item) is int and item in (0, 1) for item in value))
+
+
 _ROTARY: Mapping[str, Key] = {
     **COMMON,
     "vocab_size": size(32000),
@@ -124,6 +131,26 @@ FAMILIES: Mapping[str, Mapping[str, Key]] = {
         "head_dim": size(128, multiple=2),
         "attention_bias": flag(False),
     },
+    "smollm3": {
+        **_ROTARY,
+        "architectures": classes(CLASSES["smollm3"], "SmolLM3Model"),
+        "vocab_size": size(128256),
+        "hidden_size": size(2048),
+        "num_hidden_layers": size(36, most=MOST_LAYERS),
+        "num_attention_heads": size(16),
+        "num_key_value_heads": optional(size(4)),
+        "max_position_embeddings": size(32768, most=MOST_POSITIONS),
+        "rope_theta": number(2000000.0),
+        "tie_word_embeddings": flag(True),
+        "attention_bias": flag(False),
+        "mlp_bias": flag(False),
+        "use_sliding_window": flag(False),
+        "sliding_window": optional(size(None)),
+        "layer_types": IGNORED,
+        "no_rope_layers": Key("must be a list with 0 or 1 for each layer, or null", _is_bits),
+        "no_rope_layer_interval": size(4),
+        "max_window_layers": IGNORED,
+    },
 }
 _FACTOR = number(REQUIRED, least=1)
 _ROPE: Mapping[str, Mapping[str, Key]] = {
@@ -185,7 +212,8 @@ def _build_gpt2(found: Mapping[str, Any], subject: str) -> DecoderConfig:
 def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: str) -> DecoderConfig:
     kind, width, heads = found["model_type"], found["hidden_size"], found["num_attention_heads"]
     kv_heads, head_size = found["num_key_value_heads"] or heads, found["head_dim"] or width // heads
-    errors = _check_window(found, kind)
+    unrotated, errors = _list_unrotated(found)
+    errors += _check_window(found, kind, unrotated)
     if heads % kv_heads:
         errors.append(f"num_key_value_heads: must divide num_attention_heads {heads}, got {kv_heads}")
     if not found["head_dim"] and (width % heads or head_size % 2):
@@ -204,16 +232,33 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         out_bias=kind != "qwen2" and bool(found["attention_bias"]),
         mlp_bias=bool(found["mlp_bias"]),
         rope_scaling=scaling,
+        unrotated=unrotated,
     )
 
 
-def _check_window(found: Mapping[str, Any], kind: str) -> list[str]:
+def _list_unrotated(found: Mapping[str, Any]) -> tuple[tuple[int, ...], list[str]]:
+    """Return the layers without rotary positions, and the error of a list with another length."""
+    if (interval := found.get("no_rope_layer_interval")) is None:
+        return (), []
+    layers = found["num_hidden_layers"]
+    # 1 is a layer with rotary positions, whatever the key's name says.
+    rotated = found["no_rope_layers"]
+    if rotated is None:
+        return tuple(range(interval - 1, layers, interval)), []
+    if len(rotated) != layers:
+        return (), [f"no_rope_layers: must have {layers} values, num_hidden_layers, got {len(rotated)}"]
+    return tuple(number for number, value in enumerate(rotated) if not value), []
+
+
+def _check_window(found: Mapping[str, Any], kind: str, unrotated: Collection[int]) -> list[str]:
     """Return the error for a sliding window that a text can exceed."""
     layers, length = found["num_hidden_layers"], found["max_position_embeddings"]
     window, types = found.get("sliding_window"), found.get("layer_types")
     is_windowed = kind == "mistral"
     if kind.startswith("qwen"):
         is_windowed = found["use_sliding_window"] and found["max_window_layers"] < layers
+    elif kind == "smollm3":
+        is_windowed = found["use_sliding_window"] and bool(unrotated)
     if types is not None:
         if not isinstance(types, list) or len(types) != layers:
             return [f"layer_types: must be a list of {layers} names, got {types!r}"]

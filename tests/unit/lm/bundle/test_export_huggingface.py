@@ -33,6 +33,7 @@ YARN = RopeScaling("yarn", 4.0, 16, beta_fast=16.0, truncate=False, attention_fa
         ("mistral", {"rope_scaling": RopeScaling("linear", 2.0), "rope_theta": 1e6}),
         ("qwen2", {"qkv_bias": True, "rope_scaling": YARN}),
         ("qwen3", {"qk_norm": True, "head_size": 6, **BIASES}),
+        ("smollm3", {"layers": 2, "unrotated": (1,), **BIASES, "mlp_bias": True, "tied": True}),
     ],
 )  # fmt: skip
 def test_configuration_is_equal_when_read_again(kind: str, fields: dict[str, Any]) -> None:
@@ -46,6 +47,8 @@ def test_configuration_is_equal_when_read_again(kind: str, fields: dict[str, Any
     [
         ("llama", {"qkv_bias": True}, "qkv_bias: llama of transformers has no form for True, only for False"),
         ("mistral", {"mlp_bias": True}, "mlp_bias: mistral of transformers has no form for True"),
+        ("llama", {"layers": 2, "unrotated": (1,)}, "unrotated: llama of transformers has no form for"),
+        ("llama", {"attention_scale": 0.5}, "attention_scale: llama of transformers has no form for 0.5"),
         ("qwen2", {}, "qkv_bias: qwen2 of transformers has no form for False"),
         ("llama", {"rope_scaling": RopeScaling("factors", factors=(1, 2))}, "rope_scaling: llama of transformers has"),
     ],

@@ -29,6 +29,7 @@ GPT2 = DecoderConfig(
     **{**SIZES, "kv_heads": 4}, rope_theta=0, norm="layer", activation="gelu_tanh", gated=False, tied=True,
     qkv_bias=True, out_bias=True, mlp_bias=True,
 )  # fmt: skip
+SMOLLM3 = DecoderConfig(**{**SIZES, "layers": 3}, unrotated=(1,), attention_scale=0.2)
 
 
 def make_weights(config: DecoderConfig) -> dict[str, np.ndarray]:
@@ -57,6 +58,7 @@ def compare(found: np.ndarray, expected: np.ndarray) -> None:
         pytest.param(LLAMA, id="llama", marks=pytest.mark.slow),
         pytest.param(QWEN, id="qwen", marks=pytest.mark.slow),
         pytest.param(GPT2, id="gpt2"),
+        pytest.param(SMOLLM3, id="smollm3"),
     ],
 )
 def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:

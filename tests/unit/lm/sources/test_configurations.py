@@ -94,6 +94,18 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] 
         },
         "initializer_range attention_dropout use_sliding_window max_window_layers is_decoder pad_token_id",
     ),
+    "smollm3": (
+        ROTARY_SMALL,
+        {
+            **LLAMA_LIKE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False,
+            "no_rope_layers": [0], "no_rope_layer_interval": 1,
+        },
+        {
+            **SWITCHES, "partial_rotary_factor": 0.5, "is_encoder_decoder": True,
+            "layer_types": ["chunked_attention"],
+        },
+        "initializer_range attention_dropout use_sliding_window sliding_window is_decoder pad_token_id",
+    ),
     "t5": (
         {"num_layers": 1},
         {
@@ -126,6 +138,10 @@ DEFAULTS: dict[str, Any] = {
     "mistral": DecoderConfig(32000, 4096, 32, 32, 8, 128, 14336, 131072, epsilon=1e-6),
     "qwen2": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qkv_bias=True),
     "qwen3": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qk_norm=True),
+    "smollm3": DecoderConfig(
+        128256, 2048, 36, 16, 4, 128, 11008, 32768, rope_theta=2e6, epsilon=1e-6, tied=True,
+        unrotated=(3, 7, 11, 15, 19, 23, 27, 31, 35),
+    ),
     "t5": Seq2SeqConfig(32128, 512, 6, 6, 8, 64, 2048),
     "bert": EncoderConfig(30522, 768, 12, 12, 3072, 512, 2, 512),
 }  # fmt: skip
@@ -180,7 +196,8 @@ def test_key_is_refused_by_name(family: str, key: str, value: Any) -> None:
 def test_other_keys_change_nothing(family: str) -> None:
     small, _, _, ignored = FAMILIES[family]
     expected = parse(family, **small)
-    checked = {"max_window_layers": 5, "use_sliding_window": False, "pad_token_id": 2, "tie_word_embeddings": True}
+    checked: dict[str, Any] = {"sliding_window": 32, "max_window_layers": 5, "use_sliding_window": False}
+    checked |= {"pad_token_id": 2, "tie_word_embeddings": True}
     checked |= dict.fromkeys(("eos_token_id", "bos_token_id", "decoder_start_token_id", "top_k"), 7)
     checked |= {"architectures": None, "temperature": 0.5, "top_p": 0.5, "repetition_penalty": 2.0}
     for key in (*BASE, *ignored.split()):
@@ -214,6 +231,13 @@ def test_any_value_is_used_or_refused_by_name(family: str, value: Any) -> None:
         ("gpt2", {"n_head": 3}, "n_head: must divide n_embd 16, got 3"),
         ("mistral", {}, "sliding_window: must be null or >= max_position_embeddings 131072, got 4096"),
         ("qwen2", {"layer_types": ["sliding_attention"], "sliding_window": 8}, "sliding_window: must be null"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers: must have 1 values, num_hidden_layers, got 2"),
+        ("smollm3", {"no_rope_layers": [2]}, "no_rope_layers: must be a list with 0 or 1 for each layer, or null"),
+        (
+            "smollm3",
+            {"use_sliding_window": True, "sliding_window": 8, "no_rope_layers": [0]},
+            "sliding_window: must be null or >= max_position_embeddings 64, got 8",
+        ),
         ("qwen3", {"head_dim": None}, "head_dim: must be an even number >= 1, got None"),
         ("t5", {"dense_act_fn": "silu"}, "dense_act_fn: must be 'relu' with feed_forward_proj 'relu', got 'silu'"),
     ],
@@ -255,6 +279,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rope_theta": 10000, "sliding_window": 4096, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
         "transformers_version": "4.44.0", "use_cache": True, "use_mrope": False, "use_sliding_window": False,
         "vocab_size": 151936,
+    },
+    "SmolLM3-3B": {
+        "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": None, "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048,
+        "initializer_range": 0.02, "intermediate_size": 11008, "layer_types": ["full_attention"] * 36,
+        "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": False, "model_type": "smollm3",
+        "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9, "num_attention_heads": 16,
+        "num_hidden_layers": 36, "num_key_value_heads": 4, "pad_token_id": 128004, "pretraining_tp": 2,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None,
+        "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0", "use_cache": False,
+        "use_sliding_window": False, "vocab_size": 128256,
     },
     "Mistral-7B-v0.3": {
         "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,

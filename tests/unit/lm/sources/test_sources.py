@@ -105,7 +105,10 @@ def test_gpt2_matrices_are_transposed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "architecture must be one of gpt2, llama, mistral, qwen2, qwen3, got 'mamba'"),
+        (
+            {"model_type": "mamba"},
+            "architecture must be one of gpt2, llama, mistral, qwen2, qwen3, smollm3, got 'mamba'",
+        ),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map: the author's code is never run"),
         (
             {"rope_scaling": {"rope_type": "longrope"}},
