@@ -129,7 +129,7 @@ def exported(smollm2: tuple[Path, Any]) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "smollm3"])
 def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
     write_models(peers, tmp_path, {"model": (architecture, "float32")})
     model = tmp_path / "model"
@@ -140,6 +140,19 @@ def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, a
     assert all(len(set(answer)) > 5 for answer in expected)
     with LanguageServer(tmp_path, "--max-num-seqs=2", bundle=tmp_path / "bundle") as server:
         assert generate(server, prompts) == decode(model, expected)
+
+
+@pytest.mark.parametrize("architecture", ["granite-tied", "smollm3"])
+def test_imported_and_exported_decoders_give_transformers_logits(
+    peers: Path, tmp_path: Path, architecture: str
+) -> None:
+    write_models(peers, tmp_path, {"model": (architecture, "float32")})
+    import_model(tmp_path / "model", tmp_path / "bundle")
+    export_huggingface(tmp_path / "bundle", tmp_path / "exported")
+    items = [{"directory": str(tmp_path / name)} for name in ("model", "exported")]
+    expected, exported = compute_logits(peers, tmp_path, items)
+    assert measure_difference(compute_own_logits(tmp_path / "bundle"), expected) <= 5e-5
+    assert measure_difference(exported, expected) <= 5e-6
 
 
 @pytest.fixture(scope="module")

@@ -19,15 +19,21 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 SIZES: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-GROUPED: Any = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 256}
+GROUPED: Any = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 512}
 # Head sizes and lengths with frequencies that are divided, that are not, and in between.
 SCALED: Any = {**GROUPED, "head_dim": 16, "max_position_embeddings": 512}
+GRANITE: Any = {
+    **GROUPED, "embedding_multiplier": 3.0, "logits_scaling": 8.0, "residual_multiplier": 0.7,
+    "attention_multiplier": 0.25,
+}  # fmt: skip
 FIELDS: Any = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
     "llama": GROUPED,
     "mistral": {**GROUPED, "sliding_window": None},
     "qwen2": GROUPED,
     "qwen3": {**GROUPED, "head_dim": 8},
+    "granite": GRANITE,
+    "granite-tied": {**GRANITE, "tie_word_embeddings": True},
     "smollm3": {**GROUPED, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "tie_word_embeddings": False},
     "llama-linear": {**SCALED, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "llama-llama3": {
@@ -56,7 +62,7 @@ FIELDS: Any = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8, "truncate": False},
     },
 }  # fmt: skip
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "t5", "bert")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "t5", "bert")
 
 
 def write(directory: Path, variant: str, dtype: str = "float32") -> None:

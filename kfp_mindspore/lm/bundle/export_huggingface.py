@@ -139,9 +139,11 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
     value |= {"rope_theta": config.rope_theta, "rope_scaling": describe_rope(config.rope_scaling)}
     if kind == "smollm3":
         value["no_rope_layers"] = [int(number not in config.unrotated) for number in range(config.layers)]
-    if kind in ("llama", "smollm3"):
+    if kind == "granite":
+        value["attention_multiplier"] = config.attention_scale
+    if kind in ("llama", "granite", "smollm3"):
         value["mlp_bias"] = config.mlp_bias
-    if kind in ("llama", "qwen3", "smollm3"):
+    if kind in ("llama", "granite", "qwen3", "smollm3"):
         value["attention_bias"] = config.out_bias
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     value["hidden_act"] = names.get(config.activation, config.activation)

@@ -30,6 +30,7 @@ from kfp_mindspore.lm.sources.fields import alias as same_as
 
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
+    "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -114,6 +115,14 @@ FAMILIES: Mapping[str, Mapping[str, Key]] = {
         "architectures": classes(CLASSES["llama"], "LlamaModel"),
         "attention_bias": flag(False),
         "mlp_bias": flag(False),
+    },
+    "granite": {
+        **_ROTARY,
+        "architectures": classes(CLASSES["granite"], "GraniteModel"),
+        "attention_bias": flag(False),
+        "mlp_bias": flag(False),
+        **dict.fromkeys(("embedding_multiplier", "logits_scaling", "residual_multiplier"), number(1.0)),
+        "attention_multiplier": number(1.0),
     },
     "mistral": {
         **_ROTARY,
@@ -218,13 +227,18 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         errors.append(f"num_key_value_heads: must divide num_attention_heads {heads}, got {kv_heads}")
     if not found["head_dim"] and (width % heads or head_size % 2):
         errors.append(f"num_attention_heads: must divide hidden_size {width} into even parts, got {heads}")
+    # Residuals in units of their multiplier: the norms see the same values, but for epsilon.
+    residual = found.get("residual_multiplier", 1.0)
+    epsilon = found["rms_norm_eps"] / residual**2
+    if not 0 < epsilon < 1:
+        errors.append(f"residual_multiplier: must be > sqrt(rms_norm_eps {found['rms_norm_eps']}), got {residual}")
     refuse(errors, subject)
     theta, scaling = _parse_rope(found, values, subject)
     return DecoderConfig(
         *(found["vocab_size"], width, found["num_hidden_layers"], heads, kv_heads, head_size),
         *(found["intermediate_size"], found["max_position_embeddings"]),
         rope_theta=theta,
-        epsilon=found["rms_norm_eps"],
+        epsilon=epsilon,
         activation=ACTIVATIONS[found["hidden_act"]],
         tied=found["tie_word_embeddings"],
         qk_norm=kind == "qwen3",
@@ -233,6 +247,7 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         mlp_bias=bool(found["mlp_bias"]),
         rope_scaling=scaling,
         unrotated=unrotated,
+        attention_scale=found.get("attention_multiplier", 0.0),
     )
 
 
@@ -322,6 +337,25 @@ def _build_scaling(kind: str, read: Mapping[str, Any], length: int) -> RopeScali
         truncate=read["truncate"],
         attention_factor=magnitude,
     )
+
+
+def list_scales(values: Mapping[str, Any], *, tied: bool) -> dict[str, float]:
+    """Return the factors by which weights are multiplied, by the network's names.
+
+    Granite scales embeddings, residuals and logits. Residuals are stored divided by their multiplier, so that adapters
+    of the published model fit the layers.
+
+    Args:
+        values: A config.json that `build_config` has accepted.
+        tied: Whether the head is the embedding.
+    """
+    if values["model_type"] != "granite":
+        return {}
+    names = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+    embedding, residual, logits = (values.get(name, 1.0) for name in names)
+    scale = embedding / residual
+    # A tied head has the embedding's factor too, which the norm before it takes back.
+    return {"embedding": scale, "norm.weight": 1 / logits / (scale if tied else 1.0)}
 
 
 def describe_rope(scaling: RopeScaling | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.network.decoder import DecoderConfig
-from kfp_mindspore.lm.sources.families import FAMILIES, build_config
+from kfp_mindspore.lm.sources.families import FAMILIES, build_config, list_scales
 from kfp_mindspore.lm.sources.fields import GENERATION, read_keys
 from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
@@ -29,6 +29,8 @@ def read_huggingface(directory: Path) -> SourceModel:
         NotFoundError: A file is missing.
         UserError: The architecture or a variant is not supported, or a file is damaged; the message names the field.
     """
+    import numpy as np
+
     values = read_json(directory / "config.json")
     subject = str(directory / "config.json")
     config = parse_config(values, subject)
@@ -38,6 +40,9 @@ def read_huggingface(directory: Path) -> SourceModel:
         reader = _Gpt2Reader(reader)
     parts = list_parts(config, gpt2=values["model_type"] == "gpt2")
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
+    weights |= {
+        name: weights[name] * np.float32(scale) for name, scale in list_scales(values, tied=config.tied).items()
+    }
     tokenizer_config = read_json(directory / "tokenizer_config.json", required=False)
     generation = read_generation(directory, values)
     tokens_map = read_json(directory / "special_tokens_map.json", required=False)

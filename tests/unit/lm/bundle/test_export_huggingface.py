@@ -33,6 +33,7 @@ YARN = RopeScaling("yarn", 4.0, 16, beta_fast=16.0, truncate=False, attention_fa
         ("mistral", {"rope_scaling": RopeScaling("linear", 2.0), "rope_theta": 1e6}),
         ("qwen2", {"qkv_bias": True, "rope_scaling": YARN}),
         ("qwen3", {"qk_norm": True, "head_size": 6, **BIASES}),
+        ("granite", {"attention_scale": 0.0625, **BIASES, "epsilon": 2e-4}),
         ("smollm3", {"layers": 2, "unrotated": (1,), **BIASES, "mlp_bias": True, "tied": True}),
     ],
 )  # fmt: skip

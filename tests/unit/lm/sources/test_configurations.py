@@ -94,6 +94,16 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] 
         },
         "initializer_range attention_dropout use_sliding_window max_window_layers is_decoder pad_token_id",
     ),
+    "granite": (
+        ROTARY_SMALL,
+        {
+            **LLAMA_LIKE, "attention_bias": True, "mlp_bias": True, "attention_multiplier": 0.1,
+            "residual_multiplier": 0.5,
+        },
+        {**SWITCHES, "partial_rotary_factor": 0.5, "is_encoder_decoder": True},
+        # The first two are folded into the weights.
+        "embedding_multiplier logits_scaling initializer_range attention_dropout is_decoder pad_token_id",
+    ),
     "smollm3": (
         ROTARY_SMALL,
         {
@@ -138,6 +148,7 @@ DEFAULTS: dict[str, Any] = {
     "mistral": DecoderConfig(32000, 4096, 32, 32, 8, 128, 14336, 131072, epsilon=1e-6),
     "qwen2": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qkv_bias=True),
     "qwen3": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qk_norm=True),
+    "granite": DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048, epsilon=1e-6, attention_scale=1.0),
     "smollm3": DecoderConfig(
         128256, 2048, 36, 16, 4, 128, 11008, 32768, rope_theta=2e6, epsilon=1e-6, tied=True,
         unrotated=(3, 7, 11, 15, 19, 23, 27, 31, 35),
@@ -197,6 +208,7 @@ def test_other_keys_change_nothing(family: str) -> None:
     small, _, _, ignored = FAMILIES[family]
     expected = parse(family, **small)
     checked: dict[str, Any] = {"sliding_window": 32, "max_window_layers": 5, "use_sliding_window": False}
+    checked |= dict.fromkeys(("embedding_multiplier", "logits_scaling"), 2.0)
     checked |= {"pad_token_id": 2, "tie_word_embeddings": True}
     checked |= dict.fromkeys(("eos_token_id", "bos_token_id", "decoder_start_token_id", "top_k"), 7)
     checked |= {"architectures": None, "temperature": 0.5, "top_p": 0.5, "repetition_penalty": 2.0}
@@ -231,6 +243,7 @@ def test_any_value_is_used_or_refused_by_name(family: str, value: Any) -> None:
         ("gpt2", {"n_head": 3}, "n_head: must divide n_embd 16, got 3"),
         ("mistral", {}, "sliding_window: must be null or >= max_position_embeddings 131072, got 4096"),
         ("qwen2", {"layer_types": ["sliding_attention"], "sliding_window": 8}, "sliding_window: must be null"),
+        ("granite", {"residual_multiplier": 1e-4}, r"residual_multiplier: must be > sqrt\(rms_norm_eps 1e-06\), got"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers: must have 1 values, num_hidden_layers, got 2"),
         ("smollm3", {"no_rope_layers": [2]}, "no_rope_layers: must be a list with 0 or 1 for each layer, or null"),
         (
@@ -279,6 +292,16 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rope_theta": 10000, "sliding_window": 4096, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
         "transformers_version": "4.44.0", "use_cache": True, "use_mrope": False, "use_sliding_window": False,
         "vocab_size": 151936,
+    },
+    "granite-3.3-2b": {
+        "architectures": ["GraniteForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+        "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+        "logits_scaling": 8.0, "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "granite",
+        "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0,
+        "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 10000000.0,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.49.0", "use_cache": True,
+        "vocab_size": 49159,
     },
     "SmolLM3-3B": {
         "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,

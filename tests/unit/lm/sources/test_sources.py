@@ -58,6 +58,33 @@ def test_directory_gives_stacked_weights(tmp_path: Path) -> None:
     assert model.generation == {"eos_token_id": 2}
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_scalars_of_granite_are_folded(tmp_path: Path, tied: bool) -> None:
+    tensors = make_tensors()
+    if tied:
+        del tensors["lm_head.weight"]
+    scalars = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.25}
+    config = {**LLAMA, "model_type": "granite", **scalars, "attention_multiplier": 0.5, "tie_word_embeddings": tied}
+    model = read_huggingface(write_directory(tmp_path, config, tensors))
+    assert (model.config.attention_scale, model.config.epsilon) == (0.5, 1e-5 / 0.25**2)
+    hidden, norm = model.weights["embedding"], model.weights["norm.weight"]
+    np.testing.assert_allclose(hidden, tensors["model.embed_tokens.weight"] * 12 / 0.25, rtol=1e-6)
+    for name in ("layers.0.out.weight", "layers.0.down.weight"):
+        part = "self_attn.o_proj" if "out" in name else "mlp.down_proj"
+        np.testing.assert_array_equal(model.weights[name], tensors[f"{LAYER}.{part}.weight"])
+
+    # The published order of operations, in float64: a layer's output times 0.25 beside 12 times the embedding.
+    def normalise(values: Any, epsilon: float) -> Any:
+        return values / np.sqrt((values.astype(np.float64) ** 2).mean(-1, keepdims=True) + epsilon)
+
+    update = np.random.default_rng(5).normal(size=hidden.shape)
+    head = tensors["model.embed_tokens.weight" if tied else "lm_head.weight"].astype(np.float64)
+    published = normalise(tensors["model.embed_tokens.weight"] * 12 + update * 0.25, 1e-5)
+    expected = published * tensors["model.norm.weight"] @ head.T / 8
+    found = normalise(hidden + update, model.config.epsilon) * norm @ (hidden if tied else model.weights["head"]).T
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+
+
 def test_special_tokens_are_those_of_tokenizer_config(tmp_path: Path) -> None:
     directory = write_directory(tmp_path, LLAMA, make_tensors())
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}, "bos_token": None}))
@@ -107,7 +134,7 @@ def test_gpt2_matrices_are_transposed(tmp_path: Path) -> None:
     [
         (
             {"model_type": "mamba"},
-            "architecture must be one of gpt2, llama, mistral, qwen2, qwen3, smollm3, got 'mamba'",
+            "architecture must be one of gpt2, granite, llama, mistral, qwen2, qwen3, smollm3, got 'mamba'",
         ),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map: the author's code is never run"),
         (
