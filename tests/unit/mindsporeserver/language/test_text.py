@@ -21,6 +21,28 @@ def test_encoding_and_decoding_are_inverse(vocabulary: TokenVocabulary) -> None:
     assert vocabulary.get_bytes(vocabulary.size - 1) == b""
 
 
+def test_sentencepiece_tokens_have_blanks_and_bytes(tmp_path: Path) -> None:
+    """As tokenizer.json of Llama 2, TinyLlama and Mistral."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁thefox"]
+    table = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
+    merges = [("t", "h"), ("th", "e"), ("▁", "the")]
+    table |= {first + second: len(table) + index for index, (first, second) in enumerate(merges)}
+    tokenizer = Tokenizer(models.BPE(table, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = TokenVocabulary(tmp_path / "tokenizer.json", tokenizer.get_vocab_size(), [2])
+    ids = vocabulary.encode("the fox 🙂\n the")
+    pieces = list(map(vocabulary.get_bytes, ids))
+    assert pieces[:3] == [b" the", b" ", b"f"]
+    assert pieces[-3:] == [b"\x82", b"\n", b" the"]
+    assert vocabulary.decode(ids) == " the fox 🙂\n the"
+
+
 def test_pieces_hold_whole_characters() -> None:
     for seed in range(50):
         data = "aé€🙂".encode() * 3
