@@ -129,7 +129,7 @@ def exported(smollm2: tuple[Path, Any]) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "smollm3"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "smollm3"])
 def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
     write_models(peers, tmp_path, {"model": (architecture, "float32")})
     model = tmp_path / "model"
@@ -142,7 +142,7 @@ def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, a
         assert generate(server, prompts) == decode(model, expected)
 
 
-@pytest.mark.parametrize("architecture", ["granite-tied", "smollm3"])
+@pytest.mark.parametrize("architecture", ["granite-tied", "phi3", "smollm3"])
 def test_imported_and_exported_decoders_give_transformers_logits(
     peers: Path, tmp_path: Path, architecture: str
 ) -> None:
@@ -153,6 +153,14 @@ def test_imported_and_exported_decoders_give_transformers_logits(
     expected, exported = compute_logits(peers, tmp_path, items)
     assert measure_difference(compute_own_logits(tmp_path / "bundle"), expected) <= 5e-5
     assert measure_difference(exported, expected) <= 5e-6
+
+
+@pytest.mark.parametrize("architecture", ["phi3-partial", "phi3-longrope"])
+def test_heads_of_which_a_part_rotates_give_transformers_logits(peers: Path, tmp_path: Path, architecture: str) -> None:
+    write_models(peers, tmp_path, {"model": (architecture, "float32")})
+    import_model(tmp_path / "model", tmp_path / "bundle")
+    (expected,) = compute_logits(peers, tmp_path, [{"directory": str(tmp_path / "model")}])
+    assert measure_difference(compute_own_logits(tmp_path / "bundle"), expected) <= 5e-5
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,13 @@ FIELDS: Any = {
     "qwen3": {**GROUPED, "head_dim": 8},
     "granite": GRANITE,
     "granite-tied": {**GRANITE, "tie_word_embeddings": True},
+    "phi3": GROUPED,
+    "phi3-partial": {**GROUPED, "partial_rotary_factor": 0.75},
+    "phi3-longrope": {
+        **GROUPED, "partial_rotary_factor": 0.75, "max_position_embeddings": 2048,
+        "original_max_position_embeddings": 512,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5, 2.0], "long_factor": [4.0, 8.0, 16.0]},
+    },
     "smollm3": {**GROUPED, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "tie_word_embeddings": False},
     "llama-linear": {**SCALED, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "llama-llama3": {
@@ -62,7 +69,7 @@ FIELDS: Any = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8, "truncate": False},
     },
 }  # fmt: skip
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "t5", "bert")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "smollm3", "t5", "bert")
 
 
 def write(directory: Path, variant: str, dtype: str = "float32") -> None:

@@ -78,7 +78,7 @@ def split_weights(
         weights: By the network's names.
         kind: `model_type`.
     """
-    parts, tensors = list_parts(config, gpt2=kind == "gpt2"), {}
+    parts, tensors = list_parts(config, kind), {}
     for name, shape in list_weights(config).items():
         if kind == "gpt2":
             part = parts[name][0].replace(".c_attn.q.", ".c_attn.")
@@ -86,8 +86,8 @@ def split_weights(
             array = weights[name].T if is_transposed else weights[name]
             tensors["lm_head.weight" if name == "head" else f"transformer.{part}"] = np.ascontiguousarray(array)
             continue
-        stops = np.cumsum(split_rows(config, name, shape[0]))[:-1]
-        pieces = np.split(weights[name], stops)
+        sizes = split_rows(config, name, shape[0]) if len(parts[name]) > 1 else shape[:1]
+        pieces = np.split(weights[name], np.cumsum(sizes)[:-1])
         tensors |= {part: np.ascontiguousarray(piece) for part, piece in zip(parts[name], pieces, strict=True)}
     return tensors
 
@@ -111,7 +111,7 @@ def check_form(config: DecoderConfig, kind: str, subject: str) -> None:
             if (found := getattr(config, field.name)) != getattr(written, field.name)
         ],
         subject,
-        "Export a GGUF.",
+        "" if kind == "phi3" else "Export a GGUF.",
     )
 
 
@@ -134,7 +134,9 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
         value |= {"n_positions": config.max_length, "layer_norm_epsilon": config.epsilon}
         return {**value, "activation_function": names.get(config.activation, config.activation)}
     value |= {"hidden_size": config.width, "num_hidden_layers": config.layers, "num_attention_heads": config.heads}
-    value |= {"num_key_value_heads": config.kv_heads, "head_dim": config.head_size, "intermediate_size": config.hidden}
+    value |= {"num_key_value_heads": config.kv_heads, "intermediate_size": config.hidden}
+    if kind != "phi3":
+        value["head_dim"] = config.head_size
     value |= {"max_position_embeddings": config.max_length, "rms_norm_eps": config.epsilon}
     value |= {"rope_theta": config.rope_theta, "rope_scaling": describe_rope(config.rope_scaling)}
     if kind == "smollm3":

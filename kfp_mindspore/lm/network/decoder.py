@@ -1,4 +1,4 @@
-"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3 and SmolLM3.
+"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite and Phi-3.
 
 Weights are graph inputs, so that the graphs for all batch sizes and cache lengths share one copy, and so that a
 training passes its parameters. `list_weights` names them in the graph's order.
@@ -179,7 +179,9 @@ def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArr
     scaling = config.rope_scaling
     frequencies = compute_frequencies(config.rope_theta or 1.0, config.head_size, scaling)
     angles = np.outer(np.arange(config.max_length), frequencies)
-    magnitude = scaling.attention_factor if scaling else 1.0
+    magnitude = np.full(len(frequencies), scaling.attention_factor if scaling else 1.0)
+    if scaling and scaling.rotated:
+        magnitude[scaling.rotated :] = 1.0
     return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
 
 
@@ -416,7 +418,7 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         if not self.config.rope_theta:
             hidden = hidden + ops.gather(weights[1], rows, 0)
         shape = (batch, 1, length, self.config.head_size // 2)
-        rotations = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
+        rotations: Any = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
         if self.config.unrotated:
             rotations = (*rotations, self.rotated)
         hidden, _ = self.layers.compute(hidden, rotations, masks, (), weights[self.first_layer : self.norm], adapters)

@@ -21,7 +21,8 @@ class RopeScaling:
     Args:
         kind: `linear` divides all frequencies by `factor`; `llama3` those whose wavelength is long, with a smooth
             change between; `yarn` those with few rotations in `original_length`, with a linear change between, and
-            multiplies cosines and sines by `attention_factor`; `factors` divides each by its own number.
+            multiplies cosines and sines by `attention_factor`; `factors` divides each by its own number, and also
+            multiplies.
         factor: Divides the frequencies, at least 1.
         original_length: Positions in the first training; llama3 and yarn.
         low_freq_factor: Rotations in `original_length` up to which a frequency is divided; llama3.
@@ -29,8 +30,9 @@ class RopeScaling:
         beta_fast: Rotations in `original_length` from which on a frequency is unchanged; yarn.
         beta_slow: Rotations up to which it is divided; yarn.
         truncate: Whether the range between is widened to whole dimensions; yarn.
-        attention_factor: Multiplies cosines and sines; yarn.
+        attention_factor: Multiplies cosines and sines; yarn and `factors`.
         factors: The divisors by frequency; `factors`.
+        rotated: Pairs of features that rotate, the first ones; 0 for all; `factors`.
 
     Raises:
         ValidationError: A value is out of range; the message names it.
@@ -46,6 +48,7 @@ class RopeScaling:
     truncate: bool = True
     attention_factor: float = 1.0
     factors: tuple[float, ...] = ()
+    rotated: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", tuple(self.factors))
@@ -64,6 +67,8 @@ class RopeScaling:
             errors.append(f"attention_factor: must be > 0, got {self.attention_factor}")
         if (self.kind == "factors") != bool(self.factors) or not all(0 < value < math.inf for value in self.factors):
             errors.append("factors: must be numbers > 0 with the kind factors, and empty with another")
+        if not 0 <= self.rotated <= len(self.factors):
+            errors.append(f"rotated: must be from 0 to {len(self.factors)}, the factors, got {self.rotated}")
         if errors:
             raise ValidationError(errors, subject="the rotary positions' scaling")
 
@@ -117,6 +122,8 @@ def compute_frequencies(theta: float, head_size: int, scaling: RopeScaling | Non
             divided = _divide_yarn(theta, head_size, scaling)
         divisors = 1 / (1 - divided + divided / scaling.factor)
     scaled: NDArray[np.float64] = frequencies / divisors
+    if scaling.rotated:
+        scaled[scaling.rotated :] = 0
     return scaled
 
 

@@ -85,8 +85,8 @@ class CausalRunner:
         self.adapter_bytes = sum(array.nbytes for array in self._factors.arrays)
         self._count = max(count for count in range(1, _MOST_LAYERS + 1) if config.layers % count == 0)
         # By group of layers.
-        rotated = list_rotated(config).reshape(-1, self._count) if config.unrotated else []
-        self._rotated = [Tensor(values) for values in rotated]
+        rotated = list_rotated(config).reshape(-1, self._count)
+        self._rotated = [Tensor(values) for values in rotated] if config.unrotated else []
         self._compute_layers = CachedLayers(config, self._count, adapted=max_loras > 0)
         self._compute_logits = Head(config)
         self._extents = [0] * slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ CLASSES = {
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
@@ -45,6 +47,20 @@ ACTIVATIONS = {
 }
 HINT = "Delete a key from config.json only if it does not change the network's numbers."
 _FULL = "full_attention"
+
+
+# Published configurations of Phi name their first code, whose place transformers' own has taken.
+_PHI_CODE = ("configuration_phi3.Phi3Config", "modeling_phi3.Phi3ForCausalLM", "modeling_phi3.Phi3Model")
+
+
+def _is_phi_code(value: Any) -> bool:
+    # The tokenizer is read from tokenizer.json, whatever its class.
+    known = (*_PHI_CODE, isinstance(value, dict) and value.get("AutoTokenizer"))
+    return not value or (isinstance(value, dict) and all(name in known for name in value.values()))
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) in (int, float) and 0 < item < math.inf for item in value)
 
 
 def _is_bits(value: Any) -> bool:
@@ -132,6 +148,24 @@ FAMILIES: Mapping[str, Mapping[str, Key]] = {
         "max_position_embeddings": size(131072, most=MOST_POSITIONS),
         "sliding_window": optional(size(4096)),
     },
+    "phi3": {
+        **{name: key for name, key in _ROTARY.items() if name != "head_dim"},
+        "architectures": classes(CLASSES["phi3"], "Phi3Model"),
+        "auto_map": Key("the author's code is never run", _is_phi_code),
+        "vocab_size": size(32064),
+        "hidden_size": size(3072),
+        "intermediate_size": size(8192),
+        "max_position_embeddings": size(4096, most=MOST_POSITIONS),
+        "original_max_position_embeddings": size(4096, least=2),
+        "rms_norm_eps": number(1e-5, below=1),
+        "partial_rotary_factor": Key(
+            "must be a number > 0 and <= 1", lambda value: type(value) in (int, float) and 0 < value <= 1, 1.0
+        ),
+        "sliding_window": optional(size(None)),
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), IGNORED),
+        # Phi-3-small's, another network.
+        **dict.fromkeys(("full_attn_mod", "interpolate_factor"), only(1)),
+    },
     # Its queries, keys and values have biases without a key.
     "qwen2": {**_QWEN, "architectures": classes(CLASSES["qwen2"], "Qwen2Model"), "attention_bias": IGNORED},
     "qwen3": {
@@ -162,8 +196,11 @@ FAMILIES: Mapping[str, Mapping[str, Key]] = {
     },
 }
 _FACTOR = number(REQUIRED, least=1)
+_FACTORS = Key("must be a list of numbers > 0", _is_numbers, REQUIRED)
 _ROPE: Mapping[str, Mapping[str, Key]] = {
     "default": {},
+    # Long texts, whose factors transformers uses beyond original_max_position_embeddings, are not imported.
+    "longrope": {"short_factor": _FACTORS, "long_factor": _FACTORS},
     "linear": {"factor": _FACTOR},
     "llama3": {
         "factor": _FACTOR,
@@ -220,12 +257,13 @@ def _build_gpt2(found: Mapping[str, Any], subject: str) -> DecoderConfig:
 
 def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: str) -> DecoderConfig:
     kind, width, heads = found["model_type"], found["hidden_size"], found["num_attention_heads"]
-    kv_heads, head_size = found["num_key_value_heads"] or heads, found["head_dim"] or width // heads
+    own_size = found.get("head_dim")
+    kv_heads, head_size = found["num_key_value_heads"] or heads, own_size or width // heads
     unrotated, errors = _list_unrotated(found)
     errors += _check_window(found, kind, unrotated)
     if heads % kv_heads:
         errors.append(f"num_key_value_heads: must divide num_attention_heads {heads}, got {kv_heads}")
-    if not found["head_dim"] and (width % heads or head_size % 2):
+    if not own_size and (width % heads or head_size % 2):
         errors.append(f"num_attention_heads: must divide hidden_size {width} into even parts, got {heads}")
     # Residuals in units of their multiplier: the norms see the same values, but for epsilon.
     residual = found.get("residual_multiplier", 1.0)
@@ -234,9 +272,11 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         errors.append(f"residual_multiplier: must be > sqrt(rms_norm_eps {found['rms_norm_eps']}), got {residual}")
     refuse(errors, subject)
     theta, scaling = _parse_rope(found, values, subject)
+    if kind == "phi3":
+        scaling = _build_partial(found, theta, head_size, subject)
     return DecoderConfig(
         *(found["vocab_size"], width, found["num_hidden_layers"], heads, kv_heads, head_size),
-        *(found["intermediate_size"], found["max_position_embeddings"]),
+        *(found["intermediate_size"], _get_length(found)),
         rope_theta=theta,
         epsilon=epsilon,
         activation=ACTIVATIONS[found["hidden_act"]],
@@ -248,6 +288,46 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         rope_scaling=scaling,
         unrotated=unrotated,
         attention_scale=found.get("attention_multiplier", 0.0),
+    )
+
+
+def _get_longrope(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return longrope's parameters, empty without."""
+    parameters = found["rope_parameters"] or found["rope_scaling"]
+    return parameters if isinstance(parameters, dict) and "short_factor" in parameters else {}
+
+
+def _get_length(found: Mapping[str, Any]) -> int:
+    """Return the most positions; with longrope those of the first training."""
+    length: int = found["max_position_embeddings"]
+    return min(length, found["original_max_position_embeddings"]) if _get_longrope(found) else length
+
+
+def _build_partial(found: Mapping[str, Any], theta: float, head_size: int, subject: str) -> RopeScaling | None:
+    """Return the scaling of Phi's positions: a part of each head rotates, with longrope's short factors."""
+    rotated = int(head_size * found["partial_rotary_factor"])
+    parameters = _get_longrope(found)
+    short = parameters.get("short_factor")
+    errors = []
+    if rotated % 2 or not rotated:
+        errors.append(f"partial_rotary_factor: must give an even part of head size {head_size}, got {rotated}")
+    for name in ("short_factor", "long_factor"):
+        if short and len(parameters[name]) != rotated // 2:
+            errors.append(f"rope_scaling.{name}: must have {rotated // 2} numbers, got {len(parameters[name])}")
+    refuse(errors, subject)
+    if rotated == head_size and not short:
+        return None
+    pairs, length = rotated // 2, found["original_max_position_embeddings"]
+    # The network divides its own frequencies, whose exponents count the whole head.
+    exponents = [2 * index / rotated - 2 * index / head_size for index in range(pairs)]
+    factors = [(short[index] if short else 1.0) * theta**power for index, power in enumerate(exponents)]
+    ratio = found["max_position_embeddings"] / length
+    magnitude = math.sqrt(1 + math.log(ratio) / math.log(length)) if short and ratio > 1 else 1.0
+    return RopeScaling(
+        "factors",
+        attention_factor=magnitude,
+        factors=(*factors, *[1.0] * (head_size // 2 - pairs)),
+        rotated=pairs if rotated < head_size else 0,
     )
 
 
@@ -267,9 +347,9 @@ def _list_unrotated(found: Mapping[str, Any]) -> tuple[tuple[int, ...], list[str
 
 def _check_window(found: Mapping[str, Any], kind: str, unrotated: Collection[int]) -> list[str]:
     """Return the error for a sliding window that a text can exceed."""
-    layers, length = found["num_hidden_layers"], found["max_position_embeddings"]
+    layers, length = found["num_hidden_layers"], _get_length(found)
     window, types = found.get("sliding_window"), found.get("layer_types")
-    is_windowed = kind == "mistral"
+    is_windowed = kind in ("mistral", "phi3")
     if kind.startswith("qwen"):
         is_windowed = found["use_sliding_window"] and found["max_window_layers"] < layers
     elif kind == "smollm3":
@@ -293,18 +373,25 @@ def _parse_rope(found: Mapping[str, Any], values: Mapping[str, Any], subject: st
     """Return the rotary positions' base and scaling."""
     name = "rope_parameters" if found["rope_parameters"] else "rope_scaling"
     parameters = found[name] or {}
+    is_phi = found["model_type"] == "phi3"
+    kinds = [each for each in _ROPE if each == "default" or (each == "longrope") == is_phi]
     if not isinstance(parameters, dict):
         refuse([f"{name}: must be an object or null, got {parameters!r}"], subject)
     if found["rope_parameters"] and found["rope_scaling"] not in (None, {}, parameters):
         refuse(["rope_scaling: must equal rope_parameters, or one of them be null"], subject)
     if parameters and name == "rope_scaling" and not {"rope_type", "type"} & parameters.keys():
-        refuse([f"rope_scaling.rope_type: missing, must be one of {', '.join(_ROPE)}"], subject)
+        refuse([f"rope_scaling.rope_type: missing, must be one of {', '.join(kinds)}"], subject)
     # Older files call it `type`.
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind not in tuple(_ROPE):
-        refuse([f"{name}.rope_type: must be one of {', '.join(_ROPE)}, got {kind!r}"], subject)
+    if is_phi and kind in ("su", "yarn"):
+        # Phi's first names for it.
+        kind, parameters = "longrope", {**parameters, "type": "longrope"}
+        parameters.pop("rope_type", None)
+    if kind not in kinds:
+        refuse([f"{name}.rope_type: must be one of {', '.join(kinds)}, got {kind!r}"], subject)
     table = {"rope_type": Key(default=kind), "type": same_as("rope_type"), "rope_theta": number(found["rope_theta"])}
-    table |= {"partial_rotary_factor": optional(only(1.0)), **_ROPE[kind]}
+    partial = only(found["partial_rotary_factor"]) if is_phi else only(1.0)
+    table |= {"partial_rotary_factor": optional(partial), **_ROPE[kind]}
     read = read_keys(parameters, table, subject, prefix=f"{name}.", hint=HINT)
     if "rope_theta" in values and read["rope_theta"] != found["rope_theta"]:
         refuse([f"{name}.rope_theta: must equal rope_theta {found['rope_theta']}, got {read['rope_theta']}"], subject)
@@ -315,7 +402,7 @@ def _parse_rope(found: Mapping[str, Any], values: Mapping[str, Any], subject: st
 
 
 def _build_scaling(kind: str, read: Mapping[str, Any], length: int) -> RopeScaling | None:
-    if kind == "default":
+    if kind in ("default", "longrope"):
         return None
     if kind == "linear":
         return RopeScaling(kind, read["factor"])

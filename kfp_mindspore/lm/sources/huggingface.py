@@ -38,8 +38,10 @@ def read_huggingface(directory: Path) -> SourceModel:
     reader = open_weights(directory)
     if values["model_type"] == "gpt2":
         reader = _Gpt2Reader(reader)
-    parts = list_parts(config, gpt2=values["model_type"] == "gpt2")
+    parts = list_parts(config, values["model_type"])
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
+    if values["model_type"] == "phi3":
+        weights |= pair_rotated(config, weights)
     weights |= {
         name: weights[name] * np.float32(scale) for name, scale in list_scales(values, tied=config.tied).items()
     }
@@ -91,7 +93,8 @@ def parse_config(values: Mapping[str, Any], subject: str) -> DecoderConfig:
         UserError: The architecture or a variant is not supported, or a field is missing.
     """
     # Code of the author's own makes any other key meaningless.
-    refuse_fields(subject, {"auto_map": values.get("auto_map") and "the author's code is never run"})
+    own = values.get("model_type") != "phi3" and values.get("auto_map")
+    refuse_fields(subject, {"auto_map": own and "the author's code is never run"})
     refuse_architecture(subject, values.get("model_type"), tuple(FAMILIES))
     return build_config(values, subject)
 
@@ -112,13 +115,14 @@ def read_generation(directory: Path, values: Mapping[str, Any]) -> dict[str, Any
     return {**values, **found}
 
 
-def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...]]:
-    """Return the tensors that each weight stacks, by the weight's name.
+def list_parts(config: DecoderConfig, kind: str) -> dict[str, tuple[str, ...]]:
+    """Return the tensors that each weight stacks, by the weight's name; GPT-2's are without `transformer.`.
 
     Args:
         config: The decoder's.
-        gpt2: Whether the names are GPT-2's, without `transformer.`.
+        kind: `model_type`.
     """
+    gpt2 = kind == "gpt2"
     parts: dict[str, tuple[str, ...]] = {"head": ("lm_head.weight",)}
     if gpt2:
         parts |= {"embedding": ("wte.weight",), "positions": ("wpe.weight",)}
@@ -130,6 +134,8 @@ def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...
         names = {"norm1": ("input_layernorm",), "norm2": ("post_attention_layernorm",), "down": ("mlp.down_proj",)}
         names |= {"qkv": tuple(f"self_attn.{part}_proj" for part in "qkv"), "out": ("self_attn.o_proj",)}
         names["up"] = ("mlp.gate_proj", "mlp.up_proj") if config.gated else ("mlp.up_proj",)
+        if kind == "phi3":
+            names |= {"qkv": ("self_attn.qkv_proj",), "up": ("mlp.gate_up_proj",)}
     for index in range(config.layers):
         prefix = f"h.{index}" if gpt2 else f"model.layers.{index}"
         for name, sources in names.items():
@@ -138,6 +144,30 @@ def list_parts(config: DecoderConfig, *, gpt2: bool) -> dict[str, tuple[str, ...
         for name in ("q_norm", "k_norm"):
             parts[f"layers.{index}.{name}"] = (f"{prefix}.self_attn.{name}.weight",)
     return parts
+
+
+def pair_rotated(config: DecoderConfig, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of heads of which a part rotates, their features in the network's order.
+
+    The part's features are pairs of its first and second half; the network pairs the head's halves. Queries and keys in
+    another order have the same products.
+
+    Args:
+        config: The decoder's.
+        weights: By the network's names.
+    """
+    import numpy as np
+
+    rotated = config.rope_scaling.rotated if config.rope_scaling is not None else 0
+    half, heads = config.head_size // 2, config.heads + config.kv_heads
+    if not rotated:
+        return {}
+    first, second = np.arange(rotated), np.arange(rotated, 2 * rotated)
+    first_rest, second_rest = np.arange(2 * rotated, half + rotated), np.arange(half + rotated, config.head_size)
+    order = np.concatenate([first, first_rest, second, second_rest])
+    rows = (np.arange(heads)[:, None] * config.head_size + order).reshape(-1)
+    names = [name for name in weights if ".qkv." in name]
+    return {name: np.concatenate([weights[name][rows], weights[name][len(rows) :]]) for name in names}
 
 
 class _Gpt2Reader(SafetensorsReader):

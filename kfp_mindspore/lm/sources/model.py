@@ -110,7 +110,9 @@ def read_tensors(
     errors = []
     for name, shape in shapes.items():
         names = parts[name]
-        sizes = [shape[0] // len(names)] * len(names) if split is None else split(name, shape[0])
+        sizes = [shape[0] // len(names)] * len(names)
+        if split is not None and len(names) > 1:
+            sizes = list(split(name, shape[0]))
         for part, rows in zip(names, sizes, strict=True):
             known.add(part)
             expected = (rows, *shape[1:])

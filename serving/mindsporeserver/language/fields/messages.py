@@ -44,7 +44,7 @@ def parse_effort(value: Any) -> str | None:
     """Return the chat template's `reasoning_effort`, None for the template's own value."""
     if value is not None and value not in _EFFORTS:
         raise refuse("reasoning_effort", f"one of {', '.join(_EFFORTS)}", value)
-    return value
+    return None if value is None else str(value)
 
 
 def merge_variables(variables: Mapping[str, Any], effort: str | None, template: str) -> Mapping[str, Any]:

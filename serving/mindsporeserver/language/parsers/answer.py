@@ -27,7 +27,8 @@ class AnswerParsers:
         Returns:
             Its parts of the reasoning and of the content, and at the answer's end the tool calls.
         """
-        reasoning, calls = "", []
+        reasoning = ""
+        calls: list[dict[str, Any]] = []
         if self.reasoning is not None:
             reasoning, text = self.reasoning.push(text, is_last=is_last)
         if self.tools is not None:

@@ -34,6 +34,7 @@ YARN = RopeScaling("yarn", 4.0, 16, beta_fast=16.0, truncate=False, attention_fa
         ("qwen2", {"qkv_bias": True, "rope_scaling": YARN}),
         ("qwen3", {"qk_norm": True, "head_size": 6, **BIASES}),
         ("granite", {"attention_scale": 0.0625, **BIASES, "epsilon": 2e-4}),
+        ("phi3", {"tied": True}),
         ("smollm3", {"layers": 2, "unrotated": (1,), **BIASES, "mlp_bias": True, "tied": True}),
     ],
 )  # fmt: skip
@@ -50,6 +51,11 @@ def test_configuration_is_equal_when_read_again(kind: str, fields: dict[str, Any
         ("mistral", {"mlp_bias": True}, "mlp_bias: mistral of transformers has no form for True"),
         ("llama", {"layers": 2, "unrotated": (1,)}, "unrotated: llama of transformers has no form for"),
         ("llama", {"attention_scale": 0.5}, "attention_scale: llama of transformers has no form for 0.5"),
+        (
+            "phi3",
+            {"rope_scaling": RopeScaling("factors", factors=(1.0, 1.0), rotated=1)},
+            "rope_scaling: phi3 of transformers has no form for",
+        ),
         ("qwen2", {}, "qkv_bias: qwen2 of transformers has no form for False"),
         ("llama", {"rope_scaling": RopeScaling("factors", factors=(1, 2))}, "rope_scaling: llama of transformers has"),
     ],

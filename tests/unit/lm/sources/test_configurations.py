@@ -104,6 +104,20 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] 
         # The first two are folded into the weights.
         "embedding_multiplier logits_scaling initializer_range attention_dropout is_decoder pad_token_id",
     ),
+    "phi3": (
+        ROTARY_SMALL,
+        {
+            **{name: value for name, value in LLAMA_LIKE.items() if name != "head_dim"}, "partial_rotary_factor": 0.5,
+            "rms_norm_eps": 1e-6,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]},
+        },
+        {
+            **SWITCHES, "is_encoder_decoder": True, "sliding_window": 32, "attention_bias": True,
+            "auto_map": {"AutoConfig": "configuration_other.Phi3Config"}, "head_dim": 8,
+        },
+        "original_max_position_embeddings resid_pdrop embd_pdrop initializer_range attention_dropout is_decoder "
+        "pad_token_id",
+    ),
     "smollm3": (
         ROTARY_SMALL,
         {
@@ -149,6 +163,7 @@ DEFAULTS: dict[str, Any] = {
     "qwen2": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qkv_bias=True),
     "qwen3": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qk_norm=True),
     "granite": DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048, epsilon=1e-6, attention_scale=1.0),
+    "phi3": DecoderConfig(32064, 3072, 32, 32, 32, 96, 8192, 4096, epsilon=1e-5),
     "smollm3": DecoderConfig(
         128256, 2048, 36, 16, 4, 128, 11008, 32768, rope_theta=2e6, epsilon=1e-6, tied=True,
         unrotated=(3, 7, 11, 15, 19, 23, 27, 31, 35),
@@ -209,7 +224,7 @@ def test_other_keys_change_nothing(family: str) -> None:
     expected = parse(family, **small)
     checked: dict[str, Any] = {"sliding_window": 32, "max_window_layers": 5, "use_sliding_window": False}
     checked |= dict.fromkeys(("embedding_multiplier", "logits_scaling"), 2.0)
-    checked |= {"pad_token_id": 2, "tie_word_embeddings": True}
+    checked |= {"original_max_position_embeddings": 32, "pad_token_id": 2, "tie_word_embeddings": True}
     checked |= dict.fromkeys(("eos_token_id", "bos_token_id", "decoder_start_token_id", "top_k"), 7)
     checked |= {"architectures": None, "temperature": 0.5, "top_p": 0.5, "repetition_penalty": 2.0}
     for key in (*BASE, *ignored.split()):
@@ -244,6 +259,17 @@ def test_any_value_is_used_or_refused_by_name(family: str, value: Any) -> None:
         ("mistral", {}, "sliding_window: must be null or >= max_position_embeddings 131072, got 4096"),
         ("qwen2", {"layer_types": ["sliding_attention"], "sliding_window": 8}, "sliding_window: must be null"),
         ("granite", {"residual_multiplier": 1e-4}, r"residual_multiplier: must be > sqrt\(rms_norm_eps 1e-06\), got"),
+        ("phi3", {"partial_rotary_factor": 0.3}, "partial_rotary_factor: must give an even part of head size 4, got 1"),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [1.0]}},
+            "rope_scaling.short_factor: must have 2 numbers, got 1",
+        ),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope_scaling.rope_type: must be one of default, longrope, got 'linear'",
+        ),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers: must have 1 values, num_hidden_layers, got 2"),
         ("smollm3", {"no_rope_layers": [2]}, "no_rope_layers: must be a list with 0 or 1 for each layer, or null"),
         (
@@ -302,6 +328,22 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 10000000.0,
         "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.49.0", "use_cache": True,
         "vocab_size": 49159,
+    },
+    "Phi-4-mini": {
+        "architectures": ["Phi3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "auto_map": {
+            "AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+            "AutoTokenizer": "Xenova/gpt-4o",
+        },
+        "bos_token_id": 199999, "embd_pdrop": 0.0, "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu",
+        "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1,
+        "lm_head_bias": False, "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "phi3",
+        "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "original_max_position_embeddings": 4096, "pad_token_id": 199999, "partial_rotary_factor": 0.75,
+        "resid_pdrop": 0.0, "rms_norm_eps": 1e-05,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48},
+        "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "transformers_version": "4.45.0", "use_cache": True, "vocab_size": 200064,
     },
     "SmolLM3-3B": {
         "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.lm.network.decoder import list_weights
+from kfp_mindspore.lm.network.decoder import compute_rotations, list_weights
 from kfp_mindspore.lm.sources.gguf import read_gguf
 from kfp_mindspore.lm.sources.huggingface import parse_config, read_huggingface
 
@@ -85,6 +85,41 @@ def test_scalars_of_granite_are_folded(tmp_path: Path, tied: bool) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
 
 
+def test_part_of_phis_heads_rotates(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    parts = [tensors.pop(f"{LAYER}.self_attn.{part}_proj.weight") for part in "qkv"]
+    gated = [tensors.pop(f"{LAYER}.mlp.{part}_proj.weight") for part in ("gate", "up")]
+    # Two heads of 8, of which 4 features rotate.
+    tensors[f"{LAYER}.self_attn.qkv_proj.weight"] = np.concatenate(parts)
+    tensors[f"{LAYER}.mlp.gate_up_proj.weight"] = np.concatenate(gated)
+    short, length = [1.0, 1.5], 16
+    config: dict[str, Any] = {
+        **LLAMA, "model_type": "phi3", "num_attention_heads": 2, "num_key_value_heads": 1,
+        "partial_rotary_factor": 0.5, "original_max_position_embeddings": length,
+        "rope_scaling": {"type": "longrope", "short_factor": short, "long_factor": [3.0, 4.0]},
+    }  # fmt: skip
+    model = read_huggingface(write_directory(tmp_path, config, tensors))
+    assert model.config.max_length == length
+    np.testing.assert_array_equal(model.weights["layers.0.up.weight"], np.concatenate(gated))
+    inputs, positions = np.random.default_rng(3).normal(size=(2, 16)), (11, 4)
+    # The published formulas for the first query head and the key head.
+    magnitude = np.sqrt(1 + np.log(64 / length) / np.log(length))
+    frequencies = 1 / (np.array(short) * 10000.0 ** (np.arange(2) * 2 / 4))
+    published, found = [], []
+    for matrix, rows, state, position in zip(parts[:2], (slice(8), slice(16, 24)), inputs, positions, strict=True):
+        values = matrix[:8] @ state
+        cosine, sine = np.cos(position * frequencies) * magnitude, np.sin(position * frequencies) * magnitude
+        first, second = values[:2], values[2:4]
+        turned = (first * cosine - second * sine, second * cosine + first * sine, values[4:])
+        published.append(np.concatenate(turned))
+        values = model.weights["layers.0.qkv.weight"][rows] @ state
+        cosine, sine = (table[position] for table in compute_rotations(model.config))
+        first, second = values[:4], values[4:]
+        found.append(np.concatenate((first * cosine - second * sine, second * cosine + first * sine)))
+    np.testing.assert_allclose(found[0] @ found[1], published[0] @ published[1], rtol=1e-5)
+    np.testing.assert_array_equal(model.weights["layers.0.qkv.weight"][24:], parts[2])
+
+
 def test_special_tokens_are_those_of_tokenizer_config(tmp_path: Path) -> None:
     directory = write_directory(tmp_path, LLAMA, make_tensors())
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}, "bos_token": None}))
@@ -134,7 +169,7 @@ def test_gpt2_matrices_are_transposed(tmp_path: Path) -> None:
     [
         (
             {"model_type": "mamba"},
-            "architecture must be one of gpt2, granite, llama, mistral, qwen2, qwen3, smollm3, got 'mamba'",
+            "architecture must be one of gpt2, granite, llama, mistral, phi3, qwen2, qwen3, smollm3, got 'mamba'",
         ),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map: the author's code is never run"),
         (
