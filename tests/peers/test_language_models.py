@@ -129,7 +129,9 @@ def exported(smollm2: tuple[Path, Any]) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "smollm3"])
+@pytest.mark.parametrize(
+    "architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "phi3", "smollm3"]
+)
 def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
     write_models(peers, tmp_path, {"model": (architecture, "float32")})
     model = tmp_path / "model"
@@ -142,7 +144,7 @@ def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, a
         assert generate(server, prompts) == decode(model, expected)
 
 
-@pytest.mark.parametrize("architecture", ["granite-tied", "phi3", "smollm3"])
+@pytest.mark.parametrize("architecture", ["granite-tied", "olmo2", "phi3", "smollm3"])
 def test_imported_and_exported_decoders_give_transformers_logits(
     peers: Path, tmp_path: Path, architecture: str
 ) -> None:

@@ -34,6 +34,7 @@ FIELDS: Any = {
     "qwen3": {**GROUPED, "head_dim": 8},
     "granite": GRANITE,
     "granite-tied": {**GRANITE, "tie_word_embeddings": True},
+    "olmo2": GROUPED,
     "phi3": GROUPED,
     "phi3-partial": {**GROUPED, "partial_rotary_factor": 0.75},
     "phi3-longrope": {
@@ -69,7 +70,7 @@ FIELDS: Any = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8, "truncate": False},
     },
 }  # fmt: skip
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "phi3", "smollm3", "t5", "bert")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "phi3", "smollm3", "t5", "bert")
 
 
 def write(directory: Path, variant: str, dtype: str = "float32") -> None:

@@ -145,7 +145,7 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
         value["attention_multiplier"] = config.attention_scale
     if kind in ("llama", "granite", "smollm3"):
         value["mlp_bias"] = config.mlp_bias
-    if kind in ("llama", "granite", "qwen3", "smollm3"):
+    if kind in ("llama", "granite", "olmo2", "qwen3", "smollm3"):
         value["attention_bias"] = config.out_bias
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     value["hidden_act"] = names.get(config.activation, config.activation)

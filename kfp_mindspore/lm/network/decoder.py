@@ -1,4 +1,4 @@
-"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite and Phi-3.
+"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite, Phi-3 and OLMo-2.
 
 Weights are graph inputs, so that the graphs for all batch sizes and cache lengths share one copy, and so that a
 training passes its parameters. `list_weights` names them in the graph's order.
@@ -54,6 +54,9 @@ class DecoderConfig:
         rope_scaling: The rotary positions' scaling, also as a mapping with its fields.
         unrotated: Numbers of the layers without rotary positions, ascending.
         attention_scale: Multiplies queries before the scores; 0 for `head_size ** -0.5`.
+        norm_after: Whether a block's norms are applied to the outputs of attention and feed-forward network, not to
+            their inputs.
+        joint_qk_norm: Whether queries and keys are normalised over all heads together.
 
     Raises:
         ValidationError: A size is not positive, sizes do not fit or a number is out of range; the message names them.
@@ -82,6 +85,8 @@ class DecoderConfig:
     rope_scaling: RopeScaling | None = None
     unrotated: tuple[int, ...] = ()
     attention_scale: float = 0.0
+    norm_after: bool = False
+    joint_qk_norm: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rope_scaling", RopeScaling.build(self.rope_scaling))
@@ -102,6 +107,8 @@ class DecoderConfig:
             errors.append(f"unrotated: must be ascending layers below {self.layers}, got {list(self.unrotated)}")
         if self.unrotated and not self.rope_theta:
             errors.append("unrotated: must be empty with learned positions")
+        if self.qk_norm and self.joint_qk_norm:
+            errors.append("joint_qk_norm: must be false with qk_norm")
         errors += self._check_scaling()
         errors += [
             f"{name}: must be one of {', '.join(allowed)}, got {value!r}"
@@ -159,6 +166,9 @@ def list_weights(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         add_dense(f"{layer}.qkv", (fused, width), config.qkv_bias)
         if config.qk_norm:
             shapes[f"{layer}.q_norm"] = shapes[f"{layer}.k_norm"] = (config.head_size,)
+        if config.joint_qk_norm:
+            shapes[f"{layer}.q_norm"] = (query,)
+            shapes[f"{layer}.k_norm"] = (config.kv_heads * config.head_size,)
         add_dense(f"{layer}.out", (width, query), config.out_bias)
         add_norm(f"{layer}.norm2")
         add_dense(f"{layer}.up", (up, width), config.mlp_bias)
@@ -223,6 +233,7 @@ class _Block(nn.Cell):  # type: ignore[misc]
         self.up, self.down = indices["up.weight"], indices["down.weight"]
         self.q_norm, self.k_norm = indices.get("q_norm", -1), indices.get("k_norm", -1)
         self.query = config.heads * config.head_size
+        self.keys = self.query + config.kv_heads * config.head_size
         self.half = config.head_size // 2
         self.scale = config.attention_scale or config.head_size**-0.5
         self.dense = ops.MatMul(transpose_b=True)
@@ -271,10 +282,14 @@ class _Block(nn.Cell):  # type: ignore[misc]
         batch, length = masks[0].shape[0], masks[0].shape[2]
         groups = config.heads // config.kv_heads
         size = cache[0].shape[2] if self.cached else 0
-        normed = apply_norm(config, hidden, weights, self.norm1)
+        normed = hidden if config.norm_after else apply_norm(config, hidden, weights, self.norm1)
         fused = self.project(normed, weights, self.qkv, config.qkv_bias)
         if self.adapted:
             fused = fused + self.adapt(normed, adapters[0], adapters[2], adapters[3])
+        if config.joint_qk_norm:
+            query = self.normalise(fused[:, : self.query], weights[self.q_norm])
+            key = self.normalise(fused[:, self.query : self.keys], weights[self.k_norm])
+            fused = ops.concat((query, key, fused[:, self.keys :]), 1)
         fused = fused.reshape(batch, length, config.heads + 2 * config.kv_heads, config.head_size).transpose(0, 2, 1, 3)
         # Queries and keys are rotated together: fewer operators compile faster.
         heads, value = fused[:, : config.heads + config.kv_heads], fused[:, config.heads + config.kv_heads :]
@@ -300,15 +315,22 @@ class _Block(nn.Cell):  # type: ignore[misc]
             mixed = self.mix(shares.reshape(shape), value)
         mixed = mixed.reshape(batch, config.heads, length, config.head_size).transpose(0, 2, 1, 3)
         mixed = mixed.reshape(batch * length, self.query)
-        hidden = hidden + self.project(mixed, weights, self.out, config.out_bias)
+        update = self.project(mixed, weights, self.out, config.out_bias)
         if self.adapted:
-            hidden = hidden + self.adapt(mixed, adapters[1], adapters[4], adapters[5])
-        inner = self.project(apply_norm(config, hidden, weights, self.norm2), weights, self.up, config.mlp_bias)
+            update = update + self.adapt(mixed, adapters[1], adapters[4], adapters[5])
+        if config.norm_after:
+            update = apply_norm(config, update, weights, self.norm1)
+        hidden = hidden + update
+        normed = hidden if config.norm_after else apply_norm(config, hidden, weights, self.norm2)
+        inner = self.project(normed, weights, self.up, config.mlp_bias)
         if config.gated:
             inner = self.activate(inner[:, : config.hidden]) * inner[:, config.hidden :]
         else:
             inner = self.activate(inner)
-        return hidden + self.project(inner, weights, self.down, config.mlp_bias), (key, value)
+        update = self.project(inner, weights, self.down, config.mlp_bias)
+        if config.norm_after:
+            update = apply_norm(config, update, weights, self.norm2)
+        return hidden + update, (key, value)
 
 
 class CachedLayers(nn.Cell):  # type: ignore[misc]

@@ -134,6 +134,8 @@ def list_parts(config: DecoderConfig, kind: str) -> dict[str, tuple[str, ...]]:
         names = {"norm1": ("input_layernorm",), "norm2": ("post_attention_layernorm",), "down": ("mlp.down_proj",)}
         names |= {"qkv": tuple(f"self_attn.{part}_proj" for part in "qkv"), "out": ("self_attn.o_proj",)}
         names["up"] = ("mlp.gate_proj", "mlp.up_proj") if config.gated else ("mlp.up_proj",)
+        if kind == "olmo2":
+            names |= {"norm1": ("post_attention_layernorm",), "norm2": ("post_feedforward_layernorm",)}
         if kind == "phi3":
             names |= {"qkv": ("self_attn.qkv_proj",), "up": ("mlp.gate_up_proj",)}
     for index in range(config.layers):

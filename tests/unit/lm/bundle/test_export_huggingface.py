@@ -34,6 +34,7 @@ YARN = RopeScaling("yarn", 4.0, 16, beta_fast=16.0, truncate=False, attention_fa
         ("qwen2", {"qkv_bias": True, "rope_scaling": YARN}),
         ("qwen3", {"qk_norm": True, "head_size": 6, **BIASES}),
         ("granite", {"attention_scale": 0.0625, **BIASES, "epsilon": 2e-4}),
+        ("olmo2", {"joint_qk_norm": True, "norm_after": True, **BIASES}),
         ("phi3", {"tied": True}),
         ("smollm3", {"layers": 2, "unrotated": (1,), **BIASES, "mlp_bias": True, "tied": True}),
     ],
@@ -50,6 +51,7 @@ def test_configuration_is_equal_when_read_again(kind: str, fields: dict[str, Any
         ("llama", {"qkv_bias": True}, "qkv_bias: llama of transformers has no form for True, only for False"),
         ("mistral", {"mlp_bias": True}, "mlp_bias: mistral of transformers has no form for True"),
         ("llama", {"layers": 2, "unrotated": (1,)}, "unrotated: llama of transformers has no form for"),
+        ("llama", {"joint_qk_norm": True}, "joint_qk_norm: llama of transformers has no form for True"),
         ("llama", {"attention_scale": 0.5}, "attention_scale: llama of transformers has no form for 0.5"),
         (
             "phi3",

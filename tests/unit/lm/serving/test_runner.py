@@ -30,6 +30,7 @@ GPT2 = DecoderConfig(
     qkv_bias=True, out_bias=True, mlp_bias=True,
 )  # fmt: skip
 SMOLLM3 = DecoderConfig(**{**SIZES, "layers": 3}, unrotated=(1,), attention_scale=0.2)
+OLMO2 = DecoderConfig(**SIZES, joint_qk_norm=True, norm_after=True)
 
 
 def make_weights(config: DecoderConfig) -> dict[str, np.ndarray]:
@@ -59,6 +60,7 @@ def compare(found: np.ndarray, expected: np.ndarray) -> None:
         pytest.param(QWEN, id="qwen", marks=pytest.mark.slow),
         pytest.param(GPT2, id="gpt2"),
         pytest.param(SMOLLM3, id="smollm3"),
+        pytest.param(OLMO2, id="olmo2"),
     ],
 )
 def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] 
         # The first two are folded into the weights.
         "embedding_multiplier logits_scaling initializer_range attention_dropout is_decoder pad_token_id",
     ),
+    "olmo2": (
+        ROTARY_SMALL,
+        {**LLAMA_LIKE, "rms_norm_eps": 1e-6, "attention_bias": True},
+        {**SWITCHES, "partial_rotary_factor": 0.5, "is_encoder_decoder": True, "mlp_bias": True},
+        "initializer_range attention_dropout is_decoder pad_token_id",
+    ),
     "phi3": (
         ROTARY_SMALL,
         {
@@ -163,6 +169,7 @@ DEFAULTS: dict[str, Any] = {
     "qwen2": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qkv_bias=True),
     "qwen3": DecoderConfig(151936, 4096, 32, 32, 32, 128, 22016, 32768, epsilon=1e-6, qk_norm=True),
     "granite": DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048, epsilon=1e-6, attention_scale=1.0),
+    "olmo2": DecoderConfig(50304, 4096, 32, 32, 32, 128, 11008, 2048, joint_qk_norm=True, norm_after=True),
     "phi3": DecoderConfig(32064, 3072, 32, 32, 32, 96, 8192, 4096, epsilon=1e-5),
     "smollm3": DecoderConfig(
         128256, 2048, 36, 16, 4, 128, 11008, 32768, rope_theta=2e6, epsilon=1e-6, tied=True,
@@ -328,6 +335,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 10000000.0,
         "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.49.0", "use_cache": True,
         "vocab_size": 49159,
+    },
+    "OLMo-2-1B": {
+        "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 8192, "max_position_embeddings": 4096, "model_type": "olmo2",
+        "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16, "pad_token_id": 100277,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 500000, "tie_word_embeddings": False,
+        "torch_dtype": "float32", "transformers_version": "4.49.0", "use_cache": True, "vocab_size": 100352,
     },
     "Phi-4-mini": {
         "architectures": ["Phi3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,

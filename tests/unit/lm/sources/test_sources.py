@@ -169,7 +169,7 @@ def test_gpt2_matrices_are_transposed(tmp_path: Path) -> None:
     [
         (
             {"model_type": "mamba"},
-            "architecture must be one of gpt2, granite, llama, mistral, phi3, qwen2, qwen3, smollm3, got 'mamba'",
+            r"architecture must be one of gpt2, granite, .* \(9 in all\), got 'mamba'",
         ),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map: the author's code is never run"),
         (
