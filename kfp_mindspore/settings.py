@@ -92,6 +92,9 @@ RANK_VARIABLES = (
     *(NODE_ID_VARIABLE, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PET_NODE_RANK", "JAX_PROCESS_ID", "RANK"),
     *("VC_TASK_INDEX", "JOB_COMPLETION_INDEX"),
 )
+# Rank and size on this node: Open MPI; MPICH, Intel MPI; the PyTorch convention.
+LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
+LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 # Timeout for every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
 # MindSpore's own default is 30.
@@ -107,6 +110,13 @@ TOPOLOGY_DEFAULTS = {
 REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
 # Core numbers that a local worker binds itself to, separated by commas.
 CORES_VARIABLE = "KFP_MINDSPORE_CORES"
+
+# Device types as MindSpore spells them. `auto` is what the variable names, which a job's pods have, else MindSpore's.
+AUTO, CPU, GPU, ASCEND = "auto", "CPU", "GPU", "Ascend"
+DEVICES = (AUTO, CPU, GPU, ASCEND)
+DEVICE_VARIABLE = "KFP_MINDSPORE_DEVICE"
+# Set by msrun, and here for launchers that announce a local rank.
+DEVICE_ID_VARIABLE = "DEVICE_ID"
 
 # Read when NumPy and MindSpore are imported: OpenMP threads.
 THREADS_VARIABLE = "OMP_NUM_THREADS"

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import (
+    DEVICE_ID_VARIABLE,
     LAUNCHER_SCHEDULER_PORT,
+    LOCAL_RANK_VARIABLES,
+    LOCAL_SIZE_VARIABLES,
     NODE_ID_VARIABLE,
     RANK_VARIABLES,
     ROLE_VARIABLE,
@@ -30,8 +33,6 @@ from kfp_mindspore.settings import (
     WORKER_ROLE,
 )
 
-_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
-_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
 COORDINATOR_VARIABLE, JAX_SIZE_VARIABLE = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"
 _HOSTS = (SCHEDULER_HOST_VARIABLE, "PET_MASTER_ADDR", COORDINATOR_VARIABLE, "MASTER_ADDR")
 _PORTS = (SCHEDULER_PORT_VARIABLE, "PET_MASTER_PORT", "MASTER_PORT")
@@ -77,7 +78,7 @@ def read_rendezvous(environ: Mapping[str, str]) -> Rendezvous:
     if rank is None and size > 1:
         rank = _require(environ, RANK_VARIABLES, "rank")
     host = next((environ[name] for name in _HOSTS if environ.get(name)), "")
-    if not host and size > 1 and _read(environ, _LOCAL_SIZES) != size:
+    if not host and size > 1 and _read(environ, LOCAL_SIZE_VARIABLES) != size:
         raise UserError(
             f"the {size} ranks are on several machines, and {SCHEDULER_HOST_VARIABLE} is not set",
             hint=f"Set it to the host of rank 0 for all ranks, such as: mpirun -x {SCHEDULER_HOST_VARIABLE}=HOST",
@@ -86,7 +87,12 @@ def read_rendezvous(environ: Mapping[str, str]) -> Rendezvous:
     host, _, host_port = host.partition(":")
     port = _read({**environ, _HOST_PORT: host_port}, (*_PORTS, _HOST_PORT))
     return Rendezvous(
-        role, rank or 0, size, host, LAUNCHER_SCHEDULER_PORT if port is None else port, _read(environ, _LOCAL_RANKS)
+        role,
+        rank or 0,
+        size,
+        host,
+        LAUNCHER_SCHEDULER_PORT if port is None else port,
+        _read(environ, LOCAL_RANK_VARIABLES),
     )
 
 
@@ -164,7 +170,7 @@ def build_environment(found: Rendezvous, address: str, environ: Mapping[str, str
     }
     defaults = dict(TOPOLOGY_DEFAULTS)
     if found.local_rank is not None:
-        defaults["DEVICE_ID"] = str(found.local_rank)
+        defaults[DEVICE_ID_VARIABLE] = str(found.local_rank)
     return {**defaults, **environ, **variables}
 
 
