@@ -22,6 +22,7 @@ from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.bundle import MODEL_FILE, NETWORK_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 from kfp_mindspore.formats.rows import RowLayout
+from kfp_mindspore.mindir.devices import DeviceOptions
 from kfp_mindspore.mindir.options import ExportOptions
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 
@@ -185,7 +186,11 @@ def compress(
     help="Dataset directory; samples of its test split are kept with their outputs and targets.",
 )
 @_add_example_option("are kept with their outputs; default random ones")
-@dataclass_options(ExportOptions, only=("sample_count", "metadata"), names={"sample_count": "--samples"})
+@dataclass_options(
+    ExportOptions,
+    only=("sample_count", "metadata", "device", "device_id"),
+    names={"sample_count": "--samples"},
+)
 @_add_key_option("File with the key of an encrypted model, which stays encrypted")
 @add_json_option
 def import_(
@@ -272,17 +277,25 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    default=1e-5,
-    show_default=True,
-    help="Tolerance.",
+    help="Tolerance. [default: 1e-5; on a GPU or NPU by dtype]",
 )
 @_add_key_option("File with the key of an encrypted model, for --outputs")
+@dataclass_options(DeviceOptions, into="place")
 @add_json_option
-def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, as_json: bool) -> None:
+def verify(
+    path: Path, outputs: bool, tolerance: float | None, key_file: Path | None, place: DeviceOptions, as_json: bool
+) -> None:
     """Verify the digests of a bundle and, with --outputs, its graph's outputs."""
     from kfp_mindspore.mindir import verify_bundle
 
-    result = verify_bundle(path, outputs=outputs, tolerance=tolerance, key=_read_key(key_file))
+    result = verify_bundle(
+        path,
+        outputs=outputs,
+        tolerance=tolerance,
+        key=_read_key(key_file),
+        device=place.device,
+        device_id=place.device_id,
+    )
     if as_json:
         print_json(result.to_dict())
         return
@@ -337,6 +350,7 @@ Examples:
 )
 @click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @_add_key_option("File with the key of an encrypted model")
+@dataclass_options(DeviceOptions, into="place")
 @add_json_option
 def predict(
     path: Path,
@@ -346,6 +360,7 @@ def predict(
     delimiter: str,
     allow_model_code: bool,
     key_file: Path | None,
+    place: DeviceOptions,
     as_json: bool,
 ) -> None:
     """Predict the rows of FILE with the bundle DIR on this machine, without a server.
@@ -356,6 +371,7 @@ def predict(
     """
     from kfp_mindspore.data.rows import check_written, read_rows, write_predictions
     from kfp_mindspore.inference.predict import to_json
+    from kfp_mindspore.mindir.devices import use_device
     from kfp_mindspore.mindir.graph.encryption import require_key
     from kfp_mindspore.mindir.graph.runner import ModelRunner
 
@@ -369,6 +385,7 @@ def predict(
             f"{path}: a language model of the kind {signature.kind}, which answers no rows",
             hint=f"Serve it, and send requests to {_ROUTES[signature.kind]}: kfp-mindspore serve {path}",
         )
+    use_device(place.device, place.device_id)
     with ModelRunner(bundle, key=key, allow_code=allow_model_code) as runner:
         found = [spec.name for spec in runner.outputs]
         if unknown := [name for name in names if name not in found]:

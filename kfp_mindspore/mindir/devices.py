@@ -255,6 +255,14 @@ def has_bfloat16() -> bool:
         return False
 
 
+def set_deterministic() -> None:
+    """Let a GPU or NPU repeat a computation bit by bit, until this process ends; a CPU does anyway."""
+    mindspore = import_mindspore()
+    # MindSpore accepts it once.
+    if mindspore.get_context("device_target") != CPU and mindspore.get_context("deterministic") != "ON":
+        mindspore.set_deterministic(True)
+
+
 def is_lost() -> bool:
     """Return whether this process's device, which has computed before, computes no more; False on the CPU."""
     mindspore = import_mindspore()

@@ -19,6 +19,8 @@ from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.mindir.baselines import TASKS, compute_baselines
+from kfp_mindspore.mindir.devices import use_device
+from kfp_mindspore.settings import AUTO
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,6 +89,8 @@ def evaluate_bundle(
     split: str = "test",
     metric: str = "",
     key: bytes | None = None,
+    device: str = AUTO,
+    device_id: int | None = None,
 ) -> Evaluation:
     """Compute a split's metrics with the exported graph itself.
 
@@ -98,14 +102,17 @@ def evaluate_bundle(
         split: Split name.
         metric: The primary metric's name; default the task's.
         key: An encrypted model's key.
+        device: See `kfp_mindspore.mindir.devices.DeviceOptions`.
+        device_id: Likewise.
 
     Raises:
-        UserError: Bundle or dataset is missing or damaged, they do not fit together, or the metric is not defined.
+        UserError: The device is not there, bundle or dataset is missing or damaged, they do not fit together, or the metric is not defined.
         MissingExtraError: MindSpore is not installed.
     """
     dataset = Dataset.open(dataset_dir)
     get_metric(metric, dataset.task)
     bundle = ModelBundle.open(bundle_dir)
+    use_device(device, device_id)
     samples = read_model_samples(bundle, dataset, split)
     inputs = select_inputs(bundle, samples)
     from kfp_mindspore.mindir.graph.encryption import require_key

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from kfp_mindspore.compat.mindspore_import import get_device
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.rows import EXTRA
 from kfp_mindspore.options import check_options, option
+from kfp_mindspore.settings import AUTO, CPU, DEVICES
 
 FREE = "free"
 TOLERANCE = 1e-5
+# On other devices than the CPU, by the outputs' dtype: matrices are multiplied with the 10 bits of TF32 and HF32.
+DEVICE_TOLERANCES = {"float32": 1e-3, "float16": 1e-2}
 # Metadata that `export_mindir` writes from validated arguments.
 _OWN_METADATA = ("dimensions", "encryption", "rows", "transform")
 
@@ -28,7 +32,8 @@ class ExportOptions:
         network: The network's factory as `module:callable`; default the checkpoint's. In Python also the network.
         network_arguments: The factory's keyword arguments; default the checkpoint's.
         metadata: Texts to keep in the signature.
-        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones. Default
+            1e-5; on a GPU or NPU 1e-3 for float32 outputs and 1e-2 for float16.
         transform: The served model's transform: a Python file, or a registered name. It is validated, and a file is
             copied into the bundle. It replaces the declared preprocessing and a classification's label; `none` replaces
             them by nothing, so that the server runs the graph alone.
@@ -39,6 +44,9 @@ class ExportOptions:
         rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression. They are applied
             in their order to a part of each name, such as `^backbone\.=` or `running_mean$=moving_mean`.
         strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default its `strategy/`.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
+            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
+        device_id: Number of the device among those that this process sees. [local rank, else 0]
     """
 
     batch: str | int = FREE
@@ -46,12 +54,14 @@ class ExportOptions:
     network: Any = None
     network_arguments: Mapping[str, Any] | None = None
     metadata: Mapping[str, str] | None = None
-    tolerance: float = TOLERANCE
+    tolerance: float | None = None
     transform: Path | str | None = None
     dimensions: Mapping[str, Any] | None = None
     extra_columns: str = option("ignore", enum=EXTRA)
     rename: Sequence[str] = ()
     strategy: Path | str | None = None
+    device: str = option(AUTO, enum=DEVICES)
+    device_id: int | None = option(None, minimum=0)
 
     def check(self) -> None:
         """Refuse options that no checkpoint fits.
@@ -76,12 +86,23 @@ class ExportChanges(TypedDict, total=False):
     network: Any
     network_arguments: Mapping[str, Any] | None
     metadata: Mapping[str, str] | None
-    tolerance: float
+    tolerance: float | None
     transform: Path | str | None
     dimensions: Mapping[str, Any] | None
     extra_columns: str
     rename: Sequence[str]
     strategy: Path | str | None
+    device: str
+    device_id: int | None
+
+
+def resolve_tolerance(given: float | None, dtypes: Iterable[str]) -> float:
+    """Return the tolerance, by default that of this process's device for the outputs' dtypes."""
+    if given is not None:
+        return given
+    if get_device() in ("", CPU):
+        return TOLERANCE
+    return max((DEVICE_TOLERANCES.get(dtype, TOLERANCE) for dtype in dtypes), default=TOLERANCE)
 
 
 def parse_renames(renames: Sequence[str]) -> list[tuple[re.Pattern[str], str]]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, ModelBundle, VerifiedSamples
-from kfp_mindspore.mindir.options import TOLERANCE
+from kfp_mindspore.mindir.devices import use_device
+from kfp_mindspore.mindir.options import TOLERANCE, resolve_tolerance
+from kfp_mindspore.settings import AUTO
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +47,13 @@ class Verification:
 
 
 def verify_bundle(
-    path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE, key: bytes | None = None
+    path: Path | str,
+    *,
+    outputs: bool = False,
+    tolerance: float | None = None,
+    key: bytes | None = None,
+    device: str = AUTO,
+    device_id: int | None = None,
 ) -> Verification:
     """Verify a bundle's digests and, on request, the graph on the samples in the bundle.
 
@@ -54,8 +62,11 @@ def verify_bundle(
     Args:
         path: The bundle's directory.
         outputs: Load the graph and compare the outputs too; takes some seconds and needs MindSpore.
-        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones. Default
+            1e-5; on a GPU or NPU 1e-3 for float32 outputs and 1e-2 for float16.
         key: An encrypted model's key.
+        device: For `outputs`, see `kfp_mindspore.mindir.devices.DeviceOptions`.
+        device_id: Likewise.
 
     Raises:
         UserError: It is no bundle, or `outputs` is set and an encrypted model's key is missing or wrong.
@@ -65,11 +76,14 @@ def verify_bundle(
     bundle = ModelBundle.open(path)
     names = tuple(sorted(bundle.signature.files))
     if not outputs:
-        return Verification(bundle.path, names, tolerance=tolerance)
+        return Verification(bundle.path, names, tolerance=TOLERANCE if tolerance is None else tolerance)
     from kfp_mindspore.mindir.graph.encryption import require_key
 
+    use_device(device, device_id)
     samples = bundle.read_verified()
-    tolerance = samples.scale_tolerance(tolerance)
+    tolerance = samples.scale_tolerance(
+        resolve_tolerance(tolerance, [array.dtype.name for array in samples.outputs.values()])
+    )
     compare = compare_raw if PREPROCESSING_FILE in bundle.signature.files else run_and_compare
     difference = compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError, suggest
+from kfp_mindspore.settings import AUTO, DEVICES
 from kfp_mindspore.tracking.trackers import TRACKERS
 from kfp_mindspore.training.schedules import Schedule, build_schedule
 
@@ -75,7 +76,12 @@ class TrainingConfig:
             head's: the network keeps its own values of them. All others must fit.
         initial_strict: Whether `initial` must have every parameter; otherwise the network keeps its own values of the
             others, such as a new head's, and these are named. A file without any fitting parameter is refused.
-        precision: float32, float16 (mixed, with dynamic loss scaling) or bfloat16 (mixed).
+        precision: float32, float16 (mixed, with dynamic loss scaling) or bfloat16 (mixed), where the device computes
+            in it.
+        deterministic: Whether a GPU or NPU repeats a run bit by bit, slower; a CPU does.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
+            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
+        device_id: Number of the device among those that this process sees. [local rank, else 0]
         class_weights: Factor on a sample's loss by its label: one number per class, or "balanced" for samples /
             (classes · samples in the class).
         early_stopping: mindspore.train.EarlyStopping arguments, such as {"monitor": "accuracy", "patience": 5}.
@@ -128,6 +134,9 @@ class TrainingConfig:
     initial_optional: Sequence[str] = ()
     initial_strict: bool = True
     precision: str = "float32"
+    deterministic: bool = False
+    device: str = AUTO
+    device_id: int | None = None
     class_weights: Sequence[float] | str | None = None
     early_stopping: Mapping[str, Any] | None = None
     reduce_on_plateau: Mapping[str, Any] | None = None
@@ -205,7 +214,9 @@ def _check_numbers(config: TrainingConfig) -> list[str]:
             errors.append(f"{name}: must be a number above 0, got {value!r}")
     if not (_is_number(config.ema) and 0 <= config.ema < 1):
         errors.append(f"ema: must be a number from 0 to below 1, got {config.ema!r}")
-    for name in ("shuffle", "drop_last", "initial_strict", "verbose"):
+    if config.device_id is not None and not (_is_integer(config.device_id) and config.device_id >= 0):
+        errors.append(f"device_id: must be an integer of at least 0, got {config.device_id!r}")
+    for name in ("shuffle", "drop_last", "initial_strict", "verbose", "deterministic"):
         if not isinstance(getattr(config, name), bool):
             errors.append(f"{name}: must be True or False, got {getattr(config, name)!r}")
     weights = config.class_weights
@@ -221,6 +232,9 @@ def _check_names(config: TrainingConfig) -> list[str]:
     errors = []
     if config.precision not in PRECISIONS:
         errors.append(f"precision: unknown {config.precision!r}{suggest(str(config.precision), PRECISIONS)}")
+    if config.device not in DEVICES:
+        found = config.device
+        errors.append(f"device: must be one of {', '.join(DEVICES)}, got {found!r}{suggest(str(found), DEVICES)}")
     if config.parallel_mode not in PARALLEL_MODES:
         found = config.parallel_mode
         errors.append(f"parallel_mode: unknown {found!r}{suggest(str(found), PARALLEL_MODES)}")

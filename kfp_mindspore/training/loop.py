@@ -15,9 +15,10 @@ from typing import Any
 from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.formats.checkpoint import OUTPUT
+from kfp_mindspore.mindir.devices import set_deterministic, use_device
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.outputs import check_output_file, check_replaceable, has_mark
-from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, CPU, DATASET_VARIABLE, METRICS_FILE, OUTPUT_VARIABLE
 from kfp_mindspore.tracking.trackers import Trackers, open_trackers
 from kfp_mindspore.training import distributed, parallel
 from kfp_mindspore.training.config import DATA_PARALLEL, TrainingConfig
@@ -111,7 +112,7 @@ def fit(
         The result.
 
     Raises:
-        UserError: An argument is wrong, the data do not fit, a checkpoint belongs to another network, or
+        UserError: An argument is wrong, the device is not there, the data do not fit, a checkpoint belongs to another network, or
             `<output_dir>/checkpoint` has other content.
         KfpMindSporeError: The loss is no longer finite.
         SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role. A job member's process ends with code
@@ -129,8 +130,11 @@ def fit(
     from kfp_mindspore.training.samples import data as sources
 
     checks.check_objects(network, loss, optimizer, config)
+    device = use_device(config.device, config.device_id)
+    if config.deterministic:
+        set_deterministic()
     worker = distributed.init_distributed()
-    if has_convolutions(type(cell).__name__ for _, cell in network.cells_and_names()):
+    if device == CPU and has_convolutions(type(cell).__name__ for _, cell in network.cells_and_names()):
         avoid_slow_convolutions()
     set_seed(config.seed)
     config = dataclasses.replace(

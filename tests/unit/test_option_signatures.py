@@ -81,6 +81,7 @@ SIGNATURES = [
         without={
             "batch": "a parameter has one type, in which 0 is `free`",
             **dict.fromkeys(("metadata", "tolerance", "dimensions", "strategy"), "no argument yet"),
+            "device_id": "a pod has its own devices",
         },
     ),
     Signature(

@@ -15,6 +15,7 @@ def batch_predict(
     shard: str = "1/1",
     engine: str = "memory",
     delimiter: str = "",
+    device: str = "auto",
 ) -> NamedTuple("Outputs", [("samples", int)]):
     """Compute a model bundle's predictions for a dataset split, or for one shard of it.
 
@@ -31,13 +32,15 @@ def batch_predict(
         shard: This step's shard and the shard count: "2/4" for the second of four.
         engine: `memory` for one process, or `ray` for Ray's workers, which read a sharded dataset by blocks.
         delimiter: The character between two cells of a CSV file, or `tab`; default found.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
+            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
 
     Returns:
         samples: Samples in the shard.
     """
     from kfp_mindspore.steps.deployment.predict import predict_batch
 
-    options = {"split": split, "shard": shard, "engine": engine, "delimiter": delimiter}
+    options = {"split": split, "shard": shard, "engine": engine, "delimiter": delimiter, "device": device}
     return (predict_batch(bundle, dataset, predictions, **options),)
 
 

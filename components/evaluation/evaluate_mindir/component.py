@@ -17,6 +17,7 @@ def evaluate_mindir(
     threshold: Optional[float] = None,
     split: str = "test",
     beat_baseline: bool = False,
+    device: str = "auto",
 ) -> NamedTuple(
     "Outputs",
     [
@@ -47,6 +48,8 @@ def evaluate_mindir(
         threshold: Metric value that passes, as does a better one; default no gate.
         split: Dataset split to evaluate on.
         beat_baseline: Whether the best baseline's metric is the threshold, unless `threshold` is stricter.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
+            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
 
     Returns:
         metric: Metric name.
@@ -68,6 +71,7 @@ def evaluate_mindir(
         threshold=threshold,
         split=split,
         beat_baseline=beat_baseline,
+        device=device,
     )
 
 

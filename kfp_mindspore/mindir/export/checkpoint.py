@@ -30,6 +30,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.formats.rows import build_field_layout, build_layout
+from kfp_mindspore.mindir.devices import use_device
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export.graph import export_graph, run_graph
 from kfp_mindspore.mindir.export.padding import (
@@ -43,7 +44,7 @@ from kfp_mindspore.mindir.export.samples import ExportSamples, declare_serving, 
 from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.graph.index_ranges import add_ranges
 from kfp_mindspore.mindir.graph.metadata import inspect_mindir, read_proto
-from kfp_mindspore.mindir.options import FREE, ExportChanges, ExportOptions
+from kfp_mindspore.mindir.options import FREE, ExportChanges, ExportOptions, resolve_tolerance
 from kfp_mindspore.mindir.parameters.files import (
     get_source,
     is_foreign,
@@ -131,6 +132,7 @@ def export_mindir(
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
+    use_device(options.device, options.device_id)
     from kfp_mindspore.mindir.parameters.network import scratch_directory
 
     with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
@@ -169,7 +171,9 @@ def export_mindir(
         raw_specs = build_pipeline(declaration).inputs if declaration.get("pre") else None
         if transform is None:
             signature = _add_rows(signature, loaded, raw_specs, names, options.extra_columns)
-        tolerance = kept.scale_tolerance(options.tolerance)
+        tolerance = kept.scale_tolerance(
+            resolve_tolerance(options.tolerance, [array.dtype.name for array in outputs.values()])
+        )
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
             writer.write_verified(kept)

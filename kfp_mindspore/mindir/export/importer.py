@@ -28,13 +28,14 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.tensors import list_mismatches
+from kfp_mindspore.mindir.devices import use_device
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.mindir.export.padding import shorten_error
 from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, load_graph
 from kfp_mindspore.mindir.graph.execution import KERNEL_ERRORS
 from kfp_mindspore.mindir.graph.index_ranges import IndexRanges, add_ranges, compute_index_ranges
 from kfp_mindspore.mindir.graph.metadata import count_operators, inspect_mindir, is_encrypted, read_proto, read_weights
-from kfp_mindspore.mindir.options import ExportChanges, ExportOptions
+from kfp_mindspore.mindir.options import ExportChanges, ExportOptions, resolve_tolerance
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
 
@@ -68,7 +69,7 @@ def import_mindir(
     Args:
         file: The MindIR.
         output_dir: The bundle directory to write; replaced when it exists.
-        options: `sample_count`, `metadata` and `tolerance`; the other fields are a checkpoint's.
+        options: `sample_count`, `metadata`, `tolerance`, `device` and `device_id`; the other fields are a checkpoint's.
         dataset_dir: A dataset directory; test samples are kept after the dataset's preprocessing, with their
             targets. Its inputs have the graph's names, or are the only one.
         samples: Inputs by name, or a file with rows (`kfp_mindspore.data.rows`); default random ones: normal numbers,
@@ -111,6 +112,7 @@ def import_mindir(
     described = {"imported": file.name, "producer": model.producer_name, **named, **metadata}
     if is_encrypted(file):
         described["encryption"] = ENCRYPTION
+    use_device(options.device, options.device_id)
     with events.span("mindir.import"), write_bundle(output_dir) as writer:
         shutil.copyfile(file, writer.directory / MODEL_FILE)
         plain = {"encryption": described["encryption"]} if "encryption" in described else {}
@@ -128,7 +130,9 @@ def import_mindir(
             target = target[:batch] if target is not None else None
         signature = add_ranges(signature, model, given)
         kept = VerifiedSamples(given, outputs, target)
-        tolerance = kept.scale_tolerance(options.tolerance)
+        tolerance = kept.scale_tolerance(
+            resolve_tolerance(options.tolerance, [array.dtype.name for array in kept.outputs.values()])
+        )
         writer.write_verified(kept)
         bundle = ModelBundle(writer.directory, dataclasses.replace(signature, files=describe_files(writer.directory)))
         difference = _compare(file, bundle, kept, tolerance, key)

@@ -10,6 +10,7 @@ from kfp_mindspore import events
 from kfp_mindspore.data.sources.formats import list_parts
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import DESCRIPTION, Dataset
+from kfp_mindspore.settings import AUTO
 
 # Rows that are preprocessed at once.
 _ROWS = 256
@@ -30,6 +31,7 @@ def predict_batch(
     shard: str = "1/1",
     engine: str = "memory",
     delimiter: str = "",
+    device: str = "auto",
 ) -> int:
     """Write the predictions for one split shard as JSON lines.
 
@@ -45,6 +47,7 @@ def predict_batch(
         shard: The shard and the shard count: "2/4" for the second shard out of four.
         engine: `memory` for one process, or `ray` for Ray's workers.
         delimiter: The character between two cells of a CSV file; empty to find it.
+        device: See `kfp_mindspore.mindir.devices.DeviceOptions`; with `ray`, the workers have `auto`.
 
     Returns:
         How many samples the shard has.
@@ -57,12 +60,17 @@ def predict_batch(
     from kfp_mindspore.data.options import ENGINES
     from kfp_mindspore.data.split import parse_shard
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
+    from kfp_mindspore.mindir.devices import use_device
     from kfp_mindspore.mindir.evaluate import open_model_samples
 
     number, count = parse_shard(shard)
     if engine not in ENGINES:
         raise ValidationError([f"engine: must be one of {', '.join(ENGINES)}, got {engine!r}"], subject="batch_predict")
     opened = ModelBundle.open(bundle.path)
+    if device != AUTO:
+        if engine == "ray":
+            raise ValidationError(["device: must be auto with engine ray, whose workers choose"])
+        use_device(device)
     path = Path(dataset.path)
     lines: Iterable[str] = ()
     if not _is_raw(path):
@@ -150,8 +158,10 @@ def _compute_lines(
     from kfp_mindspore.compat.mindspore_import import import_mindspore
     from kfp_mindspore.evaluation.predictions import decode_scores, render_lines
     from kfp_mindspore.mindir import GraphRunner
+    from kfp_mindspore.mindir.devices import use_device
 
     import_mindspore()
+    use_device()
     with GraphRunner(bundle, warm=()) as runner:
         outputs = runner.predict(inputs)
     signature = bundle.signature

@@ -48,6 +48,7 @@ def evaluate_model(
     threshold: float | None = None,
     split: str = "test",
     beat_baseline: bool = False,
+    device: str = "auto",
 ) -> EvaluationOutputs:
     """Evaluate a bundle on a held-out split, log the results and emit the gate's decision.
 
@@ -62,6 +63,7 @@ def evaluate_model(
         threshold: Metric value that passes, or a better one; None without a gate.
         split: The dataset's split to evaluate on.
         beat_baseline: Whether the baseline's metric is the threshold, unless `threshold` is stricter.
+        device: See `kfp_mindspore.mindir.devices.DeviceOptions`.
 
     Raises:
         UserError: The threshold is outside the metric's range, or bundle, dataset and metric do not fit together.
@@ -78,7 +80,7 @@ def evaluate_model(
     opened = Dataset.open(dataset.path)
     check_threshold(metric, threshold, task=opened.task)
     import_mindspore()
-    evaluation = evaluate_bundle(bundle.path, dataset.path, split=split, metric=metric)
+    evaluation = evaluate_bundle(bundle.path, dataset.path, split=split, metric=metric, device=device)
     evaluation = add_baselines(evaluation, opened, split)
     name, value = evaluation.metric, evaluation.value
     baseline = evaluation.baselines.get(evaluation.baseline, {})

@@ -17,6 +17,7 @@ from mindspore import nn
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.mindir.devices import has_bfloat16
 from kfp_mindspore.training.config import TrainingConfig
 
 _logger = logging.getLogger(__name__)
@@ -80,9 +81,9 @@ def apply_precision(network: Any, precision: str) -> Any:
     if precision == "float32":
         return network
     device = mindspore.get_context("device_target")
+    if precision == "bfloat16" and not has_bfloat16():
+        raise UserError(f"precision: MindSpore has no bfloat16 on {device}", hint="Use float32.")
     if device == "CPU":
-        if precision == "bfloat16":
-            raise UserError("precision: MindSpore has no bfloat16 on CPU", hint="Use float32.")
         _logger.warning("precision: float16 is emulated on CPU, and slower than float32 (2 to 12 times)")
     try:
         with _scratch_working_directory():

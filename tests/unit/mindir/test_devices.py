@@ -128,7 +128,8 @@ def test_reason_names_what_is_missing(state: DeviceState, reason: str) -> None:
 def test_libraries_are_listed_without_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ldd = tmp_path / "ldd"
     ldd.write_text(
-        "#!/bin/sh\nprintf '\\tlinux-vdso.so.1 (0x1)\\n\\tlibcuda.so.1 => not found\\n\\tlibc.so.6 => /l/libc.so.6 (0x2)\\n"
+        "#!/bin/sh\nprintf '\\tlinux-vdso.so.1 (0x1)\\n\\tlibcuda.so.1 => not found\\n"
+        "\\tlibc.so.6 => /lib/libc.so.6 (0x2)\\n"
         "\\tlibcuda.so.1 => nicht gefunden\\n\\t/lib64/ld-linux-x86-64.so.2 (0x3)\\n'\n"
     )
     ldd.chmod(ldd.stat().st_mode | stat.S_IXUSR)
