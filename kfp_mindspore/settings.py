@@ -115,6 +115,8 @@ CORES_VARIABLE = "KFP_MINDSPORE_CORES"
 AUTO, CPU, GPU, ASCEND = "auto", "CPU", "GPU", "Ascend"
 DEVICES = (AUTO, CPU, GPU, ASCEND)
 DEVICE_VARIABLE = "KFP_MINDSPORE_DEVICE"
+# The same, by the resources that a job's pods request: not on this machine, where resources are ignored.
+POD_DEVICE_VARIABLE = "KFP_MINDSPORE_POD_DEVICE"
 # Set by msrun, and here for launchers that announce a local rank.
 DEVICE_ID_VARIABLE = "DEVICE_ID"
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kfp_mindspore.formats.bundle import EMBEDDING_KIND, TOKENIZER_FILE
 from kfp_mindspore.lm.network.encoder import Encoder, EncoderConfig, list_encoder_weights
 from kfp_mindspore.lm.serving.network_files import open_kind, read_network_files, write_network
+from kfp_mindspore.mindir.devices import require_cpu
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -179,6 +180,7 @@ def load(directory: Path) -> EncoderRunner:
     Raises:
         CorruptBundleError: The configuration or weights are not readable; the message names the file.
     """
+    require_cpu("language models, whose caches are the host's memory")
     config, weights = read_network_files(directory, EncoderConfig, list_encoder_weights)
     runner = EncoderRunner(config, weights)
     runner.compute([np.zeros(1, np.int32)])

@@ -23,6 +23,7 @@ from kfp_mindspore.lm.serving.greedy import compute_steps, generate
 from kfp_mindspore.lm.serving.network_files import open_kind, read_network_files, write_network
 from kfp_mindspore.lm.serving.seq2seq_runner import Seq2SeqRunner
 from kfp_mindspore.lm.sources.t5 import SourceSeq2Seq
+from kfp_mindspore.mindir.devices import require_cpu
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -129,6 +130,7 @@ def load(directory: Path | str, *, slots: int, max_length: int) -> Seq2SeqRunner
     Raises:
         CorruptBundleError: The configuration or weights are not readable; the message names the file.
     """
+    require_cpu("language models, whose caches are the host's memory")
     return Seq2SeqRunner(read_seq2seq_model(Path(directory)), slots=slots, max_length=max_length)
 
 

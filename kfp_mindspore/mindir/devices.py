@@ -26,6 +26,7 @@ from kfp_mindspore.settings import (
     GPU,
     LOCAL_RANK_VARIABLES,
     LOCAL_SIZE_VARIABLES,
+    POD_DEVICE_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_ROLE,
 )
@@ -197,10 +198,12 @@ def resolve_name(device: str, environ: Mapping[str, str]) -> str:
     check_name(device)
     if environ.get(ROLE_VARIABLE) == SCHEDULER_ROLE:
         return CPU
-    if device == AUTO and (given := environ.get(DEVICE_VARIABLE)):
-        check_name(given, DEVICE_VARIABLE)
-        return given
-    return device
+    variables = (DEVICE_VARIABLE, POD_DEVICE_VARIABLE)
+    variable = next((name for name in variables if environ.get(name, AUTO) not in ("", AUTO)), "")
+    if device != AUTO or not variable:
+        return device
+    check_name(environ[variable], variable)
+    return environ[variable]
 
 
 def check_name(device: str, field: str = "device") -> None:

@@ -106,7 +106,8 @@ def evaluate_bundle(
         device_id: Likewise.
 
     Raises:
-        UserError: The device is not there, bundle or dataset is missing or damaged, they do not fit together, or the metric is not defined.
+        UserError: The device is not there, bundle or dataset is missing or damaged, they do not fit together, or the
+            metric is not defined.
         MissingExtraError: MindSpore is not installed.
     """
     dataset = Dataset.open(dataset_dir)

@@ -34,6 +34,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "volume_mounts": _LIST,
     "pod_labels": _TEXTS,
     "pod_annotations": _TEXTS,
+    "device": _TEXT,
 }
 
 
@@ -92,6 +93,7 @@ def build_function_job(
     volume_mounts: Sequence[Any] = (),
     pod_labels: Mapping[str, str] | None = None,
     pod_annotations: Mapping[str, str] | None = None,
+    device: str | None = None,
 ) -> MSJob:
     """Return the job for a function, or for an image with its own entry point when there is no function.
 
@@ -110,6 +112,7 @@ def build_function_job(
         volume_mounts: Their mounts.
         pod_labels: Pod labels.
         pod_annotations: Pod annotations.
+        device: Each worker's device, see `JobOptions`.
 
     Raises:
         ValidationError: There are fewer mounts than volumes, or the job is invalid.
@@ -132,6 +135,7 @@ def build_function_job(
         resources=resources,
         pod_labels=pod_labels,
         pod_annotations=pod_annotations,
+        device=device,
     )
 
 

@@ -24,9 +24,10 @@ from kfp_mindspore.msjob.api.names import (
     WORKER,
 )
 from kfp_mindspore.msjob.api.spec import ReplicaSpec, RunPolicy
+from kfp_mindspore.msjob.decisions.devices import DEFAULT_RESOURCES, set_device
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.options import check_options, merge_values, option, to_text
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+from kfp_mindspore.settings import ASCEND, AUTO, DEVICES, GPU, PLACEHOLDER_IMAGE
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,6 +58,8 @@ class JobOptions:
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         resources: Each worker's Kubernetes resource requirements. {"requests": {…}, "limits": {…}}, or by resource
             for equal requests and limits, such as {"cpu": 2}.
+        device: Each worker's device: `auto`, CPU, GPU or Ascend. `auto` is that of the requested resources, else what
+            MindSpore finds. Without such a resource GPU requests `nvidia.com/gpu: 1`, Ascend `huawei.com/Ascend910: 1`.
         working_dir: The command's working directory; by default the present one, on a cluster the image's.
         empty_dirs: Size limits for empty directories in the workers' pods by path, such as 8Gi for `/dev/shm`. That one
             is in memory; an empty text is no limit.
@@ -88,6 +91,7 @@ class JobOptions:
     ttl_seconds_after_finished: int | None = option(None, minimum=0)
     clean_pod_policy: str = option(DEFAULT_CLEAN_POD_POLICY, enum=list(CLEAN_POD_POLICIES))
     resources: Mapping[str, Any] = option({})
+    device: str = option(AUTO, enum=DEVICES)
     working_dir: str = ""
     empty_dirs: Mapping[str, str] = option({})
     labels: Mapping[str, str] = option({})
@@ -156,6 +160,7 @@ class TrainingChanges(TypedDict, total=False):
     start_timeout_seconds: int | None
     ttl_seconds_after_finished: int | None
     clean_pod_policy: str | None
+    device: str | None
     working_dir: str | None
     empty_dirs: Mapping[str, str] | None
     pod_labels: Mapping[str, str] | None
@@ -290,6 +295,8 @@ def build_msjob(
     if options.working_dir:
         container["workingDir"] = options.working_dir
     template = patch_template({"spec": {"containers": [container]}}, pod.merge(_build_patch(options)))
+    (worker,) = template["spec"]["containers"]
+    set_device(worker, options.device)
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     if labels := {**options.labels, **options.queue_labels}:
         metadata["labels"] = labels
@@ -351,13 +358,14 @@ def _to_list(words: Sequence[str]) -> Any:
 def to_resource_requirements(resources: Any) -> dict[str, Any]:
     """Return ResourceRequirements: unchanged, or equal requests and limits for resources by name.
 
-    As in TrainingClient, `gpu` stands for `nvidia.com/gpu`.
+    As in TrainingClient, `gpu` stands for `nvidia.com/gpu`, and `npu` for `huawei.com/Ascend910`.
     """
     wire = serialize(resources)
     if not wire or {"limits", "requests", "claims"} & wire.keys():
         requirements: dict[str, Any] = wire
         return requirements
-    amounts = {"nvidia.com/gpu" if name == "gpu" else name: str(amount) for name, amount in wire.items()}
+    short = {"gpu": DEFAULT_RESOURCES[GPU], "npu": DEFAULT_RESOURCES[ASCEND]}
+    amounts = {short.get(name, name): str(amount) for name, amount in wire.items()}
     return {"requests": amounts, "limits": dict(amounts)}
 
 

@@ -183,6 +183,7 @@ class MSJobClient:
         volume_mounts: Sequence[Any] | None = None,
         pod_labels: Mapping[str, str] | None = None,
         pod_annotations: Mapping[str, str] | None = None,
+        device: str | None = None,
         dry_run: bool = False,
     ) -> None:
         """Submit a job: a manifest, a Python function that runs in each worker, or an image with its own entry point.
@@ -213,6 +214,9 @@ class MSJobClient:
             volume_mounts: Their mounts.
             pod_labels: Pod labels. Such as {"fault-scheduling": "force"}.
             pod_annotations: Pod annotations. Such as {"huawei.com/vnpu-mode": "hami-core"}.
+            device: Each worker's device: `auto`, CPU, GPU or Ascend. `auto` is that of the requested resources, else
+                what MindSpore finds. Without such a resource GPU requests `nvidia.com/gpu: 1`, Ascend
+                `huawei.com/Ascend910: 1`.
             dry_run: Only validate it: on a cluster by the API server.
 
         Raises:
@@ -238,6 +242,7 @@ class MSJobClient:
             volume_mounts=volume_mounts,
             pod_labels=pod_labels,
             pod_annotations=pod_annotations,
+            device=device,
         )
         if job is not None:
             others = {
@@ -252,6 +257,7 @@ class MSJobClient:
                 "volume_mounts": volume_mounts,
                 "pod_labels": pod_labels,
                 "pod_annotations": pod_annotations,
+                "device": device,
             }
             given = [key for key, value in others.items() if value is not None]
             if given:
@@ -276,6 +282,7 @@ class MSJobClient:
                 volume_mounts=volume_mounts or (),
                 pod_labels=pod_labels,
                 pod_annotations=pod_annotations,
+                device=device,
             )
         queue = JobOptions(queue=queue_name or "", queue_priority=queue_priority or "")
         for key, entries in (("labels", {**(labels or {}), **queue.queue_labels}), ("annotations", annotations or {})):

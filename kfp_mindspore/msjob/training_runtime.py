@@ -21,7 +21,7 @@ DISTRIBUTED, SINGLE = "mindspore-distributed", "mindspore"
 # Fields of `JobOptions` that a runtime has.
 RUNTIME_OPTIONS = (
     *("image", "env", "backoff_limit", "resources", "empty_dirs", "pod_labels", "pod_annotations"),
-    *("image_pull_secrets", "service_account"),
+    *("image_pull_secrets", "service_account", "device"),
 )
 _ADMISSION = "admissionregistration.k8s.io/v1"
 _JOB_VARIABLE = "KFP_MINDSPORE_TRAINJOB"

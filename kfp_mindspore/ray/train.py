@@ -24,7 +24,12 @@ from kfp_mindspore.local.ports import list_free_ports
 from kfp_mindspore.ray.session import use_train_session
 from kfp_mindspore.ray.version import check_ray
 from kfp_mindspore.settings import (
+    ASCEND,
+    AUTO,
     CORES_VARIABLE,
+    DEVICE_VARIABLE,
+    DEVICES,
+    GPU,
     NODE_ID_VARIABLE,
     PEER_LOST_EXIT_CODE,
     REQUESTED_WORKERS_VARIABLE,
@@ -56,15 +61,20 @@ class MindSporeConfig(BackendConfig):
         preemption_steps: Steps after which `fit` looks for a preemption notice, besides epoch ends; 0 for epoch ends
             only. All workers wait for each other then.
         requested_workers: Workers whose result fewer workers reproduce; the trainer sets scaling_config's maximum.
+        device: Each worker's device: `auto`, CPU, GPU or Ascend. `auto` is GPU or Ascend where a worker has Ray's
+            resource `GPU` or `NPU`, else what MindSpore finds.
     """
 
     bind_cores: bool = True
     report_timeout: float | None = None
     preemption_steps: int = 0
     requested_workers: int = 1
+    device: str = AUTO
 
     def __post_init__(self) -> None:
         errors = []
+        if self.device not in DEVICES:
+            errors.append(f"device: must be one of {', '.join(DEVICES)}, got {self.device!r}")
         if self.report_timeout is not None and not self.report_timeout >= 1:
             errors.append(f"report_timeout: must be None or at least 1 s, got {self.report_timeout}")
         if self.preemption_steps < 0:
@@ -116,11 +126,15 @@ class MindSporeTrainer(DataParallelTrainer):
         run_config: RunConfig | None = None,
         datasets: dict[str, Any] | None = None,
     ) -> None:
-        requested = max(1, (scaling_config or ScalingConfig()).max_workers)
+        scaling = scaling_config or ScalingConfig()
+        requested = max(1, scaling.max_workers)
+        config = mindspore_config or MindSporeConfig()
+        if config.device == AUTO:
+            config = replace(config, device=get_ray_device(scaling))
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=replace(mindspore_config or MindSporeConfig(), requested_workers=requested),
+            backend_config=replace(config, requested_workers=requested),
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,
@@ -141,6 +155,8 @@ class MindSporeBackend(Backend):
         """Start the cluster."""
         nodes = worker_group.execute(_describe_node)
         variables = {REQUESTED_WORKERS_VARIABLE: str(backend_config.requested_workers)}
+        if backend_config.device != AUTO:
+            variables[DEVICE_VARIABLE] = backend_config.device
         if len(nodes) > 1:
             self._scheduler, address = worker_group.execute_single(0, _start_scheduler, len(nodes))
             variables |= address
@@ -178,6 +194,14 @@ class _SchedulerProcess:
 
     def ping(self) -> None:
         """Return at once; never while the scheduler serves."""
+
+
+def get_ray_device(scaling: ScalingConfig) -> str:
+    """Return the device type of a worker's resources; Ray shows each worker its own devices, from 0."""
+    resources = scaling.resources_per_worker or {}
+    if resources.get("NPU"):
+        return ASCEND
+    return GPU if scaling.use_gpu or resources.get("GPU") else AUTO
 
 
 def share_cores(nodes: Sequence[tuple[str, Sequence[int]]]) -> list[dict[str, str]]:

@@ -112,8 +112,8 @@ def fit(
         The result.
 
     Raises:
-        UserError: An argument is wrong, the device is not there, the data do not fit, a checkpoint belongs to another network, or
-            `<output_dir>/checkpoint` has other content.
+        UserError: An argument is wrong, the device is not there, the data do not fit, a checkpoint belongs to another
+            network, or `<output_dir>/checkpoint` has other content.
         KfpMindSporeError: The loss is no longer finite.
         SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role. A job member's process ends with code
             76 when no step completes for KFP_MINDSPORE_HANG_SECONDS.

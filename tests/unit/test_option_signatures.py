@@ -138,7 +138,7 @@ SIGNATURES = [
         )
         for method in (MSJobClient.train, MSJobClient.create_job)
     ),
-    Signature(JobOptions, MSJobClient.create_job, CLIENT, only=("queue_priority",)),
+    Signature(JobOptions, MSJobClient.create_job, CLIENT, only=("queue_priority", "device")),
     Signature(
         PipelineServerOptions,
         RemoteClient,

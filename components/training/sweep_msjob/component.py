@@ -51,6 +51,7 @@ def sweep_msjob(
     storage: str = "artifacts",
     queue: str = "",
     queue_priority: str = "",
+    device: str = "auto",
     task_config: dsl.TaskConfig = None,
 ) -> NamedTuple("Outputs", [("best_parameters", dict), ("best_value", float)]):
     """Train with other parameters in each trial, an MSJob, and keep the best model.
@@ -100,6 +101,7 @@ def sweep_msjob(
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
         queue_priority: Priority in the queue, a WorkloadPriorityClass.
+        device: Each worker's device: `auto`, CPU, GPU or Ascend. `auto` is that of the requested resources.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the jobs' pods.
 
     Returns:
@@ -134,6 +136,7 @@ def sweep_msjob(
         storage=storage,
         queue=queue,
         queue_priority=queue_priority,
+        device=device or "auto",
     )
     return sweep_models(
         model,

@@ -36,6 +36,7 @@ def train_msjob(
     storage: str = "artifacts",
     queue: str = "",
     queue_priority: str = "",
+    device: str = "auto",
     task_config: dsl.TaskConfig = None,
 ):
     """Run a training command as an MSJob and wait until it has finished.
@@ -73,6 +74,7 @@ def train_msjob(
         storage: How data reach the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         queue: The job's Kueue queue, a LocalQueue in its namespace; ignored on this machine.
         queue_priority: Priority in the queue, a WorkloadPriorityClass.
+        device: Each worker's device: `auto`, CPU, GPU or Ascend. `auto` is that of the requested resources.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling from the task, for the job's pods.
     """
     from kfp_mindspore.msjob.build import JobOptions
@@ -88,6 +90,7 @@ def train_msjob(
         storage=storage,
         queue=queue,
         queue_priority=queue_priority,
+        device=device or "auto",
     )
     train_model(
         model,

@@ -24,6 +24,7 @@ from kfp_mindspore.lm.network.decoder import (
 from kfp_mindspore.lm.serving.adapters import AdapterFactors
 from kfp_mindspore.lm.serving.network_files import read_network_files
 from kfp_mindspore.lm.sources.peft import read_adapter
+from kfp_mindspore.mindir.devices import require_cpu
 
 BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (16, 64)
@@ -310,6 +311,7 @@ def load(
     Raises:
         CorruptBundleError: The configuration or weights are not readable; the message names the file.
     """
+    require_cpu("language models, whose caches are the host's memory")
     config, weights = read_network(Path(directory))
     sizes = {"slots": slots, "max_length": max_length, "max_loras": max_loras, "max_lora_rank": max_lora_rank}
     return CausalRunner(config, weights, **sizes)

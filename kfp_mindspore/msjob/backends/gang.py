@@ -52,6 +52,7 @@ from kfp_mindspore.settings import (
     HANG_EXIT_CODE,
     HEARTBEAT_VARIABLE,
     PLACEHOLDER_IMAGE,
+    POD_DEVICE_VARIABLE,
     PROGRESS_VARIABLE,
     STACKS_SIGNAL,
     TERMINATED_EXIT_CODE,
@@ -321,6 +322,11 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
     # A job submitted by another job's worker must not inherit its topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
+    # Resources are ignored, and so is the device that they imply.
+    variables.pop(POD_DEVICE_VARIABLE, None)
+    if WORKER_COUNT_VARIABLE in member.environment and member.replica_type == WORKER:
+        # All workers share this machine's devices.
+        base |= {"LOCAL_RANK": str(member.index), "LOCAL_WORLD_SIZE": member.environment[WORKER_COUNT_VARIABLE]}
     if WORKER_COUNT_VARIABLE in member.environment and THREADS_VARIABLE not in {**base, **variables}:
         # By default each process runs one OpenMP thread per core, and MindSpore's threads wait in loops: several
         # processes on the same cores starve each other.

@@ -13,7 +13,12 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.quantities import parse_quantity
+from kfp_mindspore.settings import ASCEND, AUTO, DEVICE_VARIABLE, GPU, POD_DEVICE_VARIABLE
 
+# Where a device is named without a resource. NPUs of other types have other names.
+DEFAULT_RESOURCES = {GPU: "nvidia.com/gpu", ASCEND: "huawei.com/Ascend910"}
+# MindSpore has no plugin for others.
+_TYPES = {"huawei.com/": ASCEND, "nvidia.com/": GPU, "volcano.sh/": GPU}
 PREFIXES = ("amd.com/", "huawei.com/", "nvidia.com/", "volcano.sh/gpu-", "volcano.sh/vgpu-")
 
 
@@ -89,6 +94,36 @@ def read_devices(container: Mapping[str, Any], path: str) -> DeviceRequest:
         elif name.startswith(PREFIXES):
             unknown.append(name)
     return DeviceRequest(count, tuple(names), tuple(unknown))
+
+
+def set_device(container: dict[str, Any], device: str) -> None:
+    """Set a worker's device in its environment, and request one if no resource is a device.
+
+    Args:
+        container: The worker's container; its own variables are kept.
+        device: CPU, GPU, Ascend, or `auto` for the type of the requested resources.
+
+    Raises:
+        ValidationError: The resources are another device's.
+    """
+    resources = container.get("resources") or {}
+    names = {*(resources.get("requests") or {}), *(resources.get("limits") or {})}
+    types = {kind for name in names for prefix, kind in _TYPES.items() if name.startswith(prefix)}
+    if device != AUTO and types - {device}:
+        found = ", ".join(sorted(name for name in names if name.startswith(PREFIXES)))
+        raise ValidationError([f"device: is {device}, and resources requests {found}"])
+    if device in DEFAULT_RESOURCES and not types and not resources.get("claims"):
+        one = {DEFAULT_RESOURCES[device]: "1"}
+        container["resources"] = {
+            **resources,
+            **{key: {**(resources.get(key) or {}), **one} for key in ("requests", "limits")},
+        }
+    variable, value = (DEVICE_VARIABLE, device) if device != AUTO else (POD_DEVICE_VARIABLE, "")
+    if device == AUTO and len(types) == 1:
+        (value,) = types
+    present = container.get("env") or []
+    if value and variable not in [item.get("name") for item in present]:
+        container["env"] = [*present, {"name": variable, "value": value}]
 
 
 def drop_devices(pod: dict[str, Any]) -> None:

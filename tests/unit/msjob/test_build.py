@@ -67,7 +67,11 @@ def test_everything() -> None:
         "image": "example.com/train:1",
         "command": ["python", "train.py"],
         "args": ["--epochs", "2"],
-        "env": [{"name": "SEED", "value": "42"}, {"name": "EMPTY", "value": ""}],
+        "env": [
+            {"name": "SEED", "value": "42"},
+            {"name": "EMPTY", "value": ""},
+            {"name": "KFP_MINDSPORE_POD_DEVICE", "value": "GPU"},
+        ],
         "resources": {"requests": amounts, "limits": amounts},
         "workingDir": "src",
     }
@@ -106,6 +110,8 @@ CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
         ({"ttl_seconds_after_finished": -1}, "ttl_seconds_after_finished"),
         ({"clean_pod_policy": "all"}, "clean_pod_policy"),
         ({"queue": "Research"}, "queue"),
+        ({"device": "gpu"}, "device"),
+        ({"device": "GPU", "resources": {"npu": 1}}, "device"),
         ({"queue": "a" * 64}, "queue"),
         ({"queue_priority": "very urgent"}, "queue_priority"),
         ({"command": "python train.py"}, f"{CONTAINER}.command"),
@@ -140,6 +146,7 @@ def test_env(env: Any, wire: list[tuple[str, str]]) -> None:
     [
         ({"memory": "1Gi"}, {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}),
         ({"gpu": 2}, {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}),
+        ({"npu": 1}, {"requests": {"huawei.com/Ascend910": "1"}, "limits": {"huawei.com/Ascend910": "1"}}),
         ({"limits": {"cpu": "1"}}, {"limits": {"cpu": "1"}}),
         ({"requests": {"gpu": 1}}, {"requests": {"gpu": 1}}),
     ],

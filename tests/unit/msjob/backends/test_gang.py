@@ -50,6 +50,8 @@ def test_other_programs_stay() -> None:
 
 def test_layers_of_environment() -> None:
     env = [{"name": "B", "value": "own"}, {"name": "MS_SCHED_PORT", "value": "5000"}, {"name": "EMPTY"}]
+    # Of resources, which are ignored.
+    env += [{"name": "KFP_MINDSPORE_POD_DEVICE", "value": "GPU"}]
     plan = make_plan(make_job({"env": env}), A="outer", B="outer", MS_NODE_ID="7", OMP_NUM_THREADS="5")
     assert plan.environment == {
         "A": "outer",
@@ -63,6 +65,8 @@ def test_layers_of_environment() -> None:
         "MS_WORKER_NUM": "2",
         **TOPOLOGY_DEFAULTS,
         "MS_NODE_ID": "0",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.convert import export_job
-from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_devices, read_devices
+from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_devices, read_devices, set_device
 
 
 @pytest.mark.parametrize(
@@ -115,3 +115,50 @@ def test_unknown_device_is_named_by_conversion() -> None:
     exported = export_job(job, "MPIJob")
     assert exported.manifests[-1]["spec"]["slotsPerWorker"] == 1
     assert any("nvidia.com/gpu-time is counted as no device" in str(change) for change in exported.changes)
+
+
+ONE_GPU, ONE_NPU = {"nvidia.com/gpu": "1"}, {"huawei.com/Ascend910": "1"}
+
+
+@pytest.mark.parametrize(
+    ("device", "resources", "variables", "expected"),
+    [
+        ("auto", {}, {}, {}),
+        ("auto", {"cpu": "2"}, {}, {"cpu": "2"}),
+        ("auto", {"gpu": 1}, {"KFP_MINDSPORE_POD_DEVICE": "GPU"}, ONE_GPU),
+        ("auto", {"npu": 1}, {"KFP_MINDSPORE_POD_DEVICE": "Ascend"}, ONE_NPU),
+        ("auto", SLICE, {"KFP_MINDSPORE_POD_DEVICE": "Ascend"}, SLICE),
+        ("auto", {"volcano.sh/vgpu-number": 1}, {"KFP_MINDSPORE_POD_DEVICE": "GPU"}, {"volcano.sh/vgpu-number": "1"}),
+        ("auto", {"nvidia.com/new": 1}, {"KFP_MINDSPORE_POD_DEVICE": "GPU"}, {"nvidia.com/new": "1"}),
+        # MindSpore has no plugin for it.
+        ("auto", {"amd.com/gpu": 1}, {}, {"amd.com/gpu": "1"}),
+        ("CPU", {"cpu": "2"}, {"KFP_MINDSPORE_DEVICE": "CPU"}, {"cpu": "2"}),
+        ("GPU", {"cpu": "2"}, {"KFP_MINDSPORE_DEVICE": "GPU"}, {"cpu": "2", **ONE_GPU}),
+        ("GPU", {"nvidia.com/mig-1g.10gb": 1}, {"KFP_MINDSPORE_DEVICE": "GPU"}, {"nvidia.com/mig-1g.10gb": "1"}),
+        ("Ascend", {}, {"KFP_MINDSPORE_DEVICE": "Ascend"}, ONE_NPU),
+        ("Ascend", SLICE, {"KFP_MINDSPORE_DEVICE": "Ascend"}, SLICE),
+    ],
+)
+def test_pods_have_resource_and_device(
+    device: str, resources: dict[str, Any], variables: dict[str, str], expected: dict[str, str]
+) -> None:
+    job = build_msjob("job", command=["python", "a.py"], image="a", workers=2, resources=resources, device=device)
+    container = job.get_replica_spec("Worker").container
+    assert {item["name"]: item["value"] for item in container.get("env", [])} == variables
+    assert container.get("resources", {}).get("limits", {}) == expected
+    assert container.get("resources", {}).get("requests", {}) == expected
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_device_of_other_resource_is_refused(device: str) -> None:
+    container = {"name": "mindspore", "resources": {"limits": SLICE}}
+    with pytest.raises(ValidationError) as caught:
+        set_device(container, device)
+    assert f"device: is {device}, and resources requests huawei.com/Ascend910B3, " in str(caught.value)
+
+
+def test_own_variable_and_claims_are_kept() -> None:
+    env = [{"name": "KFP_MINDSPORE_DEVICE", "value": "CPU"}]
+    container: dict[str, Any] = {"name": "mindspore", "resources": {"claims": [{"name": "gpu"}]}, "env": env}
+    set_device(container, "GPU")
+    assert container == {"name": "mindspore", "resources": {"claims": [{"name": "gpu"}]}, "env": env}
