@@ -32,6 +32,7 @@ COMMANDS = {
     "model": "Export, inspect and verify model bundles (MindIR); predict with them.",
     "lm": "Import, fine-tune, evaluate, export and route language models.",
     "trainer": "Write the runtimes with which Kubeflow Trainer trains MindSpore.",
+    "devices": "Show which devices MindSpore can use here, and why not the others.",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
     "service": "Create, list, describe, promote, roll back and stop services.",

@@ -20,6 +20,7 @@ from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.inference.service import LOOPBACK, ServiceState, ServiceStatus, suggest_name
 from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.settings import AUTO, DEVICES
 
 _LAST_LINES = 20
 
@@ -88,6 +89,14 @@ _LAST_LINES = 20
     type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     help="File with bearer tokens, one a line, of which requests must have one. [default: no authentication]",
 )
+@click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    default=AUTO,
+    show_default=True,
+    help="Device to compute on; one that is not there is an error.",
+)
+@click.option("--device-id", type=click.IntRange(min=0), help="Number of the device. [default: 0]")
 @add_json_option
 def serve(
     model_dir: Path,
@@ -109,6 +118,8 @@ def serve(
     allow_model_code: bool,
     key_file: Path | None,
     token_file: Path | None,
+    device: str,
+    device_id: int | None,
     as_json: bool,
 ) -> None:
     """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
@@ -134,6 +145,8 @@ def serve(
         "allow_model_code": "true" if allow_model_code else None,
         "model_key_file": key_file,
         "token_file": token_file,
+        "device": None if device == AUTO else device,
+        "device_id": device_id,
     }
     flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
     flags += tuple(f"--lora_modules={_resolve_adapter(value)}" for value in lora_modules)

@@ -161,7 +161,7 @@ def use_device(device: str = AUTO, device_id: int | None = None) -> str:
         UserError: The device is unknown or not there, or MindSpore computes on another one already.
     """
     wanted = resolve_name(device, os.environ)
-    mindspore = import_mindspore()
+    mindspore = import_mindspore("serving")
     present = str(mindspore.get_context("device_target"))
     chosen = present if wanted == AUTO else wanted
     if wanted == AUTO and present != CPU and not count_devices(present):

@@ -12,7 +12,9 @@ from pathlib import Path
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import EMBEDDING_KIND, FIRST_STAGE_KIND, SECOND_STAGE_KIND, ModelBundle
+from kfp_mindspore.mindir.devices import is_lost, use_device
 from kfp_mindspore.mindir.graph.encryption import read_model_key
+from kfp_mindspore.settings import CPU
 from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
 from mindsporeserver.language.embedding import EmbeddingModel
@@ -52,13 +54,19 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         link: The connection to the parent when this is one of several workers, else None.
 
     Raises:
-        UserError: A flag, a model or a port cannot be used.
+        UserError: A flag, a device, a model or a port cannot be used.
     """
     sources = _list_sources(options)
+    device = use_device(options.device, options.device_id)
+    if device != CPU and link is not None:
+        raise UserError(
+            f"--workers: must be 1 on {device}, got {options.workers}: each process needs a device of its own",
+            hint="Raise the replicas instead.",
+        )
     is_shared = options.model_repository is not None or len(sources.models) > 1
     # The instruction set is chosen once a process, and the first model may have no convolutions. Language models have
     # none, and lose 15 to 27 % by the limit.
-    if is_shared and not has_only_language_models(sources) and avoid_slow_convolutions():
+    if device == CPU and is_shared and not has_only_language_models(sources) and avoid_slow_convolutions():
         logger.info("oneDNN is limited to AVX2 for convolutions, which slows language models down")
     server_options = _build_options(options, link)
     settings = ModelSettings(
@@ -130,7 +138,7 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     telemetry = Telemetry(RequestLog(options.log_requests), metrics, tracing)
     is_fixed = link is not None
     state = ServerState(repository, graphs, metrics, telemetry, aliases=options.aliases, is_fixed=is_fixed)
-    Server(state, server_options, link).serve()
+    Server(state, server_options, link, is_lost=None if device == CPU else is_lost).serve()
 
 
 def _assign_adapters(options: ServerFlags, sources: Sources) -> dict[str, dict[str, str]]:

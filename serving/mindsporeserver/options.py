@@ -15,6 +15,7 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.options import Limits, list_options, option
+from kfp_mindspore.settings import AUTO, DEVICES
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ _PATHS = ("model_repository", "download_dir", "model_key_file", "token_file")
 _OFF = ("none", "false")
 # Flags with two spellings; kserve has the first two with dashes.
 _DASHED = (
-    *("event_loop", "timeout_keep_alive", "token_file", "management_port"),
+    *("event_loop", "timeout_keep_alive", "token_file", "management_port", "device_id"),
     # vLLM's spelling.
     *("max_model_len", "max_num_seqs", "max_queue_tokens", "prefix_cache_mib"),
     *(
@@ -159,6 +160,9 @@ class ServerFlags:
         drain_seconds: Seconds after SIGTERM for which new connections are accepted: a cluster may still route requests
             here.
         grace_period: Seconds for accepted requests to finish after SIGTERM.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
+            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
+        device_id: Number of the device among those that this process sees. [local rank, else 0]
     """
 
     http_port: int = option(8080, **_PORT)
@@ -212,6 +216,8 @@ class ServerFlags:
     grpc_ssl_ca_certs: str | None = None
     drain_seconds: float = option(0.0, **_SECONDS)
     grace_period: int = option(30, minimum=0)
+    device: str = option(AUTO, enum=DEVICES)
+    device_id: int | None = option(None, minimum=0)
 
     @cached_property
     def model_dirs(self) -> Mapping[str, str]:

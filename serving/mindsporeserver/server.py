@@ -8,13 +8,14 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import uvicorn
 
+from kfp_mindspore.errors import KfpMindSporeError
 from mindsporeserver.access import Access, TokenFile
 from mindsporeserver.app import Application
 from mindsporeserver.bodies import RequestLimits
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS = 0.2
+_DEVICE_SECONDS = 5.0
+_RESTART = "The container is to be started again, on a device that works."
 # Time to accept queued connections and finish handshakes before the listener is closed. In several turns: after the
 # whole process was paused, an expired timer runs before sockets are polled.
 _SETTLE_TURNS, _SETTLE_SECONDS = 10, 0.02
@@ -102,9 +105,17 @@ class Server:
         state: State shared by HTTP and gRPC.
         options: See `ServerOptions`.
         link: A worker's connection to the parent; None for a single process.
+        is_lost: Returns whether the device computes no more, in the executor thread; None for the CPU.
     """
 
-    def __init__(self, state: ServerState, options: ServerOptions, link: WorkerLink | None = None) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        options: ServerOptions,
+        link: WorkerLink | None = None,
+        is_lost: Callable[[], bool] | None = None,
+    ) -> None:
+        self._is_lost = is_lost
         self._state = state
         self._options = options
         self._link = link
@@ -114,7 +125,7 @@ class Server:
         """Serve until SIGTERM or SIGINT; requests get 503 until their model is loaded and warm.
 
         Raises:
-            KfpMindSporeError: An initial model cannot be loaded.
+            KfpMindSporeError: An initial model cannot be loaded, or the device is lost.
         """
         if self._options.event_loop == "asyncio":
             asyncio.run(self._run())
@@ -140,6 +151,7 @@ class Server:
         expiring = loop.create_task(self._expire())
         loading = loop.create_task(self._load())
         loading.add_done_callback(self._on_loaded)
+        watching = loop.create_task(self._watch_device())
         if self._link is not None and not self._link.listens_early:
             await self._wait_loaded(self._link.opened)
         if not self._ending.is_set():
@@ -153,9 +165,9 @@ class Server:
                 # The last to end, so that drain metrics are scraped.
                 self._management.should_exit = True
                 await managing
-        for task in (loading, expiring):
+        for task in (loading, expiring, watching):
             task.cancel()
-        await asyncio.gather(loading, expiring, return_exceptions=True)
+        await asyncio.gather(loading, expiring, watching, return_exceptions=True)
         await self._state.repository.close()
         self._state.close()
 
@@ -201,6 +213,14 @@ class Server:
             for server in (self._http, self._management):
                 for connection in tuple(server.server_state.connections):
                     connection.close_if_late()
+
+    async def _watch_device(self) -> None:
+        while self._is_lost is not None:
+            await asyncio.sleep(_DEVICE_SECONDS)
+            if await self._state.call(self._is_lost):
+                self._failure = KfpMindSporeError("the device is lost: it computes no more", hint=_RESTART)
+                self._ending.set()
+                return
 
     def _configure_http(self, access: Access) -> uvicorn.Config:
         options = self._options

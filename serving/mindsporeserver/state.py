@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfp_mindspore.compat.mindspore_import import get_device
 from mindsporeserver.errors import FixedModelsError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mindsporeserver.observability.metrics import ServerMetrics
     from mindsporeserver.telemetry import Telemetry
 
+Result = TypeVar("Result")
 NAME = "mindsporeserver"
 # The last one is kserve's name for the model repository extension.
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository_extension")
@@ -57,6 +59,10 @@ class ServerState:
     def is_ready(self) -> bool:
         """Return whether the initial models are loaded and warm, and the server is not draining."""
         return self.repository.loaded and not self.is_draining
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """Return a function's result in the executor thread, after the batches that are queued."""
+        return await asyncio.wrap_future(self._graphs.call(function))
 
     def close(self) -> None:
         """Stop the executor thread and export the last spans; call it after the last response."""

@@ -162,7 +162,11 @@ ANY_KEYWORDS = {
 }
 # Their declarations would make these commands longer, or change their help.
 COMMANDS = [
-    CommandOptions(ServerFlags, "serve", ("workers", "max_batch", "nonfinite", "allow_model_code", "max_lora_rank")),
+    CommandOptions(
+        ServerFlags,
+        "serve",
+        ("workers", "max_batch", "nonfinite", "allow_model_code", "max_lora_rank", "device"),
+    ),
     CommandOptions(DeploymentOptions, "service create", ("canary", "wait_seconds"), {"wait_seconds": "wait"}),
     *(
         CommandOptions(DeploymentOptions, path, ("wait_seconds",), {"wait_seconds": "wait"})
