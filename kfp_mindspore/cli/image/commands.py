@@ -128,10 +128,10 @@ def build(
 )
 @click.option(
     "--device",
-    type=click.Choice(["cpu", "all"]),
+    type=click.Choice(["cpu", "gpu", "ascend", "all"]),
     default="cpu",
     show_default=True,
-    help="all keeps MindSpore's GPU and Ascend plugins (1.8 GB).",
+    help="gpu and ascend keep MindSpore's plugin, and need a --base with CUDA or CANN; all keeps both (1.8 GB).",
 )
 @click.option("--wheel", type=_FILE, help="This package's wheel. [default: built from the checkout]")
 @click.option("--constraints", type=_FILE, help="Pinned versions. [default: the checkout's, or those installed here]")
@@ -161,6 +161,7 @@ def runtime(
         DEFAULT_BASE,
         DEFAULT_EXTRAS,
         PIP_SECRET,
+        check_base,
         make_runtime_context,
         make_runtime_options,
     )
@@ -169,6 +170,7 @@ def runtime(
         raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
     base = base or DEFAULT_BASE
     _check_names(destination, base, platform)
+    check_base(base, device)
     # Before the wheel, which takes longer.
     digest = builder.resolve_base(base, platform)
     context = make_runtime_context(wheel, constraints)

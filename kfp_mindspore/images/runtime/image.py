@@ -16,15 +16,21 @@ from kfp_mindspore.images.sources.entry import ContextEntry
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
 DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "sweeps", "train")
-DEVICES = ("cpu", "all")
+DEVICES = ("cpu", "gpu", "ascend", "all")
+_GPU_FILES = ("mindspore/lib/plugin/gpu*", "mindspore/lib/plugin/libmindspore_gpu*")
+_ASCEND_FILES = ("mindspore/lib/plugin/ascend", "mindspore/lib/plugin/*_ascend*")
 # What device `cpu` leaves out, below the packages' folder.
-DEVICE_FILES = (
-    "mindspore/lib/plugin/gpu*",
-    "mindspore/lib/plugin/ascend",
-    "mindspore/lib/plugin/libmindspore_gpu*",
-    "mindspore/lib/plugin/*_ascend*",
-    "mindspore/include",
-)
+DEVICE_FILES = (*_GPU_FILES, *_ASCEND_FILES, "mindspore/include")
+_LEFT_OUT = {"cpu": DEVICE_FILES, "gpu": _ASCEND_FILES, "ascend": _GPU_FILES, "all": ()}
+# The base's libraries are tested before anything is installed: the driver's come to the node's containers only.
+BASES = {
+    "gpu": "CUDA 11.6 with nvcc and CUDA_HOME in its environment, cuDNN 8 and Python with venv",
+    "ascend": "CANN with the variables of its set_env.sh in its environment, and Python with venv",
+}
+BASE_TESTS = {
+    "gpu": '[ -x "${CUDA_HOME}/bin/nvcc" ] && python3 -c "import ctypes; ctypes.CDLL(\'libcudnn.so.8\')"',
+    "ascend": '[ -e "${ASCEND_HOME_PATH}/lib64/libascendcl.so" ]',
+}
 PIP_SECRET = "pip"
 _VENV = "/opt/venv"
 _BUILD = "/opt/build"
@@ -67,18 +73,20 @@ def make_runtime_options(
         base: Image with Python, the venv module and pip.
         platform: Such as `linux/amd64`.
         extras: Extras in this package.
-        device: `cpu` leaves out MindSpore's GPU and Ascend plugins (1.8 GB); `all` keeps them.
+        device: `cpu` leaves out MindSpore's GPU and Ascend plugins (1.8 GB); `gpu` and `ascend` keep one, and need a
+            base with its libraries; `all` keeps both.
         pip_secret: Whether the builder has pip's configuration as the secret `pip`, such as an index with a login.
 
     Raises:
-        UserError: An extra or the device is unknown.
+        UserError: An extra or the device is unknown, or the base is the default one, which has no device's libraries.
     """
     known = list_extras()
     for extra in extras:
         if extra not in known:
             raise UserError(f"extras: must be among {', '.join(known)}, got {extra!r}")
     if device not in DEVICES:
-        raise UserError(f"device: must be cpu or all, got {device!r}")
+        raise UserError(f"device: must be one of {', '.join(DEVICES)}, got {device!r}")
+    check_base(base, device)
     (wheel,) = (entry.path for entry in context.entries if entry.path.endswith(".whl"))
     return ImageOptions(
         base=base,
@@ -95,6 +103,12 @@ def make_runtime_options(
     )
 
 
+def check_base(base: str, device: str) -> None:
+    """Raise a UserError for the default base image where a device needs another one."""
+    if base == DEFAULT_BASE and device in BASES:
+        raise UserError(f"base: is missing: device {device} needs an image with {BASES[device]}")
+
+
 def write_runtime_containerfile(
     base: str, wheel: str, *, extras: Sequence[str] = DEFAULT_EXTRAS, device: str = "cpu", pip_secret: bool = False
 ) -> str:
@@ -104,7 +118,7 @@ def write_runtime_containerfile(
         base: The base image by digest.
         wheel: The wheel's file name.
         extras: Extras in this package.
-        device: `cpu` or `all`.
+        device: One of DEVICES.
         pip_secret: Whether pip's configuration is mounted from the secret `pip`.
     """
     chosen = f"[{','.join(sorted(extras))}]" if extras else ""
@@ -119,6 +133,10 @@ def write_runtime_containerfile(
         "USER 0:0",
         f"RUN python3 -m venv --without-pip {_VENV} && python3 -m venv {_BUILD}",
     ]
+    if device in BASES:
+        lines.append(
+            f"RUN {BASE_TESTS[device]} || {{ echo 'device {device}: the base needs {BASES[device]}' >&2; exit 1; }}"
+        )
     if has_mindspore:
         # OpenMP's runtime, which slim images lack; the last stage gets the library alone.
         lines.append(
@@ -134,8 +152,8 @@ def write_runtime_containerfile(
         f' "{DISTRIBUTION}{chosen} @ file://{_SOURCE}/{wheel}"',
     ]
     trim = ""
-    if has_mindspore and device == "cpu":
-        files = " ".join(f'"${{packages}}"/{pattern}' for pattern in DEVICE_FILES)
+    if has_mindspore and _LEFT_OUT[device]:
+        files = " ".join(f'"${{packages}}"/{pattern}' for pattern in _LEFT_OUT[device])
         trim = f"rm -rf {files} && "
     lines += [
         # Unchecked hashes: file times do not invalidate the byte code.

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.mindir import devices
+from kfp_mindspore.mindir import devices, options
 from kfp_mindspore.mindir.devices import DeviceState, choose_id, inspect_device, list_missing, resolve_name
+from kfp_mindspore.mindir.options import resolve_tolerance
 
 GPUS = DeviceState("GPU", 4, ["libmindspore_gpu.so.11.6"], (), "535.54", ["/dev/nvidia0"])
 MPI = {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}
@@ -189,3 +191,31 @@ def test_cpu_process_loads_no_device_library() -> None:
 def test_cpu_has_no_bfloat16_and_is_never_lost() -> None:
     code = "from kfp_mindspore.mindir.devices import *; use_device('CPU'); print(has_bfloat16(), is_lost())"
     assert run(code).stdout == "False False\n"
+
+
+def test_language_models_are_refused_on_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices.require_cpu("language models")
+    # No card is asked: only the answer of MindSpore's context is another.
+    monkeypatch.setattr(devices, "import_mindspore", lambda: SimpleNamespace(get_context=lambda name: "GPU"))
+    with pytest.raises(UserError, match="device: language models: for the CPU only, this process uses GPU"):
+        devices.require_cpu("language models")
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "dtypes", "expected"),
+    [
+        ("CPU", None, ["float32"], 1e-5),
+        ("", None, ["float16"], 1e-5),
+        ("GPU", None, ["float32", "int32"], 1e-3),
+        ("Ascend", None, ["float16", "float32"], 1e-2),
+        ("GPU", None, ["int64"], 1e-5),
+        ("GPU", None, [], 1e-5),
+        ("GPU", 1e-6, ["float16"], 1e-6),
+        ("CPU", 0.0, ["float32"], 0.0),
+    ],
+)
+def test_tolerance_is_of_device_and_dtype(
+    device: str, given: float | None, dtypes: list[str], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "get_device", lambda: device)
+    assert resolve_tolerance(given, dtypes) == expected

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from kfp_mindspore.images.runtime.image import BASE_TESTS, BASES
 from tests.support.remote import base_images
 
 ROOT = Path(__file__).parents[3]
@@ -155,3 +158,21 @@ def test_files_of_build_context(path: str, expected: bool) -> None:
 
 def test_docker_reads_same_list() -> None:
     assert (ROOT / ".dockerignore").read_text() == IGNORE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("device", "code", "message"),
+    [
+        ("cpu", 0, ""),
+        ("all", 0, ""),
+        ("gpu", 1, f"device gpu: the base needs {BASES['gpu']}\n"),
+        ("ascend", 1, f"device ascend: the base needs {BASES['ascend']}\n"),
+        ("GPU", 1, "DEVICE: must be cpu, gpu, ascend or all, got GPU\n"),
+    ],
+)
+def test_base_without_libraries_ends_build_first(device: str, code: int, message: str) -> None:
+    test = next(rest for word, rest in read_instructions() if word == "RUN")
+    assert all(command in test for command in BASE_TESTS.values())
+    environment = {"PATH": os.environ["PATH"], "DEVICE": device}
+    done = subprocess.run(["sh", "-c", test], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, message)

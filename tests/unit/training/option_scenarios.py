@@ -669,6 +669,8 @@ def mistakes(path: Path) -> Any:
             make=lambda weights: nn.Adam(weights, nn.CosineDecayLR(0.0, 0.1, 8)), schedule="cosine"
         ),
         "bfloat16": lambda: fit(precision="bfloat16"),
+        "device": lambda: fit(device="Ascend"),
+        "device_id": lambda: fit(device_id=1),
         "class weights": lambda: fit(class_weights=[1.0, 2.0]),
         "class weights of numbers": lambda: fit(data=(X, REAL), loss=nn.MSELoss(), class_weights="balanced"),
         "weight": lambda: fit(data=(X, Y, -WEIGHT)),

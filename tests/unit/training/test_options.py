@@ -214,6 +214,8 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("all frozen", "freeze: leaves no parameter to train in epoch 1"),
         ("two schedules", "schedule: 'cosine' needs an optimizer with a constant learning rate"),
         ("bfloat16", "precision: MindSpore has no bfloat16 on CPU"),
+        ("device", "device: Ascend was asked for, and MindSpore cannot use it: "),
+        ("device_id", "device_id: must be 0 of 1 CPU, got 1"),
         ("class weights", "class_weights: must be one per class (3), got 2"),
         ("class weights of numbers", "class_weights: need one target of integer labels"),
         ("weight", "data.weight: must be finite numbers of at least 0"),

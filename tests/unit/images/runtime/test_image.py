@@ -9,7 +9,13 @@ import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.images.runtime import wheel as runtime_wheel
-from kfp_mindspore.images.runtime.image import make_runtime_context, make_runtime_options, write_runtime_containerfile
+from kfp_mindspore.images.runtime.image import (
+    BASE_TESTS,
+    BASES,
+    make_runtime_context,
+    make_runtime_options,
+    write_runtime_containerfile,
+)
 from kfp_mindspore.images.runtime.wheel import normalise_wheel, read_constraints, read_wheel
 from tests.support.remote import base_images
 
@@ -125,7 +131,12 @@ def test_each_extra_can_be_in_image(extra: str, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"extras": ("gpu",)}, "extras: must be among .* got 'gpu'"), ({"device": "tpu"}, "device: must be cpu or all")],
+    [
+        ({"extras": ("gpu",)}, "extras: must be among .* got 'gpu'"),
+        ({"device": "tpu"}, "device: must be one of cpu, gpu, ascend, all, got 'tpu'"),
+        ({"device": "gpu"}, "base: is missing: device gpu needs an image with CUDA 11.6"),
+        ({"device": "ascend"}, "base: is missing: device ascend needs an image with CANN"),
+    ],
 )
 def test_options_are_validated(options, message, tmp_path) -> None:
     (tmp_path / NAME).write_bytes(_make_wheel())
@@ -146,14 +157,16 @@ def test_base_keeps_its_search_paths() -> None:
 
 
 @pytest.mark.parametrize("extras", [(), ("train",), ("kubernetes", "pipelines")])
-@pytest.mark.parametrize("device", ["cpu", "all"])
+@pytest.mark.parametrize("device", ["cpu", "gpu", "ascend", "all"])
 @pytest.mark.parametrize("pip_secret", [True, False])
 def test_image_is_precompiled_pinned_and_unprivileged(extras, device, pip_secret) -> None:
     text = write_runtime_containerfile(BASE, NAME, extras=extras, device=device, pip_secret=pip_secret)
     build, _, final = text.partition(f"\nFROM {BASE}\n")
     assert "--constraint /source/constraints.txt" in build
     assert "--invalidation-mode unchecked-hash" in build
-    assert ("plugin/gpu" in build) is (extras == ("train",) and device == "cpu")
+    assert ("plugin/gpu" in build) is (extras == ("train",) and device in ("cpu", "ascend"))
+    assert ("plugin/ascend" in build) is (extras == ("train",) and device in ("cpu", "gpu"))
+    assert ("the base needs" in build) is (device in ("gpu", "ascend"))
     assert ("libgomp" in build) is (extras == ("train",))
     assert ("type=secret,id=pip," in build) is pip_secret
     assert "USER 1000:1000" in final
@@ -164,3 +177,23 @@ def test_image_is_precompiled_pinned_and_unprivileged(extras, device, pip_secret
         if line.startswith("RUN "):
             command = line.removeprefix("RUN ").removeprefix("--mount=type=secret,id=pip,target=/etc/pip.conf ")
             subprocess.run(["sh", "-n"], input=command, text=True, check=True)
+
+
+@pytest.mark.parametrize("device", ["gpu", "ascend"])
+def test_base_without_libraries_ends_build_first(device: str) -> None:
+    lines = write_runtime_containerfile(BASE, NAME, device=device).splitlines()
+    (number,) = [number for number, line in enumerate(lines) if "the base needs" in line]
+    test = lines[number].removeprefix("RUN ")
+    assert not any(" install " in line for line in lines[:number])
+    done = subprocess.run(
+        ["sh", "-c", test], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, f"device {device}: the base needs {BASES[device]}\n")
+
+
+def test_base_with_libraries_passes(tmp_path: Path) -> None:
+    library = tmp_path / "lib64" / "libascendcl.so"
+    library.parent.mkdir()
+    library.touch()
+    done = subprocess.run(["sh", "-c", BASE_TESTS["ascend"]], env={"ASCEND_HOME_PATH": str(tmp_path)}, check=False)
+    assert done.returncode == 0
