@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-endurance test-ray test-peers test-matrix test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm test-airgap cluster-build cluster-up cluster-down docs bench fuzz golden fixtures pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit test-slow test-load release durations test-workloads test-device test-endurance test-ray test-peers test-matrix test-docker test-release test-monitoring test-cluster test-gang test-kubeflow test-kueue test-helm test-airgap cluster-build cluster-up cluster-down docs bench fuzz golden fixtures pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,6 +85,9 @@ test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at 
 
 test-ray: $(STAMP) ## MindSpore on Ray: one Ray on this machine for all tests; SHORT=1: without those of a minute
 	RAY_worker_niceness=0 RAY_memory_monitor_refresh_ms=0 $(PYTEST) --durations 10 -m 'ray$(if $(SHORT), and not long)' $(if $(SHORT),,tests/local/test_notebook.py) components/training/ray_job tests/ray
+
+test-device: $(STAMP) ## On a GPU or NPU: kernels, training, export, serving, speed, as JSON; at most 8 minutes; skipped without one
+	$(BIN)/python -m tests.device --report build/device.json
 
 PEERS := .venv-peers
 

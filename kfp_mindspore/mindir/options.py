@@ -96,11 +96,17 @@ class ExportChanges(TypedDict, total=False):
     device_id: int | None
 
 
-def resolve_tolerance(given: float | None, dtypes: Iterable[str]) -> float:
-    """Return the tolerance, by default that of this process's device for the outputs' dtypes."""
+def resolve_tolerance(given: float | None, dtypes: Iterable[str], exporter: str = CPU) -> float:
+    """Return the tolerance, by default that of the devices for the outputs' dtypes.
+
+    Args:
+        given: The given tolerance.
+        dtypes: The outputs' dtypes.
+        exporter: The device that computed the outputs to compare with.
+    """
     if given is not None:
         return given
-    if get_device() in ("", CPU):
+    if {exporter, get_device()} <= {"", CPU}:
         return TOLERANCE
     return max((DEVICE_TOLERANCES.get(dtype, TOLERANCE) for dtype in dtypes), default=TOLERANCE)
 

@@ -11,7 +11,7 @@ from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, ModelBundle, VerifiedSamples
 from kfp_mindspore.mindir.devices import use_device
 from kfp_mindspore.mindir.options import TOLERANCE, resolve_tolerance
-from kfp_mindspore.settings import AUTO
+from kfp_mindspore.settings import AUTO, CPU
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,9 +81,9 @@ def verify_bundle(
 
     use_device(device, device_id)
     samples = bundle.read_verified()
-    tolerance = samples.scale_tolerance(
-        resolve_tolerance(tolerance, [array.dtype.name for array in samples.outputs.values()])
-    )
+    exporter = str(bundle.signature.verified.get("device", CPU))
+    dtypes = [array.dtype.name for array in samples.outputs.values()]
+    tolerance = samples.scale_tolerance(resolve_tolerance(tolerance, dtypes, exporter))
     compare = compare_raw if PREPROCESSING_FILE in bundle.signature.files else run_and_compare
     difference = compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:

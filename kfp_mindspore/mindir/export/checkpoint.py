@@ -56,6 +56,7 @@ from kfp_mindspore.mindir.parameters.files import (
 from kfp_mindspore.mindir.parameters.shards import is_sharded
 from kfp_mindspore.mindir.verify import compare_raw, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
+from kfp_mindspore.settings import CPU
 from kfp_mindspore.transform.declaration import build_pipeline
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform, read_transform_source
@@ -132,7 +133,7 @@ def export_mindir(
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
-    use_device(options.device, options.device_id)
+    device = use_device(options.device, options.device_id)
     from kfp_mindspore.mindir.parameters.network import scratch_directory
 
     with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
@@ -185,6 +186,8 @@ def export_mindir(
             if transform is not None:
                 signature = _add_transform(writer, transform, signature, kept, loaded, key, options.extra_columns)
             verified = {**loaded.origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
+            if device != CPU:
+                verified["device"] = device
             writer.sign(dataclasses.replace(signature, verified=verified))
             _check_signature(writer.directory, output_dir)
     return ModelBundle.open(output_dir)

@@ -1,0 +1,1 @@
+"""A run on a GPU or NPU, by `make test-device`; no test of `make test` needs one."""
