@@ -32,8 +32,7 @@ def batch_predict(
         shard: This step's shard and the shard count: "2/4" for the second of four.
         engine: `memory` for one process, or `ray` for Ray's workers, which read a sharded dataset by blocks.
         delimiter: The character between two cells of a CSV file, or `tab`; default found.
-        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
-            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error.
 
     Returns:
         samples: Samples in the shard.

@@ -48,8 +48,7 @@ def evaluate_mindir(
         threshold: Metric value that passes, as does a better one; default no gate.
         split: Dataset split to evaluate on.
         beat_baseline: Whether the best baseline's metric is the threshold, unless `threshold` is stricter.
-        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
-            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error.
 
     Returns:
         metric: Metric name.

@@ -40,8 +40,7 @@ def export_mindir(
         transform: The served model's transform: a Python file, or a registered name, in the step's image.
         extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
         rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression.
-        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
-            $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
+        device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error.
 
     Returns:
         max_abs_diff: Largest absolute difference between the exported graph's and the network's outputs.
