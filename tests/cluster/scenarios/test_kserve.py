@@ -26,7 +26,8 @@ from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.builder_images import push_busybox
 from tests.cluster.infrastructure.cluster import resolve
-from tests.support.controllers.kserve_cluster import KServe, resolve_services
+from tests.support.controllers.keda_cluster import run_keda
+from tests.support.controllers.kserve_cluster import KServe, resolve_services, wait_replicas
 from tests.support.kube.operators import wait_for
 from tests.support.remote.object_store import BUCKET, ObjectStore
 from tests.support.serving.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
@@ -209,3 +210,34 @@ def wait_for_failed_pod(world: KServeEnvironment) -> float:
         if any(map(get_pod_failure, map(read_pod, pods.values()))):
             return time.monotonic()
     raise AssertionError("no pod fails")
+
+
+@pytest.mark.timeout(1800)
+def test_replicas_follow_requests_in_flight(world: KServeEnvironment) -> None:
+    """Load makes two replicas and silence one; no request is lost during both and a canary between."""
+    namespace = world.client.namespace
+    with run_keda(world.kserve) as prometheus, resolve_services(world.kserve.cluster):
+        scaling = {"max_replicas": 2, "scale_metric": "in_flight", "scale_target": 2, "prometheus": prometheus}
+        url = world.deploy(FIRST, **scaling).url
+        sample, is_over = world.read_sample()[0].tolist(), threading.Event()
+        models: list[str] = []
+
+        def keep_asking() -> None:
+            while not is_over.is_set():
+                (prediction,) = predict_v1(url, NAME, [sample])
+                models.append(world.recognise(prediction["output"]))
+
+        with ThreadPoolExecutor(8) as executor:
+            clients = [executor.submit(keep_asking) for _ in range(8)]
+            try:
+                wait_replicas(world.kserve, f"{NAME}-predictor", namespace, 2)
+                world.deploy(SECOND, canary=50)
+                world.client.promote(NAME, READY_SECONDS)
+                status = world.client.get(NAME)
+                assert (status.model, status.scaling) == (world.locate(SECOND), "1 to 2 by in_flight")
+            finally:
+                is_over.set()
+            for client in clients:
+                client.result()
+        assert set(models) == {FIRST, SECOND}
+        wait_replicas(world.kserve, f"{NAME}-predictor", namespace, 1)

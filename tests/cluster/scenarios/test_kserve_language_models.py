@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from kfp_mindspore.inference.backends.kserve import SERVICES
-from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS
 from kfp_mindspore.inference.graph import deploy_graph
 from kfp_mindspore.inference.service import LANGUAGE_FORMAT
 from kfp_mindspore.kube.resources import Resource
@@ -21,7 +20,7 @@ from kfp_mindspore.lm.bundle.causal import import_model
 from tests.cluster.infrastructure.paths import ROOT
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, SERVER_IMAGE
 from tests.support.controllers.keda_cluster import run_keda
-from tests.support.controllers.kserve_cluster import KServe, resolve_services
+from tests.support.controllers.kserve_cluster import KServe, resolve_services, wait_replicas
 from tests.support.controllers.llmisvc_cluster import run_llmisvc
 from tests.support.language.model_hub import ModelHub
 from tests.support.language.tiny_language_model import write_random_adapter, write_source
@@ -162,16 +161,6 @@ def test_router_splits_requests_between_adapters(kserve: KServe, namespace: str)
 def prometheus(kserve: KServe) -> Iterator[str]:
     with run_keda(kserve) as url:
         yield url
-
-
-def wait_replicas(kserve: KServe, name: str, namespace: str, count: int) -> None:
-    """Wait until a Deployment is asked for so many replicas, and has them."""
-    status: dict[str, Any] = {}
-    for found in kserve.api.watch(DEPLOYMENTS, namespace, fields=f"metadata.name={name}", timeout=READY_SECONDS):
-        status = found[name].get("status") or {}
-        if found[name]["spec"]["replicas"] == status.get("readyReplicas") == status.get("replicas") == count:
-            return
-    raise AssertionError(f"{name} has not {count} replicas after {READY_SECONDS:g} s: {status}")
 
 
 def test_replicas_follow_waiting_requests(kserve: KServe, namespace: str, prometheus: str) -> None:

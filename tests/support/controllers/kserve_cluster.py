@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS
 from kfp_mindspore.inference.runtime import build_serving_runtime
 from kfp_mindspore.inference.service import MODEL_FORMAT
 from kfp_mindspore.inference.store_account import build_account, build_secret
@@ -43,6 +44,8 @@ _DEFINITIONS = (
 )
 _WEBHOOK_PORT, _PROBE_PORT = 9443, 8081
 # Small enough for two versions of two services on two cores.
+# Of a scale-down, which waits five minutes for the load to come back.
+_REPLICAS_SECONDS = 600.0
 _REQUESTS = {"cpuRequest": "20m", "cpuLimit": "2", "memoryRequest": "64Mi", "memoryLimit": "2Gi"}
 
 
@@ -198,6 +201,16 @@ def resolve_services(cluster: NodeCluster) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", getaddrinfo)
         yield
+
+
+def wait_replicas(kserve: KServe, name: str, namespace: str, count: int) -> None:
+    """Wait until a Deployment is asked for so many replicas, and has them."""
+    status: dict[str, Any] = {}
+    for found in kserve.api.watch(DEPLOYMENTS, namespace, fields=f"metadata.name={name}", timeout=_REPLICAS_SECONDS):
+        status = found[name].get("status") or {}
+        if found[name]["spec"]["replicas"] == status.get("readyReplicas") == status.get("replicas") == count:
+            return
+    raise AssertionError(f"{name} has not {count} replicas after {_REPLICAS_SECONDS:g} s: {status}")
 
 
 def _list_objects(folder: Path) -> list[dict[str, Any]]:
