@@ -284,9 +284,14 @@ def require_cpu(subject: str) -> None:
     Args:
         subject: What is for the CPU only, such as `language models`.
     """
+    if resolve_name(AUTO, os.environ) == CPU:
+        use_device(CPU)
     device = import_mindspore().get_context("device_target")
     if device != CPU:
-        raise UserError(f"device: {subject}: for the CPU only, this process uses {device}", hint="Give device=CPU.")
+        raise UserError(
+            f"device: {subject}: for the CPU only, this process uses {device}",
+            hint=f"Set {DEVICE_VARIABLE}=CPU, or give the server --device=CPU.",
+        )
 
 
 def _list_plugins(device: str) -> list[Path]:

@@ -25,7 +25,8 @@ def evaluate(tmp_path, monkeypatch):
         path = tmp_path / "dataset"
         write_dataset(path, name="pets", task=task, columns=columns, splits=splits, labels=labels)
 
-        def compute(bundle_dir, dataset_dir, *, split="test", metric="", key=None):
+        def compute(bundle_dir, dataset_dir, *, split="test", metric="", key=None, device="auto", device_id=None):
+            assert device == arguments.get("device", "auto")
             opened = Dataset.open(dataset_dir)
             samples = read_samples(opened, split)
             return summarize(opened, predict_task(opened, samples, np.array(scores), subject=bundle_dir), metric)
@@ -53,7 +54,7 @@ SCORES = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.1, 0.9], [0.3, 0.7], [0.6, 0.4]
     ("arguments", "metric", "value", "passed"),
     [
         ({}, "accuracy", 5 / 6, True),
-        ({"threshold": 0.8}, "accuracy", 5 / 6, True),
+        ({"threshold": 0.8, "device": "CPU"}, "accuracy", 5 / 6, True),
         ({"threshold": 0.9}, "accuracy", 5 / 6, False),
         ({"metric": "balanced_accuracy", "threshold": 0.875}, "balanced_accuracy", 0.875, True),
         ({"metric": "roc_auc", "threshold": 1.0}, "roc_auc", 1.0, True),
