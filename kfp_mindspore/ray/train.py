@@ -201,7 +201,7 @@ def get_ray_device(scaling: ScalingConfig) -> str:
     resources = scaling.resources_per_worker or {}
     if resources.get("NPU"):
         return ASCEND
-    return GPU if scaling.use_gpu or resources.get("GPU") else AUTO
+    return GPU if scaling.use_gpu else AUTO
 
 
 def share_cores(nodes: Sequence[tuple[str, Sequence[int]]]) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.msjob import LocalBackend, MSJobClient, build_msjob
 from tests.ray import loops
@@ -85,3 +86,36 @@ def test_fewer_elastic_workers_compute_result_of_all(result: Any, tmp_path: Path
     expected = read_weights(result.checkpoint.path)
     for name, value in read_weights(found.checkpoint.path).items():
         np.testing.assert_allclose(expected[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "device"),
+    [
+        ({}, "auto"),
+        ({"resources_per_worker": {"CPU": 2}}, "auto"),
+        ({"use_gpu": True}, "GPU"),
+        ({"use_gpu": True, "resources_per_worker": {"GPU": 0.5}}, "GPU"),
+        ({"resources_per_worker": {"NPU": 1}}, "Ascend"),
+    ],
+)
+def test_resources_imply_device(scaling: dict[str, Any], device: str) -> None:
+    from ray.train import ScalingConfig
+
+    from kfp_mindspore.ray import MindSporeConfig, MindSporeTrainer
+    from kfp_mindspore.ray.train import get_ray_device
+
+    assert get_ray_device(ScalingConfig(num_workers=2, **scaling)) == device
+    trainer = MindSporeTrainer(loops.train, scaling_config=ScalingConfig(num_workers=2, **scaling))
+    assert trainer.backend_config.device == device
+    given = MindSporeConfig(device="CPU")
+    trainer = MindSporeTrainer(
+        loops.train, mindspore_config=given, scaling_config=ScalingConfig(num_workers=2, **scaling)
+    )
+    assert trainer.backend_config.device == "CPU"
+
+
+def test_unknown_device_is_refused() -> None:
+    from kfp_mindspore.ray import MindSporeConfig
+
+    with pytest.raises(ValidationError, match="device: must be one of auto, CPU, GPU, Ascend, got 'gpu'"):
+        MindSporeConfig(device="gpu")
