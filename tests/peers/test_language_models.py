@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from openai import OpenAI
@@ -19,6 +20,7 @@ from kfp_mindspore.lm.bundle.causal import import_model, read_model
 from kfp_mindspore.lm.bundle.export_gguf import write_gguf
 from kfp_mindspore.lm.bundle.export_huggingface import export_huggingface
 from kfp_mindspore.lm.serving.runner import load
+from tests.support.language import sentencepiece_metadata
 from tests.support.language.demo_models import get_demo_weights
 from tests.support.language.language_servers import LanguageServer
 from tests.support.language.numpy_decoder import TEXTS, write_tokenizer
@@ -216,6 +218,25 @@ def test_llama_cpp_reads_scaled_positions(peers: Path, scaled: Path, tmp_path: P
         # llama.cpp's cache has 16 bits.
         difference = max(abs(shares[item["id"]] - item["logprob"]) for item in answer)
         assert difference <= 0.05, (length, answer)
+
+
+def test_llama_cpp_splits_sentencepiece_texts_equally(peers: Path, tmp_path: Path) -> None:
+    file, port = tmp_path / "model.gguf", reserve_port()
+    sentences = ("the quick brown fox jumps over the lazy dog", "the other fox is over there", "a dog jumps")
+    sentencepiece_metadata.write_model(file, sentencepiece_metadata.build_metadata(sentences))
+    import_model(file, tmp_path / "bundle")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "bundle" / "tokenizer.json"))
+    process = subprocess.Popen([peers, LLAMA_SERVER, str(port), file, "1", "256", "2"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        for text in (*sentences, "there  jumps thethe", "Zürich 🙂\n fox", "<s>the<mark> fox", "a</s>b"):
+            request = {"content": text, "add_special": True, "parse_special": True}
+            found = httpx.post(f"http://127.0.0.1:{port}/tokenize", json=request).raise_for_status().json()["tokens"]
+            assert tokenizer.encode(text).ids == found, text
+    finally:
+        process.kill()
+        process.wait(20)
 
 
 def test_16_bit_weights_are_compared_in_float32(peers: Path, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ from kfp_mindspore.lm.sources.fields import (
     size,
 )
 from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture
+from kfp_mindspore.lm.sources.sentencepiece import build_sentencepiece
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _LLAMA3 = (
@@ -126,42 +130,59 @@ def build_tokenizer(values: Mapping[str, Any], size: int, subject: str) -> str:
     Raises:
         UserError: The tokenizer's kind is not supported, or its tables do not fit; the message names the key.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from tokenizers import AddedToken, processors
 
     model, pre = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.pre", "gpt-2")
-    if model != "gpt2":
-        raise UserError(f"{subject}: tokenizer.ggml.model: must be 'gpt2' (byte-level BPE), got {model!r}")
-    if pre not in SPLITS:
+    if model not in ("gpt2", "llama"):
+        kinds = "'gpt2' (byte-level BPE) or 'llama' (SentencePiece)"
+        raise UserError(f"{subject}: tokenizer.ggml.model: must be {kinds}, got {model!r}")
+    if model == "gpt2" and pre not in SPLITS:
         raise UserError(f"{subject}: tokenizer.ggml.pre: must be one of {', '.join(SPLITS)}, got {pre!r}")
     tokens, merges = values.get("tokenizer.ggml.tokens", []), values.get("tokenizer.ggml.merges", [])
     kinds = values.get("tokenizer.ggml.token_type", [1] * len(tokens))
-    for name, count in (("tokens", len(tokens)), ("token_type", len(kinds))):
+    scores = values.get("tokenizer.ggml.scores", []) if model == "llama" else [0.0] * size
+    for name, count in (("tokens", len(tokens)), ("token_type", len(kinds)), ("scores", len(scores))):
         if count != size:
             raise UserError(f"{subject}: tokenizer.ggml.{name}: must have {size} entries, got {count}")
     table = {token: index for index, token in enumerate(tokens)}
-    pairs: list[tuple[str, str]] = []
-    for merge in merges:
-        first, _, second = merge.partition(" ")
-        if first not in table or second not in table or first + second not in table:
-            raise UserError(f"{subject}: tokenizer.ggml.merges: {merge!r} does not fit the tokens")
-        pairs.append((first, second))
-    tokenizer = Tokenizer(models.BPE(table, pairs))
-    split = SPLITS[pre]
-    steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
-    steps += [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    tokenizer.decoder = decoders.ByteLevel()
+    if model == "llama":
+        unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
+        if not 0 <= unknown < size:
+            raise UserError(f"{subject}: tokenizer.ggml.unknown_token_id: must be from 0 to {size - 1}, got {unknown}")
+        adds_blank = bool(values.get("tokenizer.ggml.add_space_prefix", True))
+        tokenizer = build_sentencepiece(table, scores, kinds, tokens[unknown], adds_blank=adds_blank)
+    else:
+        tokenizer = _build_byte_level(table, merges, pre, subject)
     for wanted, special in ((CONTROL, True), (USER_DEFINED, False)):
         added = [token for token, kind in zip(tokens, kinds, strict=True) if kind == wanted]
         tokenizer.add_tokens([AddedToken(token, special=special, normalized=False) for token in added])
-    if values.get("tokenizer.ggml.add_bos_token"):
+    # llama.cpp's default for SentencePiece is true.
+    if values.get("tokenizer.ggml.add_bos_token", model == "llama"):
         number = int(values["tokenizer.ggml.bos_token_id"])
         bos = tokens[number]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, number)]
         )
     return str(tokenizer.to_str())
+
+
+def _build_byte_level(table: Mapping[str, int], merges: Sequence[str], pre: str, subject: str) -> Tokenizer:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pairs: list[tuple[str, str]] = []
+    for merge in merges:
+        first, _, second = merge.partition(" ")
+        if first not in table or second not in table or first + second not in table:
+            raise UserError(f"{subject}: tokenizer.ggml.merges: {merge!r} does not fit the tokens")
+        pairs.append((first, second))
+    tokenizer = Tokenizer(models.BPE(dict(table), pairs))
+    split = SPLITS[pre]
+    steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
+    steps += [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _check_header(file: Path) -> None:

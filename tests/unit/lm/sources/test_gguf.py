@@ -15,8 +15,9 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.bundle.export_gguf import write_gguf
 from kfp_mindspore.lm.network.decoder import DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.network.rope import RopeScaling
-from kfp_mindspore.lm.sources.gguf import SPLITS, read_gguf
+from kfp_mindspore.lm.sources.gguf import SPLITS, build_tokenizer, read_gguf
 from kfp_mindspore.lm.sources.model import SourceModel
+from tests.support.language import sentencepiece_metadata
 from tests.support.language.numpy_decoder import write_tokenizer
 
 pytestmark = pytest.mark.mindspore
@@ -150,6 +151,39 @@ def test_unsupported_metadata_is_refused(
     write_metadata(tmp_path / "model.gguf", changes, frequencies)
     with pytest.raises(UserError, match=message):
         read_gguf(tmp_path / "model.gguf")
+
+
+SENTENCES = ("the quick brown fox jumps over the lazy dog", "the other fox is over there", "a dog jumps")
+
+
+def test_sentencepiece_tokenizer_follows_scores() -> None:
+    metadata = sentencepiece_metadata.build_metadata(SENTENCES)
+    built = Tokenizer.from_str(build_tokenizer(metadata, len(metadata["tokenizer.ggml.tokens"]), "model.gguf"))
+    for text in (*SENTENCES, "there jumps thethe", "  two  blanks ", "Zürich 🙂\n", "x"):
+        found = built.encode(text).ids
+        assert found == [1, *sentencepiece_metadata.encode(text, metadata)], text
+        assert built.decode(found) == text
+    mark = metadata["tokenizer.ggml.tokens"].index("<mark>")
+    assert mark in built.encode("the <mark> fox").ids
+    unmarked = {**metadata, "tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_space_prefix": False}
+    plain = Tokenizer.from_str(build_tokenizer(unmarked, len(metadata["tokenizer.ggml.tokens"]), "model.gguf"))
+    assert "".join(plain.encode("fox").tokens) == "fox"
+    assert plain.decode(plain.encode("the fox").ids) == "the fox"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "t5"}, r"tokenizer.ggml.model: must be 'gpt2' \(byte-level BPE\) or 'llama'"),
+        ({"scores": [0.0]}, "tokenizer.ggml.scores: must have .* entries, got 1"),
+        ({"unknown_token_id": 9999}, "tokenizer.ggml.unknown_token_id: must be from 0 to"),
+    ],
+)
+def test_damaged_sentencepiece_tokenizer_is_refused(change: dict[str, Any], message: str) -> None:
+    metadata = sentencepiece_metadata.build_metadata(SENTENCES)
+    changed = {**metadata, **{f"tokenizer.ggml.{name}": value for name, value in change.items()}}
+    with pytest.raises(UserError, match=message):
+        build_tokenizer(changed, len(metadata["tokenizer.ggml.tokens"]), "model.gguf")
 
 
 def test_end_is_the_tokenizers(tokenizer: Tokenizer, tmp_path: Path) -> None:
