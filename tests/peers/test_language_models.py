@@ -194,7 +194,18 @@ def test_scaled_positions_give_transformers_logits(peers: Path, scaled: Path) ->
 
 @pytest.mark.parametrize("variant", ["llama-linear", "llama-llama3", "mistral-yarn", "qwen2-yarn"])
 def test_llama_cpp_reads_scaled_positions(peers: Path, scaled: Path, tmp_path: Path, variant: str) -> None:
-    bundle, file, port = scaled / f"{variant}.bundle", tmp_path / "model.gguf", reserve_port()
+    compare_with_llama_cpp(peers, scaled / f"{variant}.bundle", tmp_path)
+
+
+def test_llama_cpp_reads_layers_without_positions(peers: Path, tmp_path: Path) -> None:
+    write_models(peers, tmp_path, {"model": ("smollm3-interval", "float32")})
+    import_model(tmp_path / "model", tmp_path / "bundle")
+    compare_with_llama_cpp(peers, tmp_path / "bundle", tmp_path)
+
+
+def compare_with_llama_cpp(peers: Path, bundle: Path, directory: Path) -> None:
+    """Compare the next tokens' probabilities for the last prefixes of `IDS`."""
+    file, port = directory / "model.gguf", reserve_port()
     write_gguf(read_model(bundle), file, subject="model.gguf")
     process = subprocess.Popen([peers, LLAMA_SERVER, str(port), file, "1", "512", "2"], stdout=subprocess.PIPE)
     try:

@@ -43,6 +43,7 @@ FIELDS: Any = {
         "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5, 2.0], "long_factor": [4.0, 8.0, 16.0]},
     },
     "smollm3": {**GROUPED, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "tie_word_embeddings": False},
+    "smollm3-interval": {**GROUPED, "num_hidden_layers": 5, "tie_word_embeddings": False},
     "llama-linear": {**SCALED, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "llama-llama3": {
         **SCALED,

@@ -13,13 +13,22 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights
 from kfp_mindspore.lm.network.rope import RopeScaling, get_yarn_magnitude
-from kfp_mindspore.lm.sources.gguf import CONTROL, FREQUENCIES, SPLITS, USER_DEFINED, list_divisors, list_parts
+from kfp_mindspore.lm.sources.gguf import (
+    CONTROL,
+    FREQUENCIES,
+    INTERLEAVED,
+    SPLITS,
+    USER_DEFINED,
+    list_divisors,
+    list_parts,
+    list_unrotated,
+)
 from kfp_mindspore.lm.sources.model import SourceModel, refuse_fields, split_rows
 from kfp_mindspore.lm.text.template import get_special_tokens
 from kfp_mindspore.outputs import check_output_file, has_mark
 
 # llama.cpp's architecture by model_type.
-_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3"}
 _TYPES = {"float32": np.float32, "float16": np.float16}
 _FILE_TYPES = {"float32": 0, "float16": 1}
 _NORMAL, _UNUSED = 1, 5
@@ -66,6 +75,9 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
             "activation": activation,
             "head_size": f"must be {size} for a GGUF of qwen2, got {config.head_size}" if other else None,
             "rope_scaling": _check_scaling(config.rope_scaling, architecture),
+            "unrotated": f"must be {list(layers)} for a GGUF of {architecture}, got {list(config.unrotated)}"
+            if config.unrotated != (layers := list_unrotated(architecture, config.layers))
+            else None,
         },
     )
     tokenizer = build_metadata(model, subject)
@@ -85,7 +97,7 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
                 writer.add_string(key, value)
             elif value:
                 writer.add_array(key, value)
-        for name, array in split_weights(model, interleaved=architecture == "llama").items():
+        for name, array in split_weights(model, interleaved=architecture in INTERLEAVED).items():
             writer.add_tensor(name, array.astype(_TYPES[dtype] if array.ndim > 1 else np.float32))
         if config.rope_scaling and config.rope_scaling.kind in _DIVIDED:
             divisors = list_divisors(config.rope_scaling, config.head_size, config.rope_theta)

@@ -34,13 +34,16 @@ from kfp_mindspore.lm.sources.sentencepiece import build_sentencepiece
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+_ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")
+# Their rotary pairs are neighbouring rows.
+INTERLEAVED = ("llama", "smollm3")
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# None splits by the byte level's own expression.
+# None splits by the byte level's own expression. Of two equal ones the first is written.
 SPLITS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
+SPLITS["smaug-bpe"] = _LLAMA3
 CONTROL, USER_DEFINED = 3, 4
 FREQUENCIES = "rope_freqs.weight"
 # llama.cpp's keys, behind the architecture's name, with its defaults.
@@ -103,7 +106,7 @@ def read_gguf(file: Path) -> SourceModel:
     arrays = {tensor.name: tensor for tensor in reader.tensors}
     config, kind = _parse_config(values, arrays, str(file)), str(values["general.architecture"])
     tokenizer = build_tokenizer(values, config.vocabulary_size, str(file))
-    tensors = _GgufReader(arrays, config, interleaved=kind == "llama")
+    tensors = _GgufReader(arrays, config, interleaved=kind in INTERLEAVED)
     weights = read_weights(config, tensors, list_parts(config), subject=str(file), ignored=(FREQUENCIES,))
     ids = {name: values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "bos", "padding")}
     generation = {f"{name.replace('padding', 'pad')}_token_id": number for name, number in ids.items()}
@@ -202,7 +205,7 @@ def _check_header(file: Path) -> None:
 
 
 def _parse_config(values: Mapping[str, Any], tensors: Mapping[str, Any], subject: str) -> DecoderConfig:
-    kind = values.get("general.architecture")
+    kind = str(values.get("general.architecture"))
     refuse_architecture(subject, kind, _ARCHITECTURES)
     prefix = f"{kind}."
     own = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
@@ -237,7 +240,18 @@ def _parse_config(values: Mapping[str, Any], tensors: Mapping[str, Any], subject
         out_bias="blk.0.attn_output.bias" in shapes,
         mlp_bias="blk.0.ffn_down.bias" in shapes,
         rope_scaling=_parse_scaling(found, tensors, features, subject, prefix),
+        unrotated=list_unrotated(kind, found["block_count"]),
     )
+
+
+def list_unrotated(architecture: str, layers: int) -> tuple[int, ...]:
+    """Return the layers without rotary positions, which llama.cpp has in its code.
+
+    Args:
+        architecture: llama.cpp's.
+        layers: How many.
+    """
+    return tuple(range(3, layers, 4)) if architecture == "smollm3" else ()
 
 
 def _parse_scaling(

@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mistral": {"tied": True},
     "qwen2": {"qkv_bias": True, "tied": True},
     "qwen3": {"qk_norm": True, "head_size": 6},
+    "smollm3": {"layers": 5, "unrotated": (3,), "tied": True},
 }
 
 
@@ -54,7 +55,8 @@ def make_model(tokenizer: Tokenizer, kind: str, pre: str = "gpt-2", **changes: A
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{name} $A", special_tokens=[(name, 0)])
     # More rows than tokens, as Qwen's embedding has.
     size = tokenizer.get_vocab_size() + 3
-    config = DecoderConfig(*(size, 16, 2, 4, 2), **{"head_size": 4, "hidden": 24, "max_length": 64, **changes})
+    layers = changes.pop("layers", 2)
+    config = DecoderConfig(*(size, 16, layers, 4, 2), **{"head_size": 4, "hidden": 24, "max_length": 64, **changes})
     random = np.random.default_rng(3)
     weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in list_weights(config).items()}
     generation = {"eos_token_id": [2, 0], "bos_token_id": 0, "pad_token_id": 0}
@@ -201,6 +203,9 @@ def test_models_without_a_form_are_refused(tokenizer: Tokenizer, tmp_path: Path)
         "activation: must be 'silu'": make_model(tokenizer, "llama", activation="gelu"),
         "rope_scaling: must be linear or yarn for a GGUF of qwen2": make_model(
             tokenizer, "qwen2", qkv_bias=True, rope_scaling=LLAMA3
+        ),
+        r"unrotated: must be \[3\] for a GGUF of smollm3, got \[1\]": make_model(
+            tokenizer, "smollm3", layers=4, unrotated=(1,)
         ),
         "head_size: must be 4 for a GGUF of qwen2, got 6": make_model(tokenizer, "qwen2", qkv_bias=True, head_size=6),
         "rope_scaling: truncate: must be true": make_model(
