@@ -201,8 +201,8 @@ class LanguageModel(TextModel):
 
     def build_answers(
         self, request: GenerationRequest, adapter: Adapter, stream: AnswerStream, deadline: float | None
-    ) -> tuple[list[Answer], list[AnswerParsers]]:
-        """Return a request's answers, to be submitted, and the parsers of their texts.
+    ) -> tuple[list[Answer], list[AnswerParsers | None]]:
+        """Return a request's answers, to be submitted, and the parsers of their texts, None without.
 
         Called in a thread: a template and a schema may take long.
 
@@ -265,6 +265,8 @@ class LanguageModel(TextModel):
         most = None if request.parallel_calls else 1
         # A constraint is about the whole answer, which then has no reasoning.
         reasons = self.settings.separates_reasoning and bool(request.messages) and matcher is None
+        if not (reasons or names):
+            return answers, [None] * len(answers)
         is_begun = reasons and self.vocabulary.decode(prompts[0][-_BEGIN_TOKENS:]).rstrip().endswith(BEGIN)
         return answers, [
             AnswerParsers(

@@ -29,7 +29,7 @@ class _Choice:
     """One answer as far as it was received."""
 
     index: int
-    parsers: AnswerParsers
+    parsers: AnswerParsers | None
     text: str = ""
     reasoning: str = ""
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
@@ -46,7 +46,7 @@ class ResponseBuilder:
         request: The parsed request.
         answers: The answers; several may have the same prompt.
         vocabulary: The model's.
-        parsers: Each answer's.
+        parsers: Each answer's; None for a text that is not divided.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ResponseBuilder:
         request: GenerationRequest,
         answers: Sequence[Answer],
         vocabulary: TokenVocabulary,
-        parsers: Sequence[AnswerParsers],
+        parsers: Sequence[AnswerParsers | None],
     ) -> None:
         self._request = request
         self._answers = answers
@@ -82,7 +82,9 @@ class ResponseBuilder:
             answer = self._answers[delta.index]
             text = self._vocabulary.decode(answer.prompt.tolist()) + text
             logprobs = [*answer.prompt_logprobs, *logprobs]
-        reasoning, text, choice.calls = choice.parsers.push(text, is_last=bool(delta.finish))
+        reasoning = ""
+        if choice.parsers is not None:
+            reasoning, text, choice.calls = choice.parsers.push(text, is_last=bool(delta.finish))
         choice.finish = "tool_calls" if choice.calls and delta.finish == "stop" else delta.finish or ""
         if not self._request.is_stream:
             choice.is_begun = True
