@@ -16,6 +16,7 @@ _DISTRIBUTIONS = {
     "google": "protobuf",
     "grpc": "grpcio",
     "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
     "mlflow": "mlflow-skinny",
     "opentelemetry": "opentelemetry-api",
     "sklearn": "scikit-learn",

@@ -189,14 +189,19 @@ def _run_prometheus(kserve: KServe) -> Iterator[str]:
 
 
 def _list_targets(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the target of a pod that asks to be scraped, and has an address."""
-    annotations, address = pod["metadata"].get("annotations") or {}, pod["status"].get("podIP")
-    if not address or annotations.get("prometheus.io/scrape") != "true":
+    """Return the target of a pod with annotations for Prometheus, and an address."""
+    labels, annotations = (pod["metadata"].get(key) or {} for key in ("labels", "annotations"))
+    # As an annotated scrape does, or as the PodMonitor of config/monitoring.
+    prefix = "prometheus.io" if annotations.get("prometheus.io/scrape") == "true" else "prometheus.kserve.io"
+    name, address = labels.get("serving.kserve.io/inferenceservice", ""), pod["status"].get("podIP")
+    if not address or f"{prefix}/port" not in annotations:
         return []
-    # As the PodMonitor of config/monitoring labels them.
-    names = {"inferenceservice": pod["metadata"].get("labels", {}).get("serving.kserve.io/inferenceservice", "")}
-    labels = {"__metrics_path__": annotations["prometheus.io/path"], "namespace": pod["metadata"]["namespace"], **names}
-    return [{"targets": [f"{address}:{annotations['prometheus.io/port']}"], "labels": labels}]
+    found = {
+        "__metrics_path__": annotations[f"{prefix}/path"],
+        "namespace": pod["metadata"]["namespace"],
+        "inferenceservice": name,
+    }
+    return [{"targets": [f"{address}:{annotations[f'{prefix}/port']}"], "labels": found}]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
