@@ -12,6 +12,8 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.pod_checks import ENV_SOURCES
 from kfp_mindspore.inference.scaling import build_annotations, build_scaling
 from kfp_mindspore.inference.service import FORMATS, LANGUAGE_FORMAT, MAXIMUM_NAME, SERVER, Service
+from kfp_mindspore.kube.devices import set_device
+from kfp_mindspore.settings import AUTO
 
 API_VERSION = "serving.kserve.io/v1beta1"
 GRAPH_API_VERSION = "serving.kserve.io/v1alpha1"
@@ -105,6 +107,8 @@ def _build_inference_service(
             kind: {name: str(quantity) for name, quantity in entries.items()}
             for kind, entries in service.resources.items()
         }
+    # On a node with the requested device the server never computes on the CPU in silence.
+    set_device(model, AUTO)
     predictor = {**build_scaling(service, name), "model": model, **_build_pod_fields(service, name)}
     return {
         "apiVersion": API_VERSION,

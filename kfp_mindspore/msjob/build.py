@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.devices import DEFAULT_RESOURCES, set_device
 from kfp_mindspore.kube.names import RESERVED_LABELS, list_name_errors, list_reserved_errors
 from kfp_mindspore.msjob.api.kueue import PRIORITY_CLASS_LABEL
 from kfp_mindspore.msjob.api.manifest import serialize
@@ -24,7 +25,6 @@ from kfp_mindspore.msjob.api.names import (
     WORKER,
 )
 from kfp_mindspore.msjob.api.spec import ReplicaSpec, RunPolicy
-from kfp_mindspore.msjob.decisions.devices import DEFAULT_RESOURCES, set_device
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.options import check_options, merge_values, option, to_text
 from kfp_mindspore.settings import ASCEND, AUTO, DEVICES, GPU, PLACEHOLDER_IMAGE

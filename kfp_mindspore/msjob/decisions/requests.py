@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kfp_mindspore.kube.devices import drop_devices
 from kfp_mindspore.kube.quantities import max_resources, sum_resources
 from kfp_mindspore.msjob.api.names import SCHEDULER
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import drop_devices
 from kfp_mindspore.msjob.decisions.topology import Member
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from kfp_mindspore.kube.devices import read_devices
 from kfp_mindspore.msjob.api.names import PORT_NAME, SCHEDULER, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import read_devices
 from kfp_mindspore.msjob.decisions.topology import get_scheduler_port
 from kfp_mindspore.msjob.kinds.common import (
     Fields,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.devices import drop_devices, read_devices
 from kfp_mindspore.msjob.api.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import drop_devices, read_devices
 from kfp_mindspore.msjob.decisions.topology import ROLES, VARIABLES, get_scheduler_port
 from kfp_mindspore.msjob.kinds.changes import Change
 from kfp_mindspore.settings import (

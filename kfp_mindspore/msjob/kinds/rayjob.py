@@ -10,9 +10,9 @@ import copy
 import shlex
 from typing import Any
 
+from kfp_mindspore.kube.devices import drop_devices
 from kfp_mindspore.msjob.api.names import WORKER
 from kfp_mindspore.msjob.api.spec import JobManifest
-from kfp_mindspore.msjob.decisions.devices import drop_devices
 from kfp_mindspore.msjob.decisions.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.kinds.common import (
     JobKind,

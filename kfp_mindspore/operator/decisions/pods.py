@@ -10,8 +10,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore.kube.devices import drop_devices
 from kfp_mindspore.msjob.api.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, WORKER
-from kfp_mindspore.msjob.decisions.devices import drop_devices
 from kfp_mindspore.msjob.decisions.requests import uses_worker_template
 from kfp_mindspore.msjob.decisions.security import restrict_pod
 from kfp_mindspore.msjob.decisions.topology import VARIABLES, Endpoints, Member, build_topology

@@ -18,6 +18,7 @@ from kfp_mindspore.inference.manifest import (
     restore_service,
 )
 from kfp_mindspore.inference.scaling import keep_scaling
+from kfp_mindspore.settings import POD_DEVICE_VARIABLE
 
 CRDS = Path(__file__).parents[4] / "shared" / "crds"
 
@@ -111,6 +112,16 @@ def test_own_metrics_are_queried_for_each_services_pods(options: dict[str, Any],
             "external": {"metric": server, "target": {"type": "Value", "value": target}},
         }
         assert document["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "keda"
+
+
+@pytest.mark.parametrize(
+    ("resource", "device"), [("huawei.com/Ascend910", "Ascend"), ("nvidia.com/gpu", "GPU"), ("memory", "")]
+)
+def test_requested_device_is_that_of_the_server(resource: str, device: str) -> None:
+    document = build_inference_service(Service("digits", "s3://b/m", resources={"limits": {resource: 1}}))
+    model = document["spec"]["predictor"]["model"]
+    expected = [{"name": POD_DEVICE_VARIABLE, "value": device}] if device else []
+    assert model.get("env", []) == expected
 
 
 def test_queried_metrics_are_the_servers() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.devices import DeviceRequest, drop_devices, read_devices, set_device
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.convert import export_job
-from kfp_mindspore.msjob.decisions.devices import DeviceRequest, drop_devices, read_devices, set_device
 
 
 @pytest.mark.parametrize(
