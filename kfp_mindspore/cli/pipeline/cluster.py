@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.runs.cluster.preflight import CheckResult
 
 DEFAULT_ACCOUNT = "pipeline-runner"
-NETWORK_POLICY_HELP = "Let only pods of MSJobs connect to pods of MSJobs, by a NetworkPolicy in each namespace of jobs."
+NETWORK_POLICY_HELP = "Let only MSJob pods connect to MSJob pods, by a NetworkPolicy in each job namespace."
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,7 @@ def _get_longrope(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _get_length(found: Mapping[str, Any]) -> int:
-    """Return the most positions; with longrope those of the first training."""
+    """Return the most positions; longrope's are those before its extension."""
     length: int = found["max_position_embeddings"]
     return min(length, found["original_max_position_embeddings"]) if _get_longrope(found) else length
 

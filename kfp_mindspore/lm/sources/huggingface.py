@@ -149,7 +149,7 @@ def list_parts(config: DecoderConfig, kind: str) -> dict[str, tuple[str, ...]]:
 
 
 def pair_rotated(config: DecoderConfig, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of heads of which a part rotates, their features in the network's order.
+    """Return the weights of partly rotated heads, their features in the network's order.
 
     The part's features are pairs of its first and second half; the network pairs the head's halves. Queries and keys in
     another order have the same products.

@@ -173,7 +173,7 @@ def build_access(
 
 
 def build_network_policy(namespace: str) -> Document:
-    """Return a NetworkPolicy that lets only pods of MSJobs connect to pods of MSJobs, within a namespace.
+    """Return a NetworkPolicy that lets only MSJob pods connect to MSJob pods, within a namespace.
 
     MindSpore's scheduler and workers authenticate nobody. Connections of the pods to others are not limited.
 

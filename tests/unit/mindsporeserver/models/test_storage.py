@@ -91,7 +91,7 @@ pivot_root . old && exec /busybox sh -c '/busybox umount -l /old; echo started; 
 
 
 def test_model_in_other_container_is_copied(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real path of /proc/PID/root/models is /models, which this process does not have."""
+    """The real path below a process's root in /proc is that container's own, which this process does not have."""
     if os.geteuid() or not Path("/bin/busybox").is_file():
         pytest.skip("needs root, and Debian's busybox-static")
     (tmp_path / "root").mkdir()
@@ -101,7 +101,7 @@ def test_model_in_other_container_is_copied(tmp_path: Path, cache: Path, monkeyp
             assert sidecar.stdout is not None
             assert sidecar.stdout.readline() == b"started\n"
             link = tmp_path / "models"
-            link.symlink_to(f"/proc/{sidecar.pid}/root/models")
+            link.symlink_to(Path("/proc", str(sidecar.pid), "root", "models"))
             monkeypatch.setenv("MODEL_INIT_MODE", "async")
             copied = resolve_model(link, cache)
         finally:
