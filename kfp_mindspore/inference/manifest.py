@@ -213,7 +213,9 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
             "nodes": build_graph_nodes(
                 *("Splitter", targets, (100 - percent, percent)),
                 routes=OPENAI_ROUTES if service.model_format == LANGUAGE_FORMAT else TENSOR_ROUTES,
-            )
+            ),
+            # Where all nodes are tainted, the router needs them too.
+            **({"tolerations": list(service.tolerations)} if service.tolerations else {}),
         },
     }
 

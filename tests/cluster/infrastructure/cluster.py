@@ -22,7 +22,15 @@ from tests.cluster.infrastructure.images import COREDNS, get_images
 from tests.cluster.infrastructure.instances import CGROUP_PREFIX, Instance, create_instance, remove_instance
 from tests.cluster.infrastructure.machine import make_cgroup, prepare_machine
 from tests.cluster.infrastructure.namespaces import Namespaces, create_namespaces, open_namespaces
-from tests.cluster.infrastructure.node import NODE, REGISTRY_PORT, Node, ctr, is_runtime_ready, prepare_store
+from tests.cluster.infrastructure.node import (
+    NODE,
+    REGISTRY_PORT,
+    Node,
+    ctr,
+    is_runtime_ready,
+    prepare_store,
+    write_hosts,
+)
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE, get_cache, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_node
 from tests.cluster.infrastructure.resources import connect, create, has_default_account, is_node_ready
@@ -78,6 +86,10 @@ class Cluster(ControlPlane):
             self.daemons.start("docker-registry", ["docker-registry", "serve", str(self.directory / "registry.yml")])
         self.daemons.wait_ready("docker-registry", lambda: is_healthy(f"http://{address}/v2/"))
         return address
+
+    def allow_plain_http(self, registry: str) -> None:
+        """Let the node reach another registry, `address:port`, by plain HTTP."""
+        write_hosts(self.directory, registry)
 
     def make_volume(self, name: str) -> Path:
         """Create a directory for a hostPath volume that pods of any user can write."""
@@ -154,6 +166,8 @@ class OwnedCluster(Cluster):
                 f"--kubelet-certificate-authority={self.authority.certificate}",
                 "--kubelet-preferred-address-types=InternalIP",
                 "--enable-admission-plugins=NodeRestriction",
+                "--feature-gates=MutatingAdmissionPolicy=true",
+                "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
             ),
         )
         prepare_store(daemons, self.namespaces, node, archives)

@@ -59,11 +59,7 @@ class Node:
             runtime: With the CRI plugin for the kubelet; without it only images and containers are managed.
         """
         network, config = self._namespaces.network, self._directory / "containerd.toml"
-        registry = f"{network.node}:{REGISTRY_PORT}"
-        write_text(
-            self._directory / "certs.d" / registry / "hosts.toml",
-            f'server = "http://{registry}"\n[host."http://{registry}"]\n  capabilities = ["pull", "resolve"]\n',
-        )
+        write_hosts(self._directory, f"{network.node}:{REGISTRY_PORT}")
         write_json(self._directory / "cni" / "10-pods.conflist", describe_pod_network(network))
         write_text(config, self._describe_containerd(self._namespaces.store / "containerd", runtime=runtime))
         return ["containerd", "--config", str(config)]
@@ -175,6 +171,19 @@ oom_score = 0
     [plugins."{_CRI}".containerd.runtimes.runc.options]
       SystemdCgroup = false
 """
+
+
+def write_hosts(directory: Path, registry: str) -> None:
+    """Let a node's containerd reach a registry by plain HTTP; it reads the file for each pull.
+
+    Args:
+        directory: The node's.
+        registry: `address:port`.
+    """
+    write_text(
+        directory / "certs.d" / registry / "hosts.toml",
+        f'server = "http://{registry}"\n[host."http://{registry}"]\n  capabilities = ["pull", "resolve"]\n',
+    )
 
 
 def describe_pod_network(network: Network) -> dict[str, Any]:

@@ -12,24 +12,28 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import yaml
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.model_image import push_model
 from kfp_mindspore.inference import InferenceClient, KServeBackend
-from kfp_mindspore.inference.backends.kserve import SERVICES
+from kfp_mindspore.inference.backends.kserve import SERVICES, STORAGE_CONTAINERS
 from kfp_mindspore.inference.backends.rollout import get_pod_failure
 from kfp_mindspore.inference.rest import predict_v1
 from kfp_mindspore.inference.smoke import read_example_requests, run_smoke_test
+from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.pods import read_pod
-from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.kube.resources import PODS, Resource
 from tests.cluster.builder_images import push_busybox
 from tests.cluster.infrastructure.cluster import resolve
+from tests.cluster.infrastructure.node import NODE
 from tests.support.controllers.keda_cluster import run_keda
 from tests.support.controllers.kserve_cluster import KServe, resolve_services, wait_replicas
 from tests.support.kube.operators import wait_for
 from tests.support.remote.object_store import BUCKET, ObjectStore
+from tests.support.remote.registries import start_registry, write_login
 from tests.support.serving.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 from tests.support.serving.serving_client import messages
 
@@ -37,6 +41,16 @@ from tests.support.serving.serving_client import messages
 READY_SECONDS = 300.0
 # Targets are 10 s from the failure of a pod and 5 s for a rollback.
 REPORT_SECONDS, ROLLBACK_SECONDS = 10.0, 5 * 5.0
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+POLICY = Path(__file__).parents[3] / "examples" / "kserve" / "restricted" / "router-policy.yaml"
+ROUTER_LABEL = "serving.kserve.io/inferencegraph"
+# Of docs/deployment.md.
+SECURITY_CONTEXT = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 
 
 class KServeEnvironment(ServingEnvironment):
@@ -202,6 +216,77 @@ def test_restricted_namespace(restricted_world: KServeEnvironment, store: Object
     world.kserve.add_store(world.client.namespace, store)
     status = world.deploy(f"{SECOND}/", download="server", storage_secret="store")
     assert world.identify(status.url) == SECOND
+
+
+def test_tainted_node_needs_toleration(world: KServeEnvironment) -> None:
+    taint = {"key": "example.com/pool", "value": "serving", "effect": "NoSchedule"}
+    tolerations = [{"key": taint["key"], "operator": "Exists"}]
+    world.kserve.api.patch(NODES, NODE, "", {"spec": {"taints": [taint]}})
+    try:
+        with pytest.raises(ProcessFailedError, match="untolerated taint"):
+            world.deploy(FIRST)
+        pool = {"node_selector": {"kubernetes.io/hostname": NODE}, "tolerations": tolerations}
+        assert world.identify(world.deploy(FIRST, **pool).url) == FIRST
+        assert world.deploy(SECOND, canary=10, **pool).canary is not None
+        assert world.identify(world.client.promote(NAME, READY_SECONDS).url) == SECOND
+    finally:
+        world.kserve.api.patch(NODES, NODE, "", {"spec": {"taints": None}})
+
+
+def test_pull_secret_of_private_registry(world: KServeEnvironment, registry: str, tmp_path: Path) -> None:
+    base, network = push_busybox(registry, tmp_path), world.kserve.cluster.network
+    with start_registry(tmp_path / "private", htpasswd=True, address=network.outside) as private:
+        world.kserve.cluster.allow_plain_http(private.host)
+        login = write_login(tmp_path / "config.json", private.host)
+        config = RegistryConfig(insecure=(registry, private.host), docker_config=login)
+        push_model(world.bundles[FIRST], f"{private.host}/models/{FIRST}:1", config, base=base)
+        world.store = f"oci://{private.host}/models"
+        with pytest.raises(ProcessFailedError, match=r"ErrImagePull|ImagePullBackOff"):
+            world.deploy(f"{FIRST}:1")
+        world.kserve.api.apply({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "pull", "namespace": world.client.namespace},
+            "type": "kubernetes.io/dockerconfigjson",
+            "stringData": {".dockerconfigjson": login.read_text()},
+        })  # fmt: skip
+        assert world.identify(world.deploy(f"{FIRST}:1", image_pull_secrets=["pull"]).url) == FIRST
+
+
+def test_canary_in_restricted_namespace(restricted_world: KServeEnvironment, store: ObjectStore) -> None:
+    """With the settings of docs/deployment.md: a policy for the router, a security context for the initializer."""
+    world, api = restricted_world, restricted_world.kserve.api
+    world.kserve.add_store(world.client.namespace, store)
+    world.store = f"s3://{BUCKET}"
+    (container,) = api.list(STORAGE_CONTAINERS)
+    name = container["metadata"]["name"]
+    policies = list(yaml.safe_load_all(POLICY.read_text()))
+    api.patch(STORAGE_CONTAINERS, name, "", {"spec": {"container": {"securityContext": SECURITY_CONTEXT}}})
+    try:
+        for document in policies:
+            api.apply(document)
+        assert world.identify(world.deploy(f"{FIRST}/", service_account="models").url) == FIRST
+        # The API server reads a new policy within seconds.
+        wait_for(lambda: mutates_router(world), lambda: "the policy changes no pod")
+        assert world.deploy(f"{SECOND}/", service_account="models", canary=10).canary is not None
+        assert world.identify(world.client.promote(NAME, READY_SECONDS).url) == SECOND
+    finally:
+        for document in reversed(policies):
+            api.delete(api.resolve_resource(document["apiVersion"], document["kind"]), document["metadata"]["name"])
+        api.patch(STORAGE_CONTAINERS, name, "", {"spec": {"container": {"securityContext": None}}})
+
+
+def mutates_router(world: KServeEnvironment) -> bool:
+    """Return whether a router's pod gets a seccomp profile."""
+    metadata = {"name": "router", "namespace": world.client.namespace, "labels": {ROUTER_LABEL: "router"}}
+    context = {**SECURITY_CONTEXT, "seccompProfile": None}
+    container = {"name": "router", "image": "example.com/router:1", "securityContext": context}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    try:
+        world.kserve.api.apply(pod, dry_run=True)
+    except ForbiddenError:
+        return False
+    return True
 
 
 def wait_for_failed_pod(world: KServeEnvironment) -> float:

@@ -262,6 +262,12 @@ def test_graph_splits_both_protocols() -> None:
         ]
 
 
+def test_router_tolerates_what_the_pods_do() -> None:
+    tolerations = ({"key": "npu", "operator": "Exists"},)
+    graph = build_canary_graph(Service("digits", "s3://b/m", tolerations=tolerations), 10, ("http://a", "http://b"))
+    assert graph["spec"]["tolerations"] == list(tolerations)
+
+
 def test_flags_of_server() -> None:
     service = Service("digits", "s3://models/digits/v1", server_args=("--max_batch=32", "--nonfinite=allow"))
     model = build_inference_service(service)["spec"]["predictor"]["model"]
