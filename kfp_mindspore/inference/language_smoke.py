@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import CorruptBundleError, ProcessFailedError
 from kfp_mindspore.formats.bundle import CAUSAL_KIND, EMBEDDING_KIND, PROMPTS_FILE, ModelBundle
 from kfp_mindspore.inference import rest
+from kfp_mindspore.inference.service import OPENAI_PATH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,9 @@ _GREEDY = {
     "ignore_eos": True,
     "logprobs": 1,
 }
+
+# Of logarithms of probabilities and values of embeddings, from weights in 16 or 8 bits.
+OTHER_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,9 @@ def read_prompts(bundle: ModelBundle) -> list[Arrays]:
     return [{name: arrays[f"{name}.{number}"] for name in names} for number in range(count)]
 
 
-def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float) -> PromptAnswer:
+def answer_prompt(
+    url: str, name: str, kind: str, prompt: Arrays, timeout: float, openai_path: str = ""
+) -> PromptAnswer:
     """Send a verified prompt and compare the answer.
 
     A continuation is generated, and the verified one is scored: of two tokens that are nearly as probable, another
@@ -79,15 +85,16 @@ def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float
         kind: The bundle's kind.
         prompt: As `read_prompts` returns it.
         timeout: Timeout for each request in seconds.
+        openai_path: Another server's path: it scores no given answer, so that the first token's probability counts.
 
     Raises:
         RequestError: A request failed, or the response has no such values.
     """
     import numpy as np
 
-    ids = prompt["ids"].tolist()
+    ids, address = prompt["ids"].tolist(), f"{url}{openai_path or OPENAI_PATH}"
     if kind == EMBEDDING_KIND:
-        answer = _post(url, "embeddings", {"model": name, "input": [ids]}, timeout)
+        answer = _post(address, "embeddings", {"model": name, "input": [ids]}, timeout)
         found = np.array(_read(answer, "data", 0, "embedding"), np.float64)
         if found.shape != prompt["embedding"].shape:
             return PromptAnswer(np.inf, f"{len(found)} values")
@@ -95,14 +102,18 @@ def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float
         return PromptAnswer(float(np.abs(found - prompt["embedding"]).max()), f"{shown}, …")
     greedy = prompt["greedy"].tolist()
     body = {**_GREEDY, "model": name, "prompt": ids, "max_tokens": len(greedy)}
-    answer = _post(url, "completions", body, timeout)
-    chosen = np.array(_read(answer, "choices", 0, "logprobs", "token_logprobs"), np.float64)
+    answer = _post(address, "completions", body, timeout)
     logits = prompt["logits"].astype(np.float64)
     expected = -np.log(np.exp(logits - logits[greedy[0]]).sum())
-    if kind != CAUSAL_KIND:
+    if openai_path and "content" in (_read(answer, "choices", 0, "logprobs") or ()):
+        # llama.cpp has the form of chat completions.
+        chosen = np.array([_read(answer, "choices", 0, "logprobs", "content", 0, "logprob")], np.float64)
+    else:
+        chosen = np.array(_read(answer, "choices", 0, "logprobs", "token_logprobs"), np.float64)
+    if openai_path or kind != CAUSAL_KIND:
         # An encoder-decoder scores no given answer.
         return PromptAnswer(float(abs(chosen[0] - expected)), str(_read(answer, "choices", 0, "text")))
-    scored = _post(url, "completions", {**body, "prompt": ids + greedy, "max_tokens": 0, "echo": True}, timeout)
+    scored = _post(address, "completions", {**body, "prompt": ids + greedy, "max_tokens": 0, "echo": True}, timeout)
     scores = np.array(_read(scored, "choices", 0, "logprobs", "token_logprobs")[len(ids) :], np.float64)
     most = np.array([max(top.values()) for top in _read(scored, "choices", 0, "logprobs", "top_logprobs")[len(ids) :]])
     # The verified continuation has the largest probabilities, and generation begins with the first of them.
@@ -111,7 +122,7 @@ def answer_prompt(url: str, name: str, kind: str, prompt: Arrays, timeout: float
 
 
 def compare_prompts(
-    url: str, name: str, bundle: ModelBundle, samples: int, tolerance: float, timeout: float
+    url: str, name: str, bundle: ModelBundle, samples: int, tolerance: float, timeout: float, openai_path: str = ""
 ) -> list[PromptAnswer]:
     """Send the first verified prompts and compare the answers.
 
@@ -122,6 +133,7 @@ def compare_prompts(
         samples: Prompts to send.
         tolerance: Largest difference allowed, for logits and embedding values up to 1; in proportion for larger ones.
         timeout: Timeout for each request in seconds.
+        openai_path: See `answer_prompt`; such a server may have rounded weights, and `OTHER_TOLERANCE` is allowed.
 
     Raises:
         ProcessFailedError: A request failed or an answer differs; the message names the prompt.
@@ -131,7 +143,7 @@ def compare_prompts(
     kind, answers = bundle.signature.kind, []
     for number, prompt in enumerate(read_prompts(bundle)[:samples]):
         try:
-            answer = answer_prompt(url, name, kind, prompt, timeout)
+            answer = answer_prompt(url, name, kind, prompt, timeout, openai_path)
         except rest.ServiceRequestError as error:
             raise ProcessFailedError(
                 f"smoke test of {name} by the OpenAI protocol: {error.message}",
@@ -141,6 +153,7 @@ def compare_prompts(
         allowed = (
             2 * tolerance * max(1.0, float(np.abs(prompt["embedding" if kind == EMBEDDING_KIND else "logits"]).max()))
         )
+        allowed = max(allowed, OTHER_TOLERANCE) if openai_path else allowed
         if not answer.difference <= allowed:
             raise ProcessFailedError(
                 f"smoke test by the OpenAI protocol: prompt {number} differs by {answer.difference:g}, allowed is "
@@ -151,8 +164,8 @@ def compare_prompts(
     return answers
 
 
-def _post(url: str, route: str, body: dict[str, Any], timeout: float) -> Any:
-    return rest.request_json("POST", f"{url}/openai/v1/{route}", body, timeout=timeout)
+def _post(address: str, route: str, body: dict[str, Any], timeout: float) -> Any:
+    return rest.request_json("POST", f"{address}/{route}", body, timeout=timeout)
 
 
 def _read(answer: Any, *path: str | int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.pod_checks import ENV_SOURCES
 from kfp_mindspore.inference.scaling import build_annotations, build_scaling
-from kfp_mindspore.inference.service import FORMATS, LANGUAGE_FORMAT, MAXIMUM_NAME, SERVER, Service
+from kfp_mindspore.inference.service import MAXIMUM_NAME, MODEL_FORMAT, OPENAI_PATH, SERVER, Service
 from kfp_mindspore.kube.devices import set_device
 from kfp_mindspore.settings import AUTO
 
@@ -33,10 +33,10 @@ STOP_ANNOTATION = "serving.kserve.io/stop"
 URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "oci+native", "hf", "abfs", "abfss")
 # A request's field and its path at the server, by graph node.
 TENSOR_ROUTES = {"v1": ("instances", "v1/models/{}:predict"), "v2": ("inputs", "v2/models/{}/infer")}
-OPENAI_ROUTES = {
-    "chat": ("messages", "openai/v1/chat/completions"),
-    "completions": ("prompt", "openai/v1/completions"),
-    "embeddings": ("input", "openai/v1/embeddings"),
+_OPENAI_ROUTES = {
+    "chat": ("messages", "chat/completions"),
+    "completions": ("prompt", "completions"),
+    "embeddings": ("input", "embeddings"),
 }
 _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
 # Service fields that identify a version on a cluster; name and namespace are the object's, and the run that deploys the
@@ -45,7 +45,7 @@ _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
     "pod_labels", "pod_annotations", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus",
     "env", "env_from", "node_selector", "tolerations", "volumes", "image_pull_secrets", "annotations",
-    "priority_class", "spread", "runtime", "model_format", "digest", "run",
+    "priority_class", "spread", "runtime", "model_format", "model_name_flag", "openai_path", "digest", "run",
 )  # fmt: skip
 
 
@@ -84,6 +84,9 @@ def _build_inference_service(
         model["storage"] = {}
     else:
         model["storageUri"] = uri
+    if service.model_name_flag:
+        # Two words: llama.cpp's server has no --flag=value. A canary's model has the service's name.
+        args += [service.model_name_flag, service.name]
     if args:
         model["args"] = args
     if service.env:
@@ -178,14 +181,14 @@ def build_canary(
     Raises:
         ValidationError: A field is wrong, or another server is to serve it.
     """
-    if not service.has_own_format:
-        # Its name in URLs is a flag of mindsporeserver, and each server has paths of its own.
+    if not service.has_own_format and not service.model_name_flag:
         raise ValidationError(
-            [f"canary: needs model_format {' or '.join(FORMATS)}, got {service.model_format!r}"],
+            [f"canary: needs model_name_flag, with which the server of {service.model_format!r} names its model"],
             subject=f"service {service.name}",
         )
     document = _build_inference_service(service, name_canary(service.name), uri_formats)
-    document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
+    if service.has_own_format:
+        document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
     metadata = document["metadata"]
     metadata["labels"][CANARY_LABEL] = service.name
     metadata["annotations"] |= {VERSION_ANNOTATION: str(version), PERCENT_ANNOTATION: str(percent)}
@@ -212,12 +215,19 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
         "spec": {
             "nodes": build_graph_nodes(
                 *("Splitter", targets, (100 - percent, percent)),
-                routes=OPENAI_ROUTES if service.model_format == LANGUAGE_FORMAT else TENSOR_ROUTES,
+                routes=TENSOR_ROUTES
+                if service.model_format == MODEL_FORMAT
+                else list_openai_routes(service.openai_path),
             ),
             # Where all nodes are tainted, the router needs them too.
             **({"tolerations": list(service.tolerations)} if service.tolerations else {}),
         },
     }
+
+
+def list_openai_routes(openai_path: str = OPENAI_PATH) -> dict[str, tuple[str, str]]:
+    """Return each request's field and its path by graph node, for a server with the OpenAI protocol at a path."""
+    return {node: (field, f"{openai_path.strip('/')}/{route}") for node, (field, route) in _OPENAI_ROUTES.items()}
 
 
 def build_graph_nodes(

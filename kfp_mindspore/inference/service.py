@@ -27,6 +27,8 @@ SERVER = "server"
 MODEL_FORMAT = "mindspore"
 LANGUAGE_FORMAT = "mindspore-lm"
 FORMATS = (MODEL_FORMAT, LANGUAGE_FORMAT)
+# Of mindsporeserver and KServe's own servers.
+OPENAI_PATH = "/openai/v1"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 # Fields that each deployment has of its own.
@@ -114,7 +116,9 @@ class Service:
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
         runtime: Serving runtime on a cluster; empty for the one that KServe selects.
         model_format: Model format on a cluster: `mindspore`, `mindspore-lm` for language models, or one of `runtime`.
-            KServe selects the serving runtime by it. Another server's format has no canary.
+            KServe selects the serving runtime by it; a pipeline finds the first two in the bundle.
+        model_name_flag: Flag with which another server names its model, such as `--served-model-name`; a canary has it.
+        openai_path: Path of another server's OpenAI protocol, such as `/v1` (vLLM, llama.cpp).
         digest: Bundle digest. A new digest at the same URI is a new version, the serving version's digest at another
             URI is not.
         run: Recorded with the service. The pipeline run that deploys it.
@@ -151,6 +155,8 @@ class Service:
     spread: str = ""
     runtime: str = ""
     model_format: str = MODEL_FORMAT
+    model_name_flag: str = ""
+    openai_path: str = OPENAI_PATH
     digest: str = ""
     run: str = ""
 
@@ -201,6 +207,12 @@ class Service:
             )
         if not self.has_own_format and self.download == SERVER:
             errors.append(f"download: must be {INITIALIZER!r} for model_format {self.model_format!r}, got {SERVER!r}")
+        if self.model_name_flag and _FLAG.fullmatch(str(self.model_name_flag)) is None:
+            errors.append(f"model_name_flag: must be --flag, got {self.model_name_flag!r}")
+        if self.model_name_flag and self.has_own_format:
+            errors.append(f"model_name_flag: is another server's, got model_format {self.model_format!r}")
+        if not str(self.openai_path).startswith("/"):
+            errors.append(f"openai_path: must begin with a slash, got {self.openai_path!r}")
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
         if not self.host:
@@ -311,6 +323,12 @@ class ServiceStatus:
     run: str = ""
     scaling: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def other_openai_path(self) -> str:
+        """Another server's path of the OpenAI protocol; empty for mindsporeserver."""
+        is_own = self.options.get("model_format", MODEL_FORMAT) in FORMATS
+        return "" if is_own else str(self.options.get("openai_path", OPENAI_PATH))
 
     @property
     def ready(self) -> bool:

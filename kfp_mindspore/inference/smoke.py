@@ -74,6 +74,7 @@ def run_smoke_test(
     tolerance: float = TOLERANCE,
     index: int = 0,
     timeout: float = 60.0,
+    openai_path: str = "",
 ) -> SmokeReport:
     """Send requests by V1 and V2 (JSON over HTTP) and compare the predictions with the bundle's verified outputs.
 
@@ -90,6 +91,8 @@ def run_smoke_test(
         tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
         index: Index of the sample to report, from 0.
         timeout: Timeout for each request in seconds.
+        openai_path: Another server's path of the OpenAI protocol, such as `/v1`; of a language model's answers only the
+            first token's probability is compared there.
 
     Returns:
         The result.
@@ -100,7 +103,7 @@ def run_smoke_test(
     """
     bundle = ModelBundle.open(bundle_dir)
     if bundle.signature.is_language_model:
-        return _test_language_model(url.rstrip("/"), model_name, bundle, samples, tolerance, timeout)
+        return _test_language_model(url.rstrip("/"), model_name, bundle, samples, tolerance, timeout, openai_path)
     verified = read_example_requests(bundle)
     if _is_transformed(bundle):
         # An example's row count depends on the transform.
@@ -152,13 +155,13 @@ def count_samples(bundle: ModelBundle) -> int:
 
 
 def _test_language_model(
-    url: str, name: str, bundle: ModelBundle, samples: int, tolerance: float, timeout: float
+    url: str, name: str, bundle: ModelBundle, samples: int, tolerance: float, timeout: float, openai_path: str
 ) -> SmokeReport:
     if samples < 1:
         raise UserError(f"samples: must be at least 1, got {samples}")
     with events.span("inference.smoke_test"):
         start = time.perf_counter()
-        answers = compare_prompts(url, name, bundle, samples, tolerance, timeout)
+        answers = compare_prompts(url, name, bundle, samples, tolerance, timeout, openai_path)
         seconds = time.perf_counter() - start
     return SmokeReport(
         url=url,

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from kfp_mindspore.inference.manifest import OPENAI_ROUTES, TENSOR_ROUTES
+from kfp_mindspore.inference.manifest import TENSOR_ROUTES, list_openai_routes
 
 
 def build_application(name: str, stable: str, canary: str, percent: int) -> Starlette:
@@ -31,7 +31,7 @@ def build_application(name: str, stable: str, canary: str, percent: int) -> Star
     """
     # No timeout: the servers have their own.
     client = httpx.AsyncClient(timeout=None, trust_env=False)
-    paths = {field: f"/{path.format(name)}" for field, path in (TENSOR_ROUTES | OPENAI_ROUTES).values()}
+    paths = {field: f"/{path.format(name)}" for field, path in (TENSOR_ROUTES | list_openai_routes()).values()}
 
     async def get_ready(request: Request) -> Response:
         return JSONResponse({"name": name, "ready": True})

@@ -16,6 +16,8 @@ import pytest
 from openai import OpenAI
 from tokenizers import Tokenizer
 
+from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.lm.bundle.causal import import_model, read_model
 from kfp_mindspore.lm.bundle.export_gguf import write_gguf
 from kfp_mindspore.lm.bundle.export_huggingface import export_huggingface
@@ -201,6 +203,23 @@ def test_llama_cpp_reads_layers_without_positions(peers: Path, tmp_path: Path) -
     write_models(peers, tmp_path, {"model": ("smollm3-interval", "float32")})
     import_model(tmp_path / "model", tmp_path / "bundle")
     compare_with_llama_cpp(peers, tmp_path / "bundle", tmp_path)
+
+
+def test_llama_cpp_passes_smoke_test_of_export(peers: Path, scaled: Path, tmp_path: Path) -> None:
+    first, second = (scaled / f"{name}.bundle" for name in ("llama-linear", "llama-llama3"))
+    file, port = tmp_path / "model.gguf", reserve_port()
+    write_gguf(read_model(first), file, subject="model.gguf")
+    process = subprocess.Popen([peers, LLAMA_SERVER, str(port), file, "1", "512", "2"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        url = f"http://127.0.0.1:{port}"
+        assert run_smoke_test(url, "chat", first, openai_path="/v1").max_abs_diff <= 0.05
+        with pytest.raises(ProcessFailedError, match="by the OpenAI protocol: prompt 0 differs by"):
+            run_smoke_test(url, "chat", second, openai_path="/v1")
+    finally:
+        process.kill()
+        process.wait(20)
 
 
 def compare_with_llama_cpp(peers: Path, bundle: Path, directory: Path) -> None:

@@ -36,6 +36,9 @@ def deploy_kserve(
     priority_class: str = "",
     spread: str = "",
     runtime: str = "",
+    model_format: str = "mindspore",
+    model_name_flag: str = "",
+    openai_path: str = "/openai/v1",
     canary: int = 0,
     max_worsening: float = 0.0,
     run: str = "",
@@ -104,6 +107,9 @@ def deploy_kserve(
         priority_class: The pods' PriorityClass.
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
         runtime: Serving runtime on a cluster; empty for the one that KServe selects.
+        model_format: Model format on a cluster: `mindspore`, `mindspore-lm` for language models, or one of `runtime`.
+        model_name_flag: Flag with which another server names its model, such as `--served-model-name`; a canary has it.
+        openai_path: Path of another server's OpenAI protocol, such as `/v1` (vLLM, llama.cpp).
         canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
@@ -153,6 +159,9 @@ def deploy_kserve(
         priority_class=priority_class,
         spread=spread,
         runtime=runtime,
+        model_format=model_format,
+        model_name_flag=model_name_flag,
+        openai_path=openai_path,
         run=run,
     )
     options = DeploymentOptions(

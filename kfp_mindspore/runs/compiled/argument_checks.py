@@ -135,12 +135,13 @@ def _check_service(**known: object) -> None:
 
     DeploymentOptions(**_select_fields(DeploymentOptions, known))
     # The step finds the format in the bundle.
-    model_format = LANGUAGE_FORMAT if known.get("scale_metric") == WAITING else MODEL_FORMAT
     fields = _select_fields(Service, known, without="namespace")
+    if fields.get("model_format", MODEL_FORMAT) == MODEL_FORMAT:
+        fields["model_format"] = LANGUAGE_FORMAT if known.get("scale_metric") == WAITING else MODEL_FORMAT
     if not fields.keys() >= set(SCALING):
         # They are checked together.
         fields = {name: value for name, value in fields.items() if name not in SCALING}
-    Service("name", "model", model_format=model_format, **fields).validate()
+    Service("name", "model", **fields).validate()
 
 
 def _check_required_name(service_name: str) -> None:

@@ -82,13 +82,14 @@ def deploy_model(bundle: dsl.Model, service: Service, options: DeploymentOptions
     samples = options.smoke_samples or (SAMPLES if options.canary else 0)
     if samples:
         samples = min(samples, count_samples(opened))
+    model_format = LANGUAGE_FORMAT if opened.signature.is_language_model else MODEL_FORMAT
     service = dataclasses.replace(
         service,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.
         model_dir=options.model_uri or f"{bundle.uri.rstrip('/')}/"
         if get_backend_name() == KUBERNETES
         else opened.path,
-        model_format=LANGUAGE_FORMAT if opened.signature.is_language_model else MODEL_FORMAT,
+        model_format=model_format if service.has_own_format else service.model_format,
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
         run=service.run or os.environ.get("KFP_POD_NAME", ""),
     )
@@ -142,7 +143,9 @@ def _test_version(
         wait_for_route(status.url)
         while True:
             try:
-                return run_smoke_test(status.url, status.name, bundle_dir, samples=samples)
+                return run_smoke_test(
+                    status.url, status.name, bundle_dir, samples=samples, openai_path=status.other_openai_path
+                )
             except ProcessFailedError:
                 if time.monotonic() >= deadline:
                     raise

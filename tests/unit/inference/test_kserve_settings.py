@@ -227,7 +227,7 @@ def test_export_is_served_by_another_runtime_and_rolled_back(controller: Control
     runtime = {"runtime": "llama-cpp", "model_format": "gguf"}
     controller.deploy("s3://b/1", **runtime)
     controller.deploy("s3://b/2", **runtime)
-    with pytest.raises(ValidationError, match="canary: needs model_format"):
+    with pytest.raises(ValidationError, match="canary: needs model_name_flag"):
         controller.deploy("s3://b/3", canary=10, **runtime)
     with pytest.raises(ProcessFailedError):
         controller.deploy("s3://b/broken", **runtime)

@@ -17,7 +17,7 @@ from kfp_mindspore.inference.language_smoke import compare_prompts
 from kfp_mindspore.inference.manifest import build_canary_graph
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.runtime import build_serving_runtime
-from kfp_mindspore.inference.service import DeploymentOptions
+from kfp_mindspore.inference.service import DeploymentOptions, ServiceState, ServiceStatus
 from kfp_mindspore.inference.smoke import count_samples
 from kfp_mindspore.steps.deployment import register
 from kfp_mindspore.steps.deployment.deploy import Deployment, deploy_model
@@ -74,6 +74,54 @@ def test_embeddings_are_compared(tmp_path: Path, response: Any, message: str) ->
         else:
             (answer,) = compare_prompts(server.url, "search", bundle, 1, 1e-5, 5)
             assert answer.text == "0.6, 0.8, …"
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "message"),
+    [
+        # vLLM's form, and llama.cpp's; log(3/4) is expected.
+        ({"token_logprobs": [-0.288, -9.0]}, ""),
+        ({"content": [{"logprob": -0.35}]}, ""),
+        ({"content": [{"logprob": -0.6}]}, "prompt 0 differs by 0.3"),
+        (None, "the response has no choices.0.logprobs"),
+    ],
+)
+def test_another_servers_first_token_is_compared(tmp_path: Path, logprobs: Any, message: str) -> None:
+    with write_bundle(tmp_path / "model") as writer:
+        (writer.directory / "weights.safetensors").write_bytes(b"")
+        logits = np.log(np.array([1, 3], np.float32))
+        prompt = {"ids.0": np.array([0, 1], np.int32), "logits.0": logits, "greedy.0": np.array([1, 0], np.int32)}
+        np.savez(writer.directory / "prompts.npz", **prompt)
+        writer.sign(Signature((), (), "2.9.0", metadata={"kind": "causal"}))
+    bundle, paths = ModelBundle.open(tmp_path / "model"), []
+
+    class Completions(Handler):
+        def do_POST(self) -> None:
+            paths.append(self.path)
+            self.read_body()
+            self.respond(200, json.dumps({"choices": [{"text": "a", "logprobs": logprobs}]}).encode())
+
+    with Server(Completions) as server:
+        if message:
+            with pytest.raises(ProcessFailedError, match=message):
+                compare_prompts(server.url, "chat", bundle, 1, 1e-5, 5, "/v1")
+        else:
+            compare_prompts(server.url, "chat", bundle, 1, 1e-5, 5, "/v1")
+    assert paths == ["/v1/completions"]
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({}, ""),
+        ({"model_format": "mindspore-lm"}, ""),
+        ({"model_format": "gguf"}, "/openai/v1"),
+        ({"model_format": "gguf", "openai_path": "/v1"}, "/v1"),
+    ],
+)
+def test_status_names_another_servers_path(options: dict[str, str], path: str) -> None:
+    status = ServiceStatus("chat", "team", ServiceState.READY, "http://chat", "", "s3://b/m", options=options)
+    assert status.other_openai_path == path
 
 
 def test_language_model_is_registered_by_its_bundles_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,8 +168,17 @@ def test_another_servers_runtime() -> None:
         "args": ["--ctx-size=512"],
         "storageUri": "s3://b/gguf/",
     }
-    with pytest.raises(ValidationError, match="canary: needs model_format mindspore or mindspore-lm, got 'gguf'"):
+    with pytest.raises(ValidationError, match="canary: needs model_name_flag, with which the server of 'gguf' names"):
         build_canary(service, 10, 2)
+    named = dataclasses.replace(service, model_name_flag="--alias", openai_path="/v1")
+    for document in (build_inference_service(named), build_canary(named, 10, 2)):
+        assert document["spec"]["predictor"]["model"]["args"] == ["--ctx-size=512", "--alias", "chat"]
+    nodes = build_canary_graph(named, 10, ("http://a", "http://b"))["spec"]["nodes"]
+    assert [nodes[step["nodeName"]]["steps"][1]["serviceUrl"] for step in nodes["root"]["steps"]] == [
+        "http://b/v1/chat/completions",
+        "http://b/v1/completions",
+        "http://b/v1/embeddings",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_se
             "download: must be 'initializer' for model_format 'gguf', got 'server'",
         ),
         ({"runtime": "Server!"}, "runtime: must be at most 253"),
+        ({"model_name_flag": "alias", "runtime": "llama", "model_format": "gguf"}, "model_name_flag: must be --flag"),
+        ({"model_name_flag": "--alias"}, "model_name_flag: is another server's, got model_format 'mindspore'"),
+        ({"openai_path": "v1"}, "openai_path: must begin with a slash, got 'v1'"),
         ({"spread": "a zone"}, "spread: must be the key of a node's label"),
         (
             {"annotations": {"serving.kserve.io/autoscalerClass": "hpa"}},
