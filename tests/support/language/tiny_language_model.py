@@ -17,7 +17,7 @@ TEMPLATE = (
 WIDTH, HIDDEN = 16, 32
 
 
-def write_source(directory: Path) -> Path:
+def write_source(directory: Path, seed: int = 4) -> Path:
     """Write a Qwen2 model with random weights."""
     from safetensors.numpy import save_file
 
@@ -30,7 +30,7 @@ def write_source(directory: Path) -> Path:
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "chat_template.jinja").write_text(TEMPLATE)
-    random = np.random.default_rng(4)
+    random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (size, WIDTH), "model.norm.weight": (WIDTH,)}
     for layer in ("model.layers.0", "model.layers.1"):
         shapes |= {f"{layer}.{name}.weight": (WIDTH,) for name in ("input_layernorm", "post_attention_layernorm")}
