@@ -135,7 +135,7 @@ def _describe_flag(name: str) -> Schema:
 
 
 def _describe_list(name: str) -> Schema:
-    return {"type": "object", "required": [name], "properties": {name: {"type": "array"}}}
+    return {"type": "object", "required": [name], "properties": {name: {"type": "array", "items": {}}}}
 
 
 def _describe_v1(model: TensorContract) -> tuple[Schema, Any, Schema]:
@@ -152,7 +152,7 @@ def _describe_v1(model: TensorContract) -> tuple[Schema, Any, Schema]:
 
 def _describe_column(model: TensorContract, column: str) -> Schema:
     if column in model.lists:
-        return {"type": "array"}
+        return {"type": "array", "items": {}}
     return _TEXT if column in model.texts else {"type": "number"}
 
 
@@ -188,7 +188,7 @@ def _describe_tensor(specs: Sequence[Mapping[str, Any]]) -> Schema:
                     "maxItems": len(spec["shape"]),
                     "description": f"{spec['shape']}, -1 for any size",
                 },
-                "data": {"type": "array"},
+                "data": {"type": "array", "items": {}},
             },
         }
         for spec in specs
