@@ -19,6 +19,7 @@ from tests.cluster.infrastructure.binaries import (
     KUBECONFORM,
     KUBERAY,
     KUEUE,
+    METRICS_SERVER,
     MPI,
     TRAINER,
     VOLCANO,
@@ -55,7 +56,9 @@ def main() -> int:
     build_command.add_argument(
         "--gang", action="store_true", help="also the schedulers of Volcano and scheduler-plugins"
     )
-    build_command.add_argument("--kserve", action="store_true", help="also KServe with its images, KEDA and Prometheus")
+    build_command.add_argument(
+        "--kserve", action="store_true", help="also KServe with its images, KEDA, the metrics server and Prometheus"
+    )
     build_command.add_argument(
         "--trainers", action="store_true", help="also the MPI operator with its image, and Kubeflow Trainer"
     )
@@ -103,7 +106,7 @@ def build(
     Args:
         control_plane: Only the programs of an API server without nodes.
         gang: Also the gang schedulers, which `make test-gang` runs.
-        kserve: Also KServe with its images, KEDA and Prometheus, which `make test-kubeflow` runs.
+        kserve: Also KServe with its images, KEDA, the metrics server and Prometheus, which `make test-kubeflow` runs.
         trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
         katib: Also Katib with its images, and MariaDB, which `make test-kubeflow` runs.
         kuberay: Also KubeRay and an image with Ray, which `make test-kubeflow` runs.
@@ -123,7 +126,9 @@ def build(
     if gang:
         _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     if kserve:
-        _time("KServe and KEDA", lambda: [build_binaries(tools) for tools in (KSERVE, KEDA)])
+        _time(
+            "KServe, KEDA, metrics server", lambda: [build_binaries(tools) for tools in (KSERVE, KEDA, METRICS_SERVER)]
+        )
         _time("Prometheus", lambda: install_packages(MONITORING))
     if trainers:
         _time("MPI operator and Kubeflow Trainer", lambda: [build_binaries(tools) for tools in (MPI, TRAINER)])

@@ -205,6 +205,9 @@ KEDA = Toolset(
     },
     files={name: SourceFile("keda", _KEDA, path) for name, path in _KEDA_FILES.items()},
 )
+METRICS_SERVER = Toolset(
+    programs={"metrics-server": Program("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server")}
+)
 
 _MPI = "github.com/kubeflow/mpi-operator"
 _TRAINER = "github.com/kubeflow/trainer/v2"

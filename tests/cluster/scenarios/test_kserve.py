@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.node import NODE
 from tests.support.controllers.keda_cluster import run_keda
 from tests.support.controllers.kserve_cluster import KServe, resolve_services, wait_replicas
+from tests.support.controllers.metrics_server_cluster import run_metrics_server
 from tests.support.kube.operators import wait_for
 from tests.support.remote.object_store import BUCKET, ObjectStore
 from tests.support.remote.registries import start_registry, write_login
@@ -297,12 +299,25 @@ def wait_for_failed_pod(world: KServeEnvironment) -> float:
     raise AssertionError("no pod fails")
 
 
+@contextlib.contextmanager
+def scale_by_requests(kserve: KServe) -> Iterator[dict[str, Any]]:
+    with run_keda(kserve) as prometheus:
+        yield {"scale_metric": "in_flight", "scale_target": 2, "prometheus": prometheus}
+
+
+@contextlib.contextmanager
+def scale_by_cpu(kserve: KServe) -> Iterator[dict[str, Any]]:
+    with run_metrics_server(kserve):
+        yield {"scale_metric": "cpu", "scale_target": 100}
+
+
 @pytest.mark.timeout(1800)
-def test_replicas_follow_requests_in_flight(world: KServeEnvironment) -> None:
+@pytest.mark.parametrize("scale", [scale_by_requests, scale_by_cpu])
+def test_replicas_follow_load(world: KServeEnvironment, scale: Any) -> None:
     """Load makes two replicas and silence one; no request is lost during both and a canary between."""
     namespace = world.client.namespace
-    with run_keda(world.kserve) as prometheus, resolve_services(world.kserve.cluster):
-        scaling = {"max_replicas": 2, "scale_metric": "in_flight", "scale_target": 2, "prometheus": prometheus}
+    with scale(world.kserve) as options, resolve_services(world.kserve.cluster):
+        scaling = {"max_replicas": 2, **options}
         url = world.deploy(FIRST, **scaling).url
         sample, is_over = world.read_sample()[0].tolist(), threading.Event()
         models: list[str] = []
@@ -319,7 +334,7 @@ def test_replicas_follow_requests_in_flight(world: KServeEnvironment) -> None:
                 world.deploy(SECOND, canary=50)
                 world.client.promote(NAME, READY_SECONDS)
                 status = world.client.get(NAME)
-                assert (status.model, status.scaling) == (world.locate(SECOND), "1 to 2 by in_flight")
+                assert (status.model, status.scaling) == (world.locate(SECOND), f"1 to 2 by {options['scale_metric']}")
             finally:
                 is_over.set()
             for client in clients:
