@@ -441,6 +441,7 @@ def _describe_serving(bundle: ModelBundle) -> dict[str, Any]:
         "labels": list(signature.labels),
         "preprocessing": bundle.read_preprocessing(),
         "rows": None if (rows := signature.rows) is None else rows.to_dict(),
+        "statistics": bundle.read_statistics(),
     }
 
 
@@ -462,6 +463,11 @@ def _print_signature(bundle: ModelBundle) -> None:
         _print_rows(rows, declaration.get("pre", ()))
     if TRANSFORM_FILE in signature.files:
         click.echo(f"\n{TRANSFORM_FILE}: changes requests and responses; served only with --allow_model_code true")
+    if (statistics := bundle.read_statistics()).get("columns"):
+        from kfp_mindspore.mindir.monitoring.reference import list_summaries
+
+        click.echo(f"\nstatistics of {statistics['rows']} training rows:")
+        print_table(list_summaries(statistics), ["column", "measure", "values", "missing", "statistics"])
     metadata = {name: text for name, text in signature.metadata.items() if name not in ("task", "labels", "rows")}
     for title, table in (("verified", signature.verified), ("metadata", metadata)):
         if table:

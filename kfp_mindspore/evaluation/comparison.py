@@ -81,23 +81,52 @@ def compare_predictions(
     return Comparison(improvement, float(low), float(high), confidence)
 
 
+def estimate_metric(
+    metric: Metric,
+    predictions: Predictions,
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """Return a metric and its bootstrap interval's bounds, with resamples as for `compare_predictions`.
+
+    Args:
+        metric: The metric.
+        predictions: The predictions.
+        confidence: The interval's confidence, between 0 and 1.
+        resamples: Resample count.
+        seed: Resample seed.
+
+    Raises:
+        UserError: The metric is not defined for these predictions.
+    """
+    generator = np.random.default_rng(seed)
+    draw = _draw_means if metric.per_unit is not None else _draw_predictions
+    values = draw(metric, predictions, None, generator, resamples)
+    low, high = np.nanquantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return metric(predictions), float(low), float(high)
+
+
 def _draw_means(
-    metric: Metric, candidate: Predictions, baseline: Predictions, generator: np.random.Generator, resamples: int
+    metric: Metric, candidate: Predictions, baseline: Predictions | None, generator: np.random.Generator, resamples: int
 ) -> NDArray[np.float64]:
+    """Return the candidate's metric less the baseline's for each resample; without a baseline the metric."""
     assert metric.per_unit is not None
-    (first, weight), (second, _) = metric.per_unit(candidate), metric.per_unit(baseline)
+    units = [metric.per_unit(one) for one in (candidate, baseline) if one is not None]
+    weight = units[0][1]
     differences = np.full(resamples, np.nan)
     for index in range(resamples):
         rows = generator.integers(len(weight), size=len(weight))
         drawn = weight[rows]
         if total := drawn.sum():
-            means = (float(values[rows] @ drawn / total) for values in (first, second))
-            differences[index] = metric.finish(next(means)) - metric.finish(next(means))
+            means = [metric.finish(float(values[rows] @ drawn / total)) for values, _ in units]
+            differences[index] = means[0] - sum(means[1:])
     return differences
 
 
 def _draw_predictions(
-    metric: Metric, candidate: Predictions, baseline: Predictions, generator: np.random.Generator, resamples: int
+    metric: Metric, candidate: Predictions, baseline: Predictions | None, generator: np.random.Generator, resamples: int
 ) -> NDArray[np.float64]:
     groups = list_groups(candidate) if candidate.groups is not None else None
     count = len(groups) if groups is not None else len(candidate)
@@ -107,7 +136,8 @@ def _draw_predictions(
         if groups is not None:
             rows = np.concatenate([groups[row] for row in rows])
         try:
-            differences[index] = metric(candidate.select(rows)) - metric(baseline.select(rows))
+            other = 0.0 if baseline is None else metric(baseline.select(rows))
+            differences[index] = metric(candidate.select(rows)) - other
         except UndefinedMetricError:
             continue  # a resample with one class
     return differences

@@ -162,7 +162,7 @@ def _build_classification(scores: Floats, target: Array, weight: Floats, groups:
         probabilities = np.stack([1 - positive, positive], axis=1)
     else:
         _check_shape("scores", scores, (len(target), None))
-        probabilities = _to_distribution(scores)
+        probabilities = to_distribution(scores)
     classes = probabilities.shape[1]
     if target.min() < 0 or target.max() >= classes:
         raise UserError(f"target: class {target.max()}, but the model has scores for {classes} classes")
@@ -201,7 +201,7 @@ def _build_language_model(scores: Floats, target: Array, weight: Floats, groups:
     if not total.sum() > 0:
         raise UserError("target: no token is counted, all ids are below 0 or have weight 0")
     truth = np.maximum(target, 0)[..., None]
-    losses = _log_loss(np.take_along_axis(_to_distribution(scores), truth, axis=2)[..., 0])
+    losses = _log_loss(np.take_along_axis(to_distribution(scores), truth, axis=2)[..., 0])
     values = scores.argmax(axis=2).astype(np.int32)
     shares = counted / np.where(total > 0, total, 1)[:, None]
     return Predictions(
@@ -229,7 +229,7 @@ _BUILDERS = {
 }
 
 
-def _to_distribution(scores: Floats) -> Floats:
+def to_distribution(scores: Floats) -> Floats:
     """Return probabilities over the last axis."""
     if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, rtol=0, atol=_SUM_TOLERANCE):
         return scores

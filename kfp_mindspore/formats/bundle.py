@@ -5,6 +5,7 @@ verified.npz      held-out samples: `input.<name>`, the network's own `output.<n
                   preprocessing steps the same samples as requests have them, `raw.<name>` (see formats/npz.py)
 preprocessing.json  optional: declared preprocessing and postprocessing, see kfp_mindspore.transform.declaration
 transform.py      optional: preprocessing and postprocessing as code, see kfp_mindspore.transform
+statistics.json   optional: the training data's statistics, see kfp_mindspore.mindir.monitoring
 example.json      optional: a request and its response, where a transform in code changes them
 signature.json    inputs and outputs {name, dtype, shape with -1 for a free dimension}, files {name: {sha256, size}},
                   mindspore_version, verified (origin and count of the samples, largest difference), metadata, and
@@ -58,6 +59,7 @@ __all__ = [
     "SECOND_STAGE_KIND",
     "SEQ2SEQ_KIND",
     "SIGNATURE_FILE",
+    "STATISTICS_FILE",
     "TOKENIZER_FILE",
     "TRANSFORM_FILE",
     "VERIFIED_FILE",
@@ -79,6 +81,7 @@ VERIFIED_FILE = "verified.npz"
 PREPROCESSING_FILE = "preprocessing.json"
 TRANSFORM_FILE = "transform.py"
 EXAMPLE_FILE = "example.json"
+STATISTICS_FILE = "statistics.json"
 WEIGHTS_FILE = "weights.safetensors"
 PROMPTS_FILE = "prompts.npz"
 NETWORK_FILE = "network.json"
@@ -233,18 +236,29 @@ class ModelBundle:
         Raises:
             CorruptBundleError: The file is not readable, or has another digest than signed.
         """
-        entry = self.signature.files.get(PREPROCESSING_FILE)
+        return self._read_json(PREPROCESSING_FILE)
+
+    def read_statistics(self) -> dict[str, Any]:
+        """Read the training data's statistics; empty for a bundle without them.
+
+        Raises:
+            CorruptBundleError: The file is not readable, or has another digest than signed.
+        """
+        return self._read_json(STATISTICS_FILE)
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        entry = self.signature.files.get(name)
         if entry is None:
             return {}
-        file = self.path / PREPROCESSING_FILE
+        file = self.path / name
         try:
             content = file.read_bytes()
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
                 raise CorruptBundleError(f"{file}: sha256 must be {entry['sha256']}: the file was changed")
-            declaration = json.loads(content)
+            value = json.loads(content)
         except (OSError, ValueError) as error:
             raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
-        return dict(declaration)
+        return dict(value)
 
     def _check(self, *, digests: bool) -> None:
         if not {MODEL_FILE, WEIGHTS_FILE} & set(self.signature.files):
@@ -302,6 +316,10 @@ class BundleWriter:
     def write_preprocessing(self, declaration: Mapping[str, Any]) -> None:
         """Write the declared preprocessing."""
         files.write_json(self.directory / PREPROCESSING_FILE, declaration)
+
+    def write_statistics(self, statistics: Mapping[str, Any]) -> None:
+        """Write the training data's statistics."""
+        files.write_json(self.directory / STATISTICS_FILE, statistics)
 
     def write_example(self, example: ExampleRequest) -> None:
         """Write the example request."""

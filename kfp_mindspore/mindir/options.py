@@ -44,6 +44,7 @@ class ExportOptions:
         rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression. They are applied
             in their order to a part of each name, such as `^backbone\.=` or `running_mean$=moving_mean`.
         strategy: A sharded checkpoint's strategy file, or a directory with all stages' files; default its `strategy/`.
+        statistics: Whether the bundle has the training data's statistics, which `service drift` compares requests with.
         device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error; `auto` takes what
             $KFP_MINDSPORE_DEVICE names, else what MindSpore finds.
         device_id: Number of the device among those that this process sees. [local rank, else 0]
@@ -60,6 +61,7 @@ class ExportOptions:
     extra_columns: str = option("ignore", enum=EXTRA)
     rename: Sequence[str] = ()
     strategy: Path | str | None = None
+    statistics: bool = True
     device: str = option(AUTO, enum=DEVICES)
     device_id: int | None = option(None, minimum=0)
 
@@ -92,6 +94,7 @@ class ExportChanges(TypedDict, total=False):
     extra_columns: str
     rename: Sequence[str]
     strategy: Path | str | None
+    statistics: bool
     device: str
     device_id: int | None
 

@@ -18,6 +18,7 @@ def export_mindir(
     transform: str = "",
     extra_columns: str = "ignore",
     rename: list = [],
+    statistics: bool = True,
     device: str = "auto",
 ) -> NamedTuple("Outputs", [("max_abs_diff", float)]):
     """Export a checkpoint's network to MindIR, reload it and compare both on held-out samples.
@@ -40,6 +41,7 @@ def export_mindir(
         transform: The served model's transform: a Python file, or a registered name, in the step's image.
         extra_columns: Columns in rows to predict that the table did not have: `ignore` or `refuse`.
         rename: Renames of the checkpoint's parameters, PATTERN=REPLACEMENT with a regular expression.
+        statistics: Whether the bundle has the training data's statistics, which `service drift` compares requests with.
         device: Device to compute on: `auto`, CPU, GPU or Ascend. One that is not there is an error.
 
     Returns:
@@ -56,6 +58,7 @@ def export_mindir(
         transform=transform or None,
         extra_columns=extra_columns or "ignore",
         rename=rename,
+        statistics=statistics,
         device=device or "auto",
     )
     return (export_model(model, dataset, bundle, options),)

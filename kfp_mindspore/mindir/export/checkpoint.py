@@ -44,6 +44,7 @@ from kfp_mindspore.mindir.export.samples import ExportSamples, declare_serving, 
 from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.graph.index_ranges import add_ranges
 from kfp_mindspore.mindir.graph.metadata import inspect_mindir, read_proto
+from kfp_mindspore.mindir.monitoring.statistics import compute_statistics
 from kfp_mindspore.mindir.options import FREE, ExportChanges, ExportOptions, resolve_tolerance
 from kfp_mindspore.mindir.parameters.files import (
     get_source,
@@ -188,7 +189,15 @@ def export_mindir(
             verified = {**loaded.origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
             if device != CPU:
                 verified["device"] = device
-            writer.sign(dataclasses.replace(signature, verified=verified))
+            signature = dataclasses.replace(signature, verified=verified)
+            _check_labels(signature)
+            if options.statistics and loaded.dataset is not None:
+                files = describe_files(writer.directory)
+                bundle = ModelBundle(writer.directory, dataclasses.replace(signature, files=files))
+                # The transform's code has run for the example request too.
+                if found := compute_statistics(bundle, loaded.dataset, key=key, allow_code=True):
+                    writer.write_statistics(found)
+            writer.sign(signature)
             _check_signature(writer.directory, output_dir)
     return ModelBundle.open(output_dir)
 
@@ -301,14 +310,19 @@ def _add_rows(
     return dataclasses.replace(signature, metadata={**signature.metadata, "rows": json.dumps(layout.to_dict())})
 
 
+def _check_labels(signature: Signature) -> None:
+    try:
+        _ = signature.labels
+    except (ValueError, TypeError) as error:
+        raise UserError(f"metadata: labels: must be a JSON list of class names ({error})") from None
+
+
 def _check_signature(directory: Path, output_dir: Path | str) -> None:
     """Raise metadata errors before an existing bundle is replaced."""
     try:
-        _ = ModelBundle.open(directory, verify=False).signature.labels
+        ModelBundle.open(directory, verify=False)
     except UserError as error:
         raise UserError(error.message.replace(str(directory), str(output_dir)), hint=error.hint) from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"metadata: labels: must be a JSON list of class names ({error})") from None
 
 
 def _add_transform(

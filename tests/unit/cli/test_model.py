@@ -75,7 +75,9 @@ def test_inspect_mindir_file(models: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_verify(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "verify", str(models / "free")]) == 0
-    assert "model.mindir, verified.npz and signature.json match their digests" in capsys.readouterr().out
+    assert (
+        "model.mindir, statistics.json, verified.npz and signature.json match their digests" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.mindspore

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import compare_predictions, get_metric
+from kfp_mindspore.evaluation.comparison import estimate_metric
 from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.evaluation.predictions import build_predictions
 
@@ -40,6 +41,14 @@ def test_interval_of_mean_has_width_of_normal_approximation() -> None:
     )
     assert found.improvement == pytest.approx(errors.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 * errors.std() / 20, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "width"), [("accuracy", 2 * 1.96 * 0.4 / 200**0.5), ("f1_macro", 0.11)])
+def test_interval_of_one_model_has_width_of_normal_approximation(name: str, width: float) -> None:
+    value, low, high = estimate_metric(get_metric(name), _predict(40))
+    assert low < value < high
+    assert value == pytest.approx(0.8, abs=0.01)
+    assert high - low == pytest.approx(width, rel=0.1)
 
 
 @given(st.sampled_from(sorted(METRICS)), st.integers(0, 1000))

@@ -19,6 +19,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
                 "batch": "free",
                 "sample_count": 64,
                 "extra_columns": "ignore",
+                "statistics": True,
             },
         ),
         (
@@ -29,6 +30,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
                 "network_arguments": {"classes": 3},
                 "transform": "digits.py",
                 "extra_columns": "refuse",
+                "statistics": False,
             },
             {
                 "batch": 8,
@@ -37,6 +39,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
                 "network_arguments": {"classes": 3},
                 "transform": "digits.py",
                 "extra_columns": "refuse",
+                "statistics": False,
             },
         ),
     ],
@@ -71,7 +74,8 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     assert json.loads(bundle.metadata["inputs"])[0]["shape"] == [-1, 1, 8, 8]
     assert json.loads(bundle.metadata["labels"]) == [str(digit) for digit in range(10)]
     assert bundle.metadata["digest"] == f"sha256:{hashlib.sha256(mindir_file.read_bytes()).hexdigest()}"
-    assert set(json.loads(bundle.metadata["files"])) == {"model.mindir", "preprocessing.json", "verified.npz"}
+    files = {"model.mindir", "preprocessing.json", "statistics.json", "verified.npz"}
+    assert set(json.loads(bundle.metadata["files"])) == files
     assert all(isinstance(value, (str, int, float)) for value in bundle.metadata.values())
 
 

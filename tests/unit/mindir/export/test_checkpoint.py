@@ -148,6 +148,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         metadata={"author": "me", "epoch": "last"},
         sample_count=32,
         transform="none",
+        statistics=False,
     )
     assert bundle.signature.inputs[0].shape == (5, 1, 8, 8)
     assert (bundle.signature.metadata["author"], bundle.signature.metadata["epoch"]) == ("me", "last")

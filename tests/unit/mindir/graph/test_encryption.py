@@ -166,7 +166,8 @@ def test_no_plain_content_is_written(
     bundle = export_mindir(models / "checkpoint", tmp_path / "out" / "model", dataset_dir=models / "dataset", key=key)
     read_all(tmp_path)
     weights = plain[plain.index(b"dense.weight") :][:200]
-    assert {file.name for file in seen} == {MODEL_FILE, "preprocessing.json", "verified.npz", "signature.json"}
+    written = {MODEL_FILE, "preprocessing.json", "statistics.json", "verified.npz", "signature.json"}
+    assert {file.name for file in seen} == written
     assert len([file for file in seen if file.name == MODEL_FILE]) == 3
     assert all(b"dense.weight" not in content and weights not in content for content in seen.values())
     assert all(key not in content and key.hex().encode() not in content for content in seen.values())
