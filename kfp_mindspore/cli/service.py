@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from kfp_mindspore import files
 from kfp_mindspore.cli.shared.command import StrictGroup
 from kfp_mindspore.cli.shared.completion import complete_services
 from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
-from kfp_mindspore.cli.shared.output import add_json_option, print_json, print_json_list, print_table
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_json_list, print_table
+from kfp_mindspore.errors import GateNotMetError, UserError, join_names
 from kfp_mindspore.inference import InferenceClient, Service
 from kfp_mindspore.inference.runtime import RuntimeOptions, build_serving_runtime, render_serving_runtime
 from kfp_mindspore.inference.service import OF_DEPLOYMENT, ServiceStatus, format_command
+from kfp_mindspore.mindir.monitoring.options import DriftOptions
 from kfp_mindspore.options import list_options, to_text
+from kfp_mindspore.outputs import check_page
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
+
+if TYPE_CHECKING:
+    from kfp_mindspore.mindir.monitoring.monitor import DriftReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -223,6 +232,71 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str | None, back
 
 
 @service.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore service drift houses --window 24h --report drift.html
+  kfp-mindspore service drift --model out/model --log log.jsonl --labels labels.csv --gate"""
+)
+@click.argument("name", required=False, default="", shell_complete=complete_services)
+@click.option("--model", help="Bundle's directory or URI. [default: the service's]")
+@click.option("--log", help="The log's file, folder or URI. [default: the service's]")
+@click.option("--labels", default="", help="CSV or JSON lines with id, an event's ID, and label.")
+@click.option("--report", type=OutputPath(), help="HTML page to write.")
+@click.option("--prometheus", default="", help="Pushgateway's URL, or a file for node exporter's textfile collector.")
+@click.option("--gate", is_flag=True, help="Exit with 3 where a column has drifted or the metric has fallen.")
+@dataclass_options(DriftOptions)
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def drift(
+    name: str,
+    model: str | None,
+    log: str | None,
+    labels: str,
+    report: Path | None,
+    prometheus: str,
+    gate: bool,
+    options: DriftOptions,
+    namespace: str | None,
+    backend: str | None,
+    as_json: bool,
+) -> None:
+    """Compare the logged requests of the service NAME with its model's training data.
+
+    Without NAME, --model and --log are needed. Drift is not an error unless --gate is given.
+    """
+    from kfp_mindspore.data.fetch import fetch_source
+    from kfp_mindspore.mindir.monitoring.monitor import detect_drift
+    from kfp_mindspore.steps.evaluation.drift import describe_report, publish_metrics
+    from kfp_mindspore.steps.evaluation.drift_report import render_drift
+
+    if model is None or log is None:
+        if not name:
+            raise click.UsageError("give NAME, or --model and --log")
+        status = InferenceClient(backend, namespace).get(name)
+        model = model or status.model
+        log = log or (status.options.get("logger") or {}).get("url")
+        if not log:
+            raise UserError(f"service {name}: has no log", hint="Give --log, or: kfp-mindspore service update --help")
+    if report is not None:
+        check_page(report, [model, log, labels or None])
+    with fetch_source(model) as bundle:
+        found = detect_drift(bundle, log, options, labels=labels, service=name)
+    found = dataclasses.replace(found, model=model)
+    if report is not None:
+        files.write_text(report, render_drift(found))
+    publish_metrics(found, name or Path(model).name, prometheus)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print_drift(found)
+    if gate and not found.passed:
+        raise GateNotMetError(describe_report(found))
+    if not as_json:
+        click.echo(describe_report(found))
+
+
+@service.command(
     epilog="Example: kfp-mindspore service runtime --image registry.example.com/server@sha256:… | kubectl apply -f -"
 )
 @dataclass_options(
@@ -253,6 +327,31 @@ def _print_outcome(status: ServiceStatus, as_json: bool) -> None:
         print_json(status.to_dict())
     else:
         click.echo(f"{status.name}: version {status.version} serves {status.model} at {status.url}")
+
+
+def _print_drift(found: DriftReport) -> None:
+    rows = [
+        {
+            "column": test.column,
+            "measure": test.measure,
+            "test": test.test,
+            "statistic": f"{test.statistic:.4g}",
+            "corrected": f"{test.adjusted:.2g}",
+            "stability": f"{test.effect:.3f}",
+            "drift": "yes" if test.is_drift(found.significance) else "",
+        }
+        for test in sorted(found.tests, key=lambda test: test.adjusted)
+    ]
+    print_table(rows, ["column", "measure", "test", "statistic", "corrected", "stability", "drift"])
+    for reason in dict.fromkeys(found.not_watched.values()):
+        names = [name for name, why in found.not_watched.items() if why == reason]
+        click.echo(f"not watched: {join_names(names)}: {reason}")
+    if found.unknown:
+        click.echo(f"unknown to training: {join_names(found.unknown)}")
+    for reason, count in found.skipped.items():
+        click.echo(f"skipped: {count} {reason}")
+    for note in found.notes:
+        click.echo(note)
 
 
 def _print_canary(status: ServiceStatus, backend: str) -> None:

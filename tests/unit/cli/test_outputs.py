@@ -62,6 +62,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("model predict", "written"): Case("model predict {model} {table} -o {out}", ".csv", refuses_late=True),
     ("pipeline compile", "output"): Case("pipeline compile {manifest} -o {out}", ".yaml"),
     ("runs compare", "output"): Case("runs compare some-run -o {out}", ".html"),
+    ("service drift", "report"): Case("service drift --model {model} --log {table} --report {out}", ".html"),
     ("sweep export", "to"): Case(f"sweep export --katib --name x {SWEEP} -o {{out}}", ".yaml"),
     ("sweep report", "output"): Case("sweep report {dataset} -o {out}", ".html"),
     ("sweep run", "directory"): Case(f"sweep run {{out}} {SWEEP}", keeps_others=True),

@@ -30,7 +30,19 @@ def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["create"], ["list"], ["describe"], ["promote"], ["rollback"], ["stop"], ["delete"], ["logs"], ["runtime"], []],
+    [
+        ["create"],
+        ["list"],
+        ["describe"],
+        ["promote"],
+        ["rollback"],
+        ["stop"],
+        ["delete"],
+        ["logs"],
+        ["runtime"],
+        ["drift"],
+        [],
+    ],
 )
 def test_every_command_has_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", *arguments, "--help"]) == 0
