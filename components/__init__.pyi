@@ -11,6 +11,7 @@ from .evaluation.compare_models.component import compare_models as compare_model
 from .evaluation.evaluate_function.component import evaluate_function as evaluate_function
 from .evaluation.evaluate_language_model.component import evaluate_language_model as evaluate_language_model
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
+from .evaluation.monitor_drift.component import monitor_drift as monitor_drift
 from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
 from .training.compress_model.component import compress_model as compress_model

@@ -24,6 +24,7 @@ from kfp_mindspore.components import (
     export_mindir,
     finetune_language_model,
     load_dataset,
+    monitor_drift,
     notify,
     sweep_msjob,
     train_msjob,
@@ -42,6 +43,7 @@ from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.service import DeploymentOptions
 from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, NetworkOptions
+from kfp_mindspore.mindir.monitoring.options import DriftOptions
 from kfp_mindspore.mindir.options import ExportChanges, ExportOptions
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.build import JobChanges, JobOptions
@@ -97,6 +99,7 @@ SIGNATURES = [
     Signature(DeploymentOptions, deploy_kserve, COMPONENT),
     Signature(CompressionOptions, compress_model, COMPONENT),
     Signature(EvaluationOptions, evaluate_language_model, COMPONENT),
+    Signature(DriftOptions, monitor_drift, COMPONENT),
     Signature(FinetuneOptions, finetune_language_model, COMPONENT),
     Signature(NetworkOptions, create_language_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),

@@ -42,6 +42,7 @@ STEP_NEEDS: Mapping[str, StepNeeds] = {
     "evaluate_by_function": StepNeeds(("train",)),
     "evaluate_examples": StepNeeds(("lm", "train")),
     "evaluate_model": StepNeeds(("train",)),
+    "monitor_model": StepNeeds(("train",)),
     "select_best_model": StepNeeds(),
     "build_step_image": StepNeeds(("images",), "images"),
     "compress_checkpoint": StepNeeds(("train",)),
@@ -64,7 +65,7 @@ _ARGUMENT_EXTRAS = {
     **{(parameter, "movielens"): "workloads" for parameter in ("name", "data")},
     **{(parameter, "new_testament"): "workloads" for parameter in ("name", "data")},
 }
-_SOURCE_PARAMETERS = ("name", "validation", "test", "data", "source")
+_SOURCE_PARAMETERS = ("name", "validation", "test", "data", "source", "log", "labels")
 _SCHEME_EXTRAS = {"s3": "artifacts", "minio": "artifacts", "gs": "gcs"}
 
 

@@ -1,0 +1,73 @@
+import json
+
+import pytest
+from kfp import dsl
+
+from ..component import monitor_drift
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+
+@pytest.fixture
+def monitor(lifecycle, tmp_path, monkeypatch):
+    """Compare a log of held-out digits, each brightness times a factor, with the training's."""
+    from kfp_mindspore.data import read_samples
+
+    def call(factor=1.0, count=360, **arguments):
+        images = next(iter(read_samples(lifecycle.dataset, "test", count=count, preprocessing={}).raw.values()))
+        with (tmp_path / "log.jsonl").open("w") as stream:
+            for index, image in enumerate((images * factor).tolist()):
+                event = {"specversion": "1.0", "id": str(index), "source": "x", "inferenceservicename": "digits"}
+                event |= {"type": "org.kubeflow.serving.inference.request", "time": "2026-01-01T00:00:00Z"}
+                stream.write(json.dumps({**event, "data": {"instances": [image]}}) + "\n")
+        monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(tmp_path / "events.jsonl"))
+        metrics, report = dsl.Metrics(metadata={}), dsl.HTML(uri=str(tmp_path / "report.html"), metadata={})
+        outputs = monitor_drift.python_func(
+            model=dsl.Model(uri=str(lifecycle.bundle)),
+            metrics=metrics,
+            report=report,
+            log=str(tmp_path / "log.jsonl"),
+            **arguments,
+        )
+        return outputs, metrics.metadata, (tmp_path / "report.html").read_text()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("factor", "arguments", "passed", "rows"),
+    [
+        (1.0, {}, True, 360),
+        (0.5, {}, False, 360),
+        (0.5, {"effect": 50.0}, True, 360),
+        (1.0, {"window": "120", "service_name": "digits"}, True, 120),
+    ],
+)
+def test_outputs_report_and_gate(monitor, tmp_path, capsys, factor, arguments, passed, rows) -> None:
+    """Outputs, report and gate."""
+    outputs, metrics, page = monitor(factor, **arguments)
+    assert (outputs.passed, outputs.rows, outputs.metric, outputs.fallen) == (passed, rows, "drifted", False)
+    assert outputs.value == len(outputs.drifted)
+    assert bool(outputs.drifted) is not passed
+    assert (metrics["rows"], metrics["drifted"]) == (rows, len(outputs.drifted))
+    assert ("<h1>No drift</h1>" in page) is passed
+    (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert (event["kind"], event["passed"]) == ("gate", passed)
+    assert f"{rows} rows: {'no drift' if passed else 'drift in '}" in capsys.readouterr().out
+
+
+def test_labels_add_metric(monitor, tmp_path, lifecycle) -> None:
+    """Without responses labels are reported, and are no failure."""
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,label\n" + "".join(f"{index},1\n" for index in range(360)))
+    outputs, _, page = monitor(labels=str(labels))
+    assert outputs.passed
+    assert "360 requests have other row counts than labels or responses" in page
+
+
+def test_foreign_log_fails_step(monitor) -> None:
+    """Another service's log fails the step."""
+    from kfp_mindspore.errors import UserError
+
+    with pytest.raises(UserError, match="360 events of other services"):
+        monitor(service_name="houses")
