@@ -33,7 +33,6 @@ from tests.unit.lm.sources import test_configurations as configurations
 
 pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)]
 
-PEERS_VARIABLE = "KFP_MINDSPORE_PEERS"
 HERE = Path(__file__).parent
 LLAMA_SERVER = HERE.parents[1] / "benchmarks" / "peers" / "serving" / "llama_server.py"
 TOKENS = 64
@@ -41,15 +40,6 @@ QUESTIONS = ("The capital of France is", "Water boils at", "Once upon a time the
 IDS = np.random.default_rng(0).integers(3, 300, 400).tolist()
 SCALED = ("llama-linear", "llama-llama3", "mistral-yarn", "qwen2-yarn", "qwen3-yarn")
 CAPITALS = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo"}
-
-
-@pytest.fixture(scope="session")
-def peers() -> Path:
-    """Python of the peers' environment."""
-    python = os.environ.get(PEERS_VARIABLE)
-    if not python:
-        pytest.skip(f"the peers have an environment of their own: run `make test-peers`, which sets {PEERS_VARIABLE}")
-    return Path(python)
 
 
 def run_peer(peers: Path, *arguments: object) -> str:
