@@ -67,6 +67,7 @@ OPTIONS = {
     "Datasets": ("kfp_mindspore.data.options", "DatasetOptions"),
     "Exports": ("kfp_mindspore.mindir.options", "ExportOptions"),
     "Services": ("kfp_mindspore.inference", "Service"),
+    "Logs of requests": ("kfp_mindspore.inference.logger", "LoggerOptions"),
     "Deployments": ("kfp_mindspore.inference.service", "DeploymentOptions"),
     "Fine-tuning of language models": ("kfp_mindspore.lm.options", "FinetuneOptions"),
     "Evaluation of language models": ("kfp_mindspore.lm.options", "EvaluationOptions"),

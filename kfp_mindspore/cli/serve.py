@@ -9,10 +9,12 @@ import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
 from kfp_mindspore.cli.shared.command import StrictCommand
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.cli.shared.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError, UserError
 from kfp_mindspore.files import get_home
@@ -97,6 +99,7 @@ _LAST_LINES = 20
     help="Device to compute on; one that is not there is an error.",
 )
 @click.option("--device-id", type=click.IntRange(min=0), help="Number of the device. [default: 0]")
+@dataclass_options(Service, only=["logger"], into="further", is_complete=False)
 @add_json_option
 def serve(
     model_dir: Path,
@@ -121,6 +124,7 @@ def serve(
     device: str,
     device_id: int | None,
     as_json: bool,
+    further: Mapping[str, Any],
 ) -> None:
     """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
 
@@ -152,7 +156,7 @@ def serve(
     flags += tuple(f"--lora_modules={_resolve_adapter(value)}" for value in lora_modules)
     if not bundle.signature.is_language_model:
         _refuse_language({**language, "lora_modules": lora_modules or None}, model_dir)
-    service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
+    service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags, **further)
     service.validate()
     backend = LocalServingBackend()
     client = InferenceClient(backend)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference.logger import build_logger_flag, build_logger_spec, read_logger, uses_agent
 from kfp_mindspore.inference.pod_checks import ENV_SOURCES
 from kfp_mindspore.inference.scaling import build_annotations, build_scaling
 from kfp_mindspore.inference.service import MAXIMUM_NAME, MODEL_FORMAT, OPENAI_PATH, SERVER, Service
@@ -45,7 +46,7 @@ _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
     "pod_labels", "pod_annotations", "min_replicas", "max_replicas", "scale_metric", "scale_target", "prometheus",
     "env", "env_from", "node_selector", "tolerations", "volumes", "image_pull_secrets", "annotations",
-    "priority_class", "spread", "runtime", "model_format", "model_name_flag", "openai_path", "digest", "run",
+    "priority_class", "spread", "runtime", "logger", "model_format", "model_name_flag", "openai_path", "digest", "run",
 )  # fmt: skip
 
 
@@ -87,6 +88,8 @@ def _build_inference_service(
     if service.model_name_flag:
         # Two words: llama.cpp's server has no --flag=value. A canary's model has the service's name.
         args += [service.model_name_flag, service.name]
+    log_fields, log_flags = _build_logger(service, name)
+    args += log_flags
     if args:
         model["args"] = args
     if service.env:
@@ -112,7 +115,7 @@ def _build_inference_service(
         }
     # On a node with the requested device the server never computes on the CPU in silence.
     set_device(model, AUTO)
-    predictor = {**build_scaling(service, name), "model": model, **_build_pod_fields(service, name)}
+    predictor = {**build_scaling(service, name), "model": model, **_build_pod_fields(service, name), **log_fields}
     return {
         "apiVersion": API_VERSION,
         "kind": "InferenceService",
@@ -124,6 +127,23 @@ def _build_inference_service(
         },
         "spec": {"predictor": predictor},
     }
+
+
+def _build_logger(service: Service, name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the predictor's fields with which KServe's agent logs, or the flags with which the server does."""
+    if (options := read_logger(service.logger)) is None:
+        return {}, []
+    if not options.scheme and not options.url.startswith("/"):
+        raise ValidationError(
+            [f"logger.url: must be an absolute path on a cluster, in one of volumes, got {options.url!r}"],
+            subject=f"service {service.name}",
+        )
+    is_language = service.model_format != MODEL_FORMAT
+    has_account = bool(service.service_account)
+    if uses_agent(options, is_own=service.has_own_format, is_language=is_language, has_account=has_account):
+        return {"logger": build_logger_spec(options, service.service_account)}, []
+    is_canary = name != service.name
+    return {}, [build_logger_flag(service.logger, service.name, service.namespace or "default", is_canary=is_canary)]
 
 
 def _build_pod_fields(service: Service, name: str) -> dict[str, Any]:

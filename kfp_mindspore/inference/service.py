@@ -11,6 +11,7 @@ from typing import Any
 
 from kfp_mindspore.canonical import canonicalize
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
+from kfp_mindspore.inference.logger import list_logger_errors, list_writer_errors, read_logger
 from kfp_mindspore.inference.pod_checks import CPU, SCALE_METRICS, list_pod_errors, list_scaling_errors
 from kfp_mindspore.kube.names import (
     RESERVED_LABELS,
@@ -55,7 +56,7 @@ _POD_OPTIONS = (
 # Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 # Fields whose errors have a function of their own.
-_CHECKED_APART = ("name", "model_dir", "namespace", "resources", "server_args")
+_CHECKED_APART = ("name", "model_dir", "namespace", "resources", "server_args", "logger")
 
 
 class ServiceState(str, Enum):
@@ -115,6 +116,8 @@ class Service:
         priority_class: The pods' PriorityClass.
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
         runtime: Serving runtime on a cluster; empty for the one that KServe selects.
+        logger: Log of requests and responses, such as {"url": "s3://bucket/log", "sample": 0.1}.
+            Its further fields are those of `LoggerOptions`.
         model_format: Model format on a cluster: `mindspore`, `mindspore-lm` for language models, or one of `runtime`.
             KServe selects the serving runtime by it; a pipeline finds the first two in the bundle.
         model_name_flag: Flag with which another server names its model, such as `--served-model-name`; a canary has it.
@@ -154,6 +157,7 @@ class Service:
     priority_class: str = ""
     spread: str = ""
     runtime: str = ""
+    logger: Mapping[str, Any] = option({})
     model_format: str = MODEL_FORMAT
     model_name_flag: str = ""
     openai_path: str = OPENAI_PATH
@@ -169,6 +173,7 @@ class Service:
         if isinstance(self.tolerations, (list, tuple)):
             object.__setattr__(self, "tolerations", tuple(canonicalize(self.tolerations)))
         object.__setattr__(self, "volumes", canonicalize(self.volumes))
+        object.__setattr__(self, "logger", canonicalize(self.logger))
 
     @property
     def has_own_format(self) -> bool:
@@ -213,6 +218,7 @@ class Service:
             errors.append(f"model_name_flag: is another server's, got model_format {self.model_format!r}")
         if not str(self.openai_path).startswith("/"):
             errors.append(f"openai_path: must begin with a slash, got {self.openai_path!r}")
+        errors.extend(self._list_logger_errors())
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
         if not self.host:
@@ -223,6 +229,12 @@ class Service:
             errors.append(f"storage_secret: needs download={SERVER!r}; the initializer uses service_account")
         if errors:
             raise ValidationError(errors, subject=f"service {self.name}" if isinstance(self.name, str) else "service")
+
+    def _list_logger_errors(self) -> list[str]:
+        if (errors := list_logger_errors(self.logger)) or (options := read_logger(self.logger)) is None:
+            return errors
+        is_language = self.model_format != MODEL_FORMAT
+        return list_writer_errors(options, is_own=self.has_own_format, is_language=is_language)
 
 
 @dataclass(frozen=True)

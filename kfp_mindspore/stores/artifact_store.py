@@ -217,6 +217,16 @@ class ArtifactStore:
             except FileNotFoundError:
                 return None
 
+    def write_bytes(self, uri: str, content: bytes) -> None:
+        """Write an object.
+
+        Raises:
+            StoreError: The store cannot be reached or denies the request.
+        """
+        with _explain_errors("written", uri):
+            system, target = self.open(uri)
+            system.pipe_file(target, content)
+
     def open(self, uri: str) -> tuple[Any, str]:
         """Return the fsspec file system for a URI, with the store's credentials, and the path in it.
 

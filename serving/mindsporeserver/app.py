@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,18 +26,20 @@ from mindsporeserver.errors import (
     ShuttingDownError,
     UnsupportedError,
 )
-from mindsporeserver.events import RequestEvent, is_event
+from mindsporeserver.events import STRUCTURED, RequestEvent, is_event
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.routes import SERVED, LanguageRoutes
 from mindsporeserver.models.contracts import read_contract
 from mindsporeserver.models.served_model import TensorModel
 from mindsporeserver.protocols import openapi, v1, v2
 from mindsporeserver.protocols.rows import describe_unknown
+from mindsporeserver.request_log.payloads import HTTPBody
 from mindsporeserver.state import ServerState, get_version, read_deadline
 
 if TYPE_CHECKING:
     from mindsporeserver.models.served_model import ServedModel
     from mindsporeserver.protocols.openapi import TensorContract
+    from mindsporeserver.request_log.event_log import EventLog
     from mindsporeserver.telemetry import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -174,7 +177,7 @@ class Application:
             record.request_id = request_id.decode("latin-1")
             reply.append((b"x-request-id", request_id))
         connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
-        size = 0
+        size, body = 0, b""
         try:
             self._access.check(Needs.TOKEN, headers.get(b"authorization"))
             with model.admit():
@@ -203,6 +206,8 @@ class Application:
         else:
             # The request's span ends with the response.
             record.finish()
+            if self._state.log is not None:
+                _log_request(self._state.log, record, model, (body, content), headers, reply, protocol=protocol)
             await self._send(send, 200, content, reply)
             return
         finally:
@@ -437,6 +442,32 @@ class Application:
 def _list_unknown(record: RequestRecord) -> Headers:
     """Return the header that names a request's unknown categories; none without them."""
     return [(_UNKNOWN, describe_unknown(record.unknown).encode())] if record.unknown else []
+
+
+def _log_request(
+    log: EventLog,
+    record: RequestRecord,
+    model: TensorModel,
+    bodies: tuple[bytes, bytes],
+    headers: dict[bytes, bytes],
+    reply: Headers,
+    *,
+    protocol: str,
+) -> None:
+    """Log an answered request; add its ID to the response unless the client chose one."""
+    event_id = headers.get(b"ce-id", b"").decode("latin-1")
+    request_id = log.choose_id(event_id, record.request_id)
+    if not request_id:
+        return
+    if request_id not in (event_id, record.request_id):
+        reply.append((b"x-request-id", request_id.encode()))
+    lengths = (headers.get(_JSON_LENGTH), next((value for name, value in reply if name == _JSON_LENGTH), None))
+    is_event = protocol == "v1" and headers.get(b"content-type", b"").startswith(STRUCTURED.encode())
+    asked, answered = (
+        HTTPBody(body, None if length is None else int(length), is_event)
+        for body, length in zip(bodies, lengths, strict=True)
+    )
+    log.add(request_id, model, time.monotonic() - record.started, asked, answered, sum(map(len, bodies)))
 
 
 def _get_header(scope: Scope, name: bytes) -> bytes | None:

@@ -26,6 +26,7 @@ from mindsporeserver.errors import (
 from mindsporeserver.protocols.rows import RowReader, describe_unknown
 from mindsporeserver.protocols.tensors import InputReader, check_names, join, name_array, shorten
 from mindsporeserver.protocols.v2 import UNKNOWN_PARAMETER, get_reader, refuse_extensions, to_bytes
+from mindsporeserver.request_log.payloads import Message
 from mindsporeserver.state import ServerState, read_deadline
 
 if TYPE_CHECKING:
@@ -190,6 +191,10 @@ class InferenceService:
             record.fail(InternalError(error))
             raise
         record.finish()
+        if (log := self._state.log) is not None and (request_id := log.choose_id(request.id)):
+            context.set_trailing_metadata((("x-request-id", request_id),))
+            size = request.ByteSize() + response.ByteSize()
+            log.add(request_id, model, time.monotonic() - started, Message(request), Message(response), size)
         return response
 
     async def ServerLive(self, request: Any, context: Any) -> Any:

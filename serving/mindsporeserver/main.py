@@ -33,6 +33,7 @@ from mindsporeserver.observability.logs import RequestLog
 from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.options import ServerFlags
 from mindsporeserver.ports import bind_port, check_port
+from mindsporeserver.request_log.event_log import make_check, open_log
 from mindsporeserver.server import Server, ServerOptions
 from mindsporeserver.state import ServerState
 from mindsporeserver.telemetry import Telemetry
@@ -134,10 +135,11 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         from mindsporeserver.observability.tracing import Tracing
 
         tracing = Tracing("mindsporeserver")
-    repository = Repository(sources, open_model, metrics)
+    log = open_log(options.log_options, metrics)
+    repository = Repository(sources, open_model, metrics, make_check(log))
     telemetry = Telemetry(RequestLog(options.log_requests), metrics, tracing)
     is_fixed = link is not None
-    state = ServerState(repository, graphs, metrics, telemetry, aliases=options.aliases, is_fixed=is_fixed)
+    state = ServerState(repository, graphs, metrics, telemetry, aliases=options.aliases, log=log, is_fixed=is_fixed)
     Server(state, server_options, link, is_lost=None if device == CPU else is_lost).serve()
 
 

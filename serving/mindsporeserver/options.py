@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.inference.logger import LoggerOptions, read_logger
 from kfp_mindspore.options import Limits, list_options, option
 from kfp_mindspore.settings import AUTO, DEVICES
 
@@ -83,6 +84,7 @@ _METAVARS = {
     **dict.fromkeys(("grpc_max_send_message_length", "grpc_max_receive_message_length"), "BYTES"),
     "model_dir": "[NAME=]PATH",
     "next_stage": "HOST:PORT",
+    "logger": "JSON",
     "lora_modules": "NAME=PATH",
     "served_model_name": "NAME",
     **dict.fromkeys(("model_repository", "download_dir"), "DIR"),
@@ -151,6 +153,8 @@ class ServerFlags:
             when it changes. Health and metrics need none.
         management_port: A second HTTP port, which alone answers load, unload and metrics. [--http_port]
         log_requests: Requests to log, one line each.
+        logger: Log of requests and responses as CloudEvents, in JSON: {"url": …, "mode": …, "sample": …, "omit": …,
+            "hash": …, "texts": …}, see a service's `logger`.
         log_format: Format of the log.
         tracing: Send OpenTelemetry traces; needs the extra `tracing`.
         ssl_ca_certs: CA certificates; REST clients must present a certificate that one of them signed.
@@ -208,6 +212,7 @@ class ServerFlags:
     token_file: Path | None = None
     management_port: int | None = option(None, **_PORT)
     log_requests: str = option("failed", enum=("none", "failed", "all"))
+    logger: str | None = None
     log_format: str = option("text", enum=("text", "json"))
     tracing: bool = False
     ssl_ca_certs: str | None = None
@@ -258,6 +263,15 @@ class ServerFlags:
         if len(paths) > (most := self.max_loras or _MAX_LORAS):
             raise UserError(f"--lora-modules: at most {most} adapters, got {len(paths)}", hint="Raise --max-loras.")
         return paths
+
+    @cached_property
+    def log_options(self) -> LoggerOptions | None:
+        """The options in `logger`; None without.
+
+        Raises:
+            ValidationError: Naming each field that is wrong.
+        """
+        return read_logger(self.logger, "--logger")
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -338,7 +352,7 @@ def read_options(arguments: argparse.Namespace) -> ServerFlags:
     values |= {name: found[name] or () for name in ("model_dir", *_LISTS)}
     flags = ServerFlags(**values)
     # Two directories for one model or adapter are a command line error.
-    flags.model_dirs, flags.lora_paths  # noqa: B018
+    flags.model_dirs, flags.lora_paths, flags.log_options  # noqa: B018
     return flags
 
 

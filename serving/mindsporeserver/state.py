@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mindsporeserver.models.inference_executor import InferenceExecutor
     from mindsporeserver.models.repository import Repository
     from mindsporeserver.observability.metrics import ServerMetrics
+    from mindsporeserver.request_log.event_log import EventLog
     from mindsporeserver.telemetry import Telemetry
 
 Result = TypeVar("Result")
@@ -31,6 +32,7 @@ class ServerState:
         metrics: Process metrics.
         telemetry: Records requests.
         aliases: Further names of models and adapters in the OpenAI protocol.
+        log: Log of requests and responses; None for none.
         is_fixed: Whether load and unload are refused because other processes serve the same models.
     """
 
@@ -42,12 +44,14 @@ class ServerState:
         telemetry: Telemetry,
         *,
         aliases: Mapping[str, str] | None = None,
+        log: EventLog | None = None,
         is_fixed: bool = False,
     ) -> None:
         self.repository = repository
         self.metrics = metrics
         self.telemetry = telemetry
         self.aliases = aliases or {}
+        self.log = log
         self.is_draining = False
         self._graphs = graphs
         self._is_fixed = is_fixed
@@ -65,8 +69,10 @@ class ServerState:
         return await asyncio.wrap_future(self._graphs.call(function))
 
     def close(self) -> None:
-        """Stop the executor thread and export the last spans; call it after the last response."""
+        """Stop the executor thread, and write the last events and spans; call it after the last response."""
         self._graphs.close()
+        if self.log is not None:
+            self.log.close()
         self.telemetry.close()
 
     def describe(self) -> dict[str, Any]:

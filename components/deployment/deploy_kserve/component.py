@@ -39,6 +39,7 @@ def deploy_kserve(
     model_format: str = "mindspore",
     model_name_flag: str = "",
     openai_path: str = "/openai/v1",
+    logger: dict = {},
     canary: int = 0,
     max_worsening: float = 0.0,
     run: str = "",
@@ -110,6 +111,7 @@ def deploy_kserve(
         model_format: Model format on a cluster: `mindspore`, `mindspore-lm` for language models, or one of `runtime`.
         model_name_flag: Flag with which another server names its model, such as `--served-model-name`; a canary has it.
         openai_path: Path of another server's OpenAI protocol, such as `/v1` (vLLM, llama.cpp).
+        logger: Log of requests and responses, such as {"url": "s3://bucket/log", "sample": 0.1}.
         canary: Percentage of requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_worsening: Largest metric worsening with which a canary is promoted, in metric units.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
@@ -162,6 +164,7 @@ def deploy_kserve(
         model_format=model_format,
         model_name_flag=model_name_flag,
         openai_path=openai_path,
+        logger=logger,
         run=run,
     )
     options = DeploymentOptions(

@@ -19,6 +19,7 @@ from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.backends.local_rollout import LocalRollout, LocalServerOptions
 from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs
+from kfp_mindspore.inference.logger import resolve_path
 from kfp_mindspore.inference.service import (
     CanaryStatus,
     Service,
@@ -81,7 +82,7 @@ class LocalServingBackend(ServingBackend):
                 f"service {service.name}: the run that it would belong to is over: {lease_path} is not held",
                 hint=f"Unset {LEASE_VARIABLE} for a service that outlives its run.",
             )
-        service = dataclasses.replace(service, model_dir=bundle.path.absolute())
+        service = dataclasses.replace(service, model_dir=bundle.path.absolute(), logger=resolve_path(service.logger))
         with directory.lock():
             current = directory.current
             has_canary = self._get_hidden(service.name, service.namespace, CANARY).current is not None
@@ -143,6 +144,8 @@ class LocalServingBackend(ServingBackend):
             service.validate()
             _check_flags(service)
             _sweep(directory)
+            if "logger" in changes:
+                changes = {**changes, "logger": resolve_path(service.logger)}
             self._deploy_again(directory, current, current, wait_seconds, keep_previous=True, changes=changes)
         return self.get(name, namespace)
 

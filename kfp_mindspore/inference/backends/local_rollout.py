@@ -15,6 +15,7 @@ from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import discard, end_version, start_version
+from kfp_mindspore.inference.logger import build_logger_flag
 from kfp_mindspore.inference.service import Service
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.local.ports import is_port_free, list_free_ports
@@ -63,7 +64,7 @@ class LocalRollout:
             # A link, not a copy: a bundle is replaced as a whole, never modified.
             for name in (*bundle.signature.files, SIGNATURE_FILE):
                 _link(bundle.path / name, version.model / name)
-            argv = self._build_command(version.model, *ports)
+            argv = self._build_command(version.model, *ports, percent=percent)
             record = {**dataclasses.asdict(self.service), "model_dir": str(self.service.model_dir)}
             spec = self._build_spec(version, argv, ports, _list_warnings(self.service))
             version.write_spec(dataclasses.replace(spec, service=record, percent=percent))
@@ -159,7 +160,7 @@ class LocalRollout:
             host=self.service.host,
         )
 
-    def _build_command(self, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
+    def _build_command(self, model: Path, port: int, grpc_port: int, *, percent: int = 0) -> tuple[str, ...]:
         command = self.options.command or (sys.executable, "-m", SERVER_MODULE)
         flags = (
             f"--model_name={self.service.name}",
@@ -168,7 +169,10 @@ class LocalRollout:
             f"--grpc_port={grpc_port}",
             f"--host={self.service.host}",
         )
-        return (*command, *flags, *self.service.server_args)
+        logging: tuple[str, ...] = ()
+        if logger := self.service.logger:
+            logging = (build_logger_flag(logger, self.service.name, self.service.namespace, is_canary=percent > 0),)
+        return (*command, *flags, *logging, *self.service.server_args)
 
 
 def _list_warnings(service: Service) -> tuple[str, ...]:

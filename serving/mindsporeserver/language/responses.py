@@ -86,17 +86,17 @@ class ResponseBuilder:
         if choice.parsers is not None:
             reasoning, text, choice.calls = choice.parsers.push(text, is_last=bool(delta.finish))
         choice.finish = "tool_calls" if choice.calls and delta.finish == "stop" else delta.finish or ""
+        choice.text += text
+        choice.reasoning += reasoning
         if not self._request.is_stream:
             choice.is_begun = True
-            choice.text += text
-            choice.reasoning += reasoning
             choice.logprobs += logprobs
             return None
         if not (text or reasoning or logprobs or delta.finish):
             return None
-        choice.reasoning = reasoning
         usage = {"usage": None} if self._request.include_usage else {}
-        return {**self._head, "choices": [self._describe(choice, text, logprobs)], **usage}
+        described = self._describe(choice, text, reasoning, logprobs, is_stream=True)
+        return {**self._head, "choices": [described], **usage}
 
     def build_usage(self) -> dict[str, Any]:
         """Return the token counts."""
@@ -115,11 +115,22 @@ class ResponseBuilder:
         return {**self._head, "choices": [], "usage": self.build_usage()}
 
     def build(self) -> dict[str, Any]:
-        """Return the response that is not streamed."""
-        choices = [self._describe(choice, choice.text, choice.logprobs) for choice in self._choices]
+        """Return the whole response; of a stream without log-probabilities."""
+        choices = [
+            self._describe(choice, choice.text, choice.reasoning, choice.logprobs, is_stream=False)
+            for choice in self._choices
+        ]
         return {**self._head, "choices": choices, "usage": self.build_usage()}
 
-    def _describe(self, choice: _Choice, text: str, logprobs: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+    def _describe(
+        self,
+        choice: _Choice,
+        text: str,
+        reasoning: str,
+        logprobs: Sequence[TokenLogprob | None],
+        *,
+        is_stream: bool,
+    ) -> dict[str, Any]:
         described: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish or None, "logprobs": None}
         is_first, choice.is_begun = not choice.is_begun, True
         if not self._is_chat:
@@ -127,9 +138,8 @@ class ResponseBuilder:
             if self._request.logprobs is not None:
                 described["logprobs"] = self._list_completion_logprobs(choice, logprobs)
             return described
-        is_stream = self._request.is_stream
-        message: dict[str, Any] = {"content": text if text or not (choice.calls or choice.reasoning) else None}
-        message |= {"reasoning_content": choice.reasoning} if choice.reasoning else {}
+        message: dict[str, Any] = {"content": text if text or not (choice.calls or reasoning) else None}
+        message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"role": "assistant"} if is_first or not is_stream else {}
         message |= {} if is_stream else {"refusal": None}
         if choice.calls:

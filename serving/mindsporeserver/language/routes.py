@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -188,7 +189,11 @@ class LanguageRoutes:
             raise
         with model.admit(), adapter.requests:
             if isinstance(model, EmbeddingModel):
-                return await self._embed(model, route, fields, scope)
+                started = time.monotonic()
+                value = await self._embed(model, route, fields, scope)
+                if route != "tokenize":
+                    self._log(model, scope, started, fields, value, size)
+                return value
             if route == "tokenize":
                 return await self._tokenize(model, fields)
             if route == "detokenize":
@@ -198,7 +203,26 @@ class LanguageRoutes:
                 return {"prompt": model.vocabulary.decode(ids)}
             if route in ("embeddings", *_PAIRS):
                 raise LanguageError(f"model: {name!r} has no embeddings", "model")
-            return await self._generate(model, adapter, fields, scope, send, is_chat=route == "chat/completions")
+            return await self._generate(
+                model, adapter, fields, scope, send, is_chat=route == "chat/completions", size=size
+            )
+
+    def _log(
+        self,
+        model: LanguageModel | EmbeddingModel,
+        scope: dict[str, Any],
+        started: float,
+        fields: dict[str, Any],
+        value: dict[str, Any],
+        size: int,
+    ) -> None:
+        """Log an answered request under the client's ID, else the response's."""
+        if (log := self._state.log) is None:
+            return
+        headers = dict(scope["headers"])
+        given = (headers.get(name, b"").decode("latin-1") for name in (b"ce-id", b"x-request-id"))
+        request_id = log.choose_id(*given, value.get("id", ""))
+        log.add(request_id, model, time.monotonic() - started, fields, value, 2 * size)
 
     async def _prepare(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._preparing, function, *arguments)
@@ -275,7 +299,9 @@ class LanguageRoutes:
         send: Send,
         *,
         is_chat: bool,
+        size: int,
     ) -> dict[str, Any] | None:
+        started = time.monotonic()
         events = _EventStream(send, closes=self._state.is_draining)
         try:
             async with self._record(model, scope) as (connection, deadline):
@@ -296,8 +322,10 @@ class LanguageRoutes:
                             await events.write(b"".join(map(encode_event, chunks)))
                 finally:
                     model.scheduler.cancel(answers)
+                value = {} if request.is_stream and self._state.log is None else builder.build()
+                self._log(model, scope, started, fields, value, size)
                 if not request.is_stream:
-                    return builder.build()
+                    return value
                 usage = encode_event(builder.build_usage_chunk()) if request.include_usage else b""
                 await events.write(usage + DONE, is_last=True)
         except RequestError as error:

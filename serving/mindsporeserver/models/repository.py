@@ -92,10 +92,18 @@ class Repository:
         sources: The models' directories.
         opener: Returns a model, not loaded yet, from name, bundle and version.
         metrics: The process' metrics.
+        check: Refuses a loaded model by a UserError; None for none.
     """
 
-    def __init__(self, sources: Sources, opener: Opener, metrics: ServerMetrics) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        opener: Opener,
+        metrics: ServerMetrics,
+        check: Callable[[ServedModel], None] | None = None,
+    ) -> None:
         self.sources = sources
+        self._check = check
         self.models: dict[str, ServedModel] = {}
         self.routes: dict[str, tuple[str, TensorModel]] = {}
         self.loaded = False
@@ -259,6 +267,8 @@ class Repository:
                 else:
                     models[version] = self._opener(name, bundle, version)
                     await models[version].open()
+                    if self._check is not None:
+                        self._check(models[version])
         except BaseException:
             for version, model in models.items():
                 if model is not served.get(version):

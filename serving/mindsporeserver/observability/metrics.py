@@ -79,6 +79,11 @@ class ServerMetrics:
         self._families.requests.labels(UNKNOWN_MODEL, protocol).inc()
         self._families.failures.labels(UNKNOWN_MODEL, reason).inc()
 
+    def count_events(self, *, written: int = 0, lost: int = 0) -> None:
+        """Count events of requests and responses that the log wrote or lost."""
+        for result, count in (("written", written), ("lost", lost)):
+            self._families.events.labels(result).inc(count)
+
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return a scrape response's body and content type.
 
@@ -227,6 +232,10 @@ class _Families:
         self.in_flight = gauge("in_flight", "Requests that are queued or computed.")
         self.device = Gauge(
             "mindsporeserver_device_info", "1 for the device type that the process uses.", ["device"], registry=registry
+        )
+        # Without series until there is a log.
+        self.events = Counter(
+            "mindsporeserver_log_events_total", "Events of the log of requests.", ["result"], registry=registry
         )
         self.model_bytes = gauge("model_bytes", "Size of the model bundle's files.")
 
