@@ -70,7 +70,7 @@ IMAGES = (
     ImageSpec("operator", ("operator",), command=("kfp-mindspore", "operator", "run")),
     ImageSpec(
         "server",
-        ("lm", "serving", "storage", "tracing"),
+        ("artifacts", "lm", "serving", "storage", "tracing"),
         entrypoint=("python3", "-m", "mindsporeserver"),
         # Anybody may write to the working directory.
         env={"PYTHONSAFEPATH": "1"},
