@@ -16,6 +16,7 @@ from tests.cluster.infrastructure.binaries import (
     KATIB,
     KEDA,
     KSERVE,
+    KSERVE_AGENT,
     KUBECONFORM,
     KUBERAY,
     KUEUE,
@@ -126,9 +127,8 @@ def build(
     if gang:
         _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     if kserve:
-        _time(
-            "KServe, KEDA, metrics server", lambda: [build_binaries(tools) for tools in (KSERVE, KEDA, METRICS_SERVER)]
-        )
+        toolsets = (KSERVE, KSERVE_AGENT, KEDA, METRICS_SERVER)
+        _time("KServe, KEDA, metrics server", lambda: [build_binaries(tools) for tools in toolsets])
         _time("Prometheus", lambda: install_packages(MONITORING))
     if trainers:
         _time("MPI operator and Kubeflow Trainer", lambda: [build_binaries(tools) for tools in (MPI, TRAINER)])

@@ -179,6 +179,8 @@ KSERVE = Toolset(
         ),
     },
 )
+# The proxy that logs requests in a service's pods; a test runs it without a cluster.
+KSERVE_AGENT = Toolset(programs={"kserve-agent": Program("kserve", f"{_KSERVE}/cmd/agent")})
 
 _KEDA = "github.com/kedacore/keda/v2"
 _KEDA_FILES = {
