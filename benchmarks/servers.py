@@ -60,6 +60,7 @@ _OURS = ("python", "-m", "mindsporeserver", f"--model_name={MODEL}", "--model_di
 SERVERS = {
     "ours": Peer("mindsporeserver", "", _OURS),
     "preprocessing": Peer("mindsporeserver, preprocessing", "", _OURS),
+    "logged": Peer("mindsporeserver, log of requests", "", (*_OURS, '--logger={{"url": "{scratch}/log"}}')),
     "stock": Peer("kserve.Model", "kserve", _STOCK),
     "stock-avx2": Peer("kserve.Model, AVX2", "kserve", _STOCK, environment=FAST_KERNELS),
     "mosec": Peer(

@@ -6,7 +6,8 @@ BentoML and Ray Serve with dynamic batching; and the graph alone (GraphCell in a
 its own in benchmarks/.environments. The load comes from wrk and ghz. HTTP responses are compared with the network's
 outputs before anything is measured. In the single-image JSON scenarios a server without V1 gets its own form of JSON.
 
-The server `preprocessing` is ours with the bundle as it is exported by default: raw pixels in, logits and label out.
+The server `preprocessing` is ours with the bundle as it is exported by default: raw pixels in, logits and label out;
+`logged` is ours with all requests and responses logged in files.
 
     python benchmarks/serving.py --quick --only v1      # ours, stock and mosec, one round
     python benchmarks/serving.py --peers stock,triton   # ours beside some of the others
@@ -66,13 +67,13 @@ class Scenario:
 
 KSERVE = ("ours", "stock", "stock-avx2")
 JSON_PROTOCOLS = {
-    **dict.fromkeys((*KSERVE, "preprocessing"), "v1"),
+    **dict.fromkeys((*KSERVE, "preprocessing", "logged"), "v1"),
     **dict.fromkeys(("triton", "mlserver"), "v2"),
     "mosec": "mosec",
     "bentoml": "bento",
     "ray": "ray",
 }
-V2 = (*KSERVE, "triton")
+V2 = (*KSERVE, "triton", "logged")
 SCENARIOS = {
     "v1": Scenario("JSON, 1 image, 32 connections", 32, 1, JSON_PROTOCOLS),
     "v1-one": Scenario("JSON, 1 image, 1 connection", 1, 1, JSON_PROTOCOLS),
@@ -196,6 +197,13 @@ def build_targets(samples: Samples) -> list[Target]:
         add("JSON: requests/s", "v1", RATE, peer, goal)
     for scenario, title, goal in (("v2", "V2 JSON", 6.0), ("v2-binary", "V2 binary", 6.0), ("grpc", "gRPC", 3.0)):
         add(f"{title}: requests/s", scenario, RATE, "stock", goal)
+    for scenario, title in (("v1", "JSON"), ("v2-binary", "V2 binary"), ("grpc", "gRPC")):
+        rates = [samples.get(scenario, server, RATE) for server in ("logged", "ours")]
+        if all(rates):
+            ratios = compute_ratios(*rates)
+            targets.append(build_target(f"{title}: requests/s with log / without", ratios, 0.7, at_least=True))
+            used = [samples.get(scenario, server, "cpu_ms_per_request") for server in ("logged", "ours")]
+            targets.append(build_target(f"{title}: CPU per request with log / without", compute_ratios(*used), None))
     add("JSON: CPU per request", "v1", "cpu_ms_per_request", "stock", None, at_least=False)
     add("one connection: p50", "v1-one", "p50_ms", "stock", 0.6, at_least=False)
     for scenario, title in (("v1-one", "one connection"), ("v1", "32 connections")):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import queue
 import random
 import socket
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
 from http.client import HTTPException
@@ -37,6 +38,8 @@ KEY_VARIABLE = "MINDSPORESERVER_LOG_KEY"
 _TYPE = "org.kubeflow.serving.inference."
 # What may wait: further requests are answered and not logged.
 _MOST_REQUESTS, _MOST_BYTES = 10_000, 64 << 20
+# How many requests wake the threads before their time.
+_WAKING = 1000
 _CLOSE_SECONDS = 5.0
 _REPORT_SECONDS = 60.0
 
@@ -83,8 +86,9 @@ class EventLog:
             self.columns = ColumnFilter(options.omit, options.hash, os.environ.get(KEY_VARIABLE, ""))
         self._count(written=0, lost=0)
         self._kinds = ("request", "response") if options.mode == "all" else (options.mode,)
-        self._queue: queue.SimpleQueue[Exchange | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        # Its methods are atomic.
+        self._queue: deque[Exchange] = deque()
+        self._lock, self._wake, self._is_closing = threading.Lock(), threading.Event(), False
         self._waiting = self._bytes = 0
         self._reported = 0.0
         # Threads that end with the process: a sink may never return.
@@ -127,12 +131,14 @@ class EventLog:
             self._lose(len(self._kinds), "it is written too slowly")
             return
         now = time.time()
-        self._queue.put(Exchange(request_id, model, now - seconds, now, request, response, size))
+        self._queue.append(Exchange(request_id, model, now - seconds, now, request, response, size))
+        if len(self._queue) == _WAKING:
+            self._wake.set()
 
     def close(self) -> None:
         """Write what waits, for 5 s at most."""
-        for _ in self._threads:
-            self._queue.put(None)
+        self._is_closing = True
+        self._wake.set()
         deadline = time.monotonic() + _CLOSE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -140,27 +146,22 @@ class EventLog:
             self._lose(self._waiting * len(self._kinds), "the server ended")
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            batch, is_open = self._collect()
-            if batch:
+        while True:
+            # A thread that wakes for each request takes more from the event loop than it writes.
+            self._wake.wait(self._sink.seconds)
+            self._wake.clear()
+            is_closing = self._is_closing
+            while batch := self._take():
                 self._write(batch)
+            if is_closing:
+                return
 
-    def _collect(self) -> tuple[list[Exchange], bool]:
-        """Return a batch, and whether the log is open."""
+    def _take(self) -> list[Exchange]:
         batch: list[Exchange] = []
-        deadline = None
-        while len(batch) < self._sink.most:
-            try:
-                item = self._queue.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                break
-            if item is None:
-                return batch, False
-            if deadline is None:
-                deadline = time.monotonic() + self._sink.seconds
-            batch.append(item)
-        return batch, True
+        with contextlib.suppress(IndexError):
+            while len(batch) < self._sink.most:
+                batch.append(self._queue.popleft())
+        return batch
 
     def _write(self, batch: list[Exchange]) -> None:
         events = [event for exchange in batch for event in self._convert(exchange)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from kfp_mindspore.formats.bundle import TensorSpec
@@ -102,14 +103,13 @@ def _read_message(message: Any) -> dict[str, Any]:
 
 def _read_raw(content: bytes, datatype: str, shape: Sequence[int]) -> Any:
     """Return binary data as a flat list or array."""
+    if datatype != "BYTES":
+        return np.frombuffer(content, np.dtype(_DTYPES[datatype]).newbyteorder("<"))
     spec = TensorSpec("data", _DTYPES[datatype], tuple(shape))
-    array = InputReader(spec, finite=False).read_raw(content, list(shape)).ravel()
-    return list_texts(array) if datatype == "BYTES" else array
+    return list_texts(InputReader(spec, finite=False).read_raw(content, list(shape)).ravel())
 
 
 def _to_texts(values: Sequence[bytes]) -> Any:
-    import numpy as np
-
     array = np.empty(len(values), object)
     array[:] = values
     return list_texts(array)

@@ -49,8 +49,8 @@ class Sink(Protocol):
 
     Attributes:
         threads: How many threads write.
-        most: Most events in a batch.
-        seconds: How long a batch waits for further events.
+        most: Most requests in a batch.
+        seconds: How long a request waits for further ones.
     """
 
     threads: int
@@ -68,7 +68,7 @@ class Sink(Protocol):
 class EndpointSink:
     """Sends each event in binary mode, as KServe's agent does."""
 
-    threads, most, seconds = _SENDERS, 1, 0.0
+    threads, most, seconds = _SENDERS, 1, 0.05
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)

@@ -17,6 +17,7 @@ from mindsporeserver.observability.logs import RequestLog, configure_logging
 from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.options import ServerFlags, build_parser, read_options
 from mindsporeserver.ports import bind_port
+from mindsporeserver.request_log.event_log import open_log
 from mindsporeserver.server import Server, ServerOptions
 from mindsporeserver.state import ServerState
 from mindsporeserver.telemetry import Telemetry
@@ -49,7 +50,9 @@ def serve(options: ServerFlags, directory: Path) -> None:
 
     repository = Repository(Sources({"chat": directory}), open_model, metrics)
     state = ServerState(
-        repository, executor, metrics, Telemetry(RequestLog("failed"), metrics), aliases=options.aliases
+        *(repository, executor, metrics, Telemetry(RequestLog("failed"), metrics)),
+        aliases=options.aliases,
+        log=open_log(options.log_options, metrics),
     )
     socket = bind_port("--http_port", "127.0.0.1", options.http_port, shared=False)
     limits = RequestLimits(timeout_seconds=options.request_timeout)
