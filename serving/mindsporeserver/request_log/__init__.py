@@ -1,1 +1,1 @@
-"""The log of requests and responses as CloudEvents, written by threads beside the event loop."""
+"""The log of requests and responses as CloudEvents, written by a thread beside the event loop."""

@@ -1,4 +1,4 @@
-"""Queues answered requests, of which threads write events: requests never wait for the log."""
+"""Queues answered requests, of which a thread writes events: requests never wait for the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
-from http.client import HTTPException
 from typing import NamedTuple
 
 from kfp_mindspore.inference.logger import LoggerOptions
@@ -30,7 +29,7 @@ from mindsporeserver.request_log.payloads import (
     dump_payload,
     read_value,
 )
-from mindsporeserver.request_log.sinks import Event, Sink, describe_error, open_sink
+from mindsporeserver.request_log.sinks import Event, LostEventsError, Sink, describe_error, open_sink
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ KEY_VARIABLE = "MINDSPORESERVER_LOG_KEY"
 _TYPE = "org.kubeflow.serving.inference."
 # What may wait: further requests are answered and not logged.
 _MOST_REQUESTS, _MOST_BYTES = 10_000, 64 << 20
-# How many requests wake the threads before their time.
+# How many requests wake the thread before its time.
 _WAKING = 1000
 _CLOSE_SECONDS = 5.0
 _REPORT_SECONDS = 60.0
@@ -91,10 +90,9 @@ class EventLog:
         self._lock, self._wake, self._is_closing = threading.Lock(), threading.Event(), False
         self._waiting = self._bytes = 0
         self._reported = 0.0
-        # Threads that end with the process: a sink may never return.
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._sink.threads)]
-        for thread in self._threads:
-            thread.start()
+        # It ends with the process: a sink may never return.
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     @property
     def has_texts(self) -> bool:
@@ -139,9 +137,7 @@ class EventLog:
         """Write what waits, for 5 s at most."""
         self._is_closing = True
         self._wake.set()
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._thread.join(_CLOSE_SECONDS)
         if self._waiting:
             self._lose(self._waiting * len(self._kinds), "the server ended")
 
@@ -169,7 +165,10 @@ class EventLog:
             part = events[start : start + self._sink.most]
             try:
                 self._sink.write(part)
-            except (OSError, HTTPException, StoreError) as error:
+            except LostEventsError as error:
+                self._lose(error.count, str(error)[:200])
+                self._count(written=len(part) - error.count)
+            except (OSError, StoreError) as error:
                 self._lose(len(part), describe_error(error))
             else:
                 self._count(written=len(part))

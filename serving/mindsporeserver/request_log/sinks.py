@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import os
+import re
 import socket
-import ssl
-import threading
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import orjson
 
@@ -21,9 +21,8 @@ from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.inference.logger import HTTP_SCHEMES, LoggerOptions
 from kfp_mindspore.stores.artifact_store import ArtifactStore
 
-_TIMEOUT_SECONDS = 5.0
-# KServe's agent has as many workers.
-_SENDERS = 5
+_SENDER = "mindsporeserver.request_log.sender"
+_PLAIN = re.compile(r"[!#$&-~]*")
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,13 @@ class Event:
 
 
 class Sink(Protocol):
-    """Writes events; used by `threads` threads.
+    """Writes events; used by one thread.
 
     Attributes:
-        threads: How many threads write.
         most: Most requests in a batch.
         seconds: How long a request waits for further ones.
     """
 
-    threads: int
     most: int
     seconds: float
 
@@ -61,62 +58,68 @@ class Sink(Protocol):
         """Write a batch.
 
         Raises:
-            Exception: Nothing of it counts as written.
+            LostEventsError: Some events are lost.
+            OSError: All events are lost.
+            StoreError: All events are lost.
         """
 
 
-class EndpointSink:
-    """Sends each event in binary mode, as KServe's agent does."""
+class LostEventsError(OSError):
+    """Some events of a batch are lost.
 
-    threads, most, seconds = _SENDERS, 1, 0.05
+    Args:
+        count: How many.
+        reason: Why.
+    """
+
+    def __init__(self, count: int, reason: str) -> None:
+        super().__init__(reason)
+        self.count = count
+
+
+class EndpointSink:
+    """Has a process send each event in binary mode, as KServe's agent does.
+
+    Args:
+        url: The endpoint.
+    """
+
+    most, seconds = 100, 0.05
 
     def __init__(self, url: str) -> None:
-        self._url = urlsplit(url)
-        self._connections = threading.local()
-        self._tls = ssl.create_default_context() if self._url.scheme == "https" else None
+        self._command = (sys.executable, "-m", _SENDER, url)
+        self._process: subprocess.Popen[bytes] | None = None
 
     def write(self, events: Sequence[Event]) -> None:
         """Send events."""
+        batch = []
         for event in events:
-            headers = {
-                f"ce-{name}": quote(value, safe=" :/!'()*+,;=@?#&[]{}") for name, value in event.attributes.items()
-            }
-            headers["Content-Type"] = "application/json"
-            try:
-                self._post(event.data, headers)
-            except (OSError, http.client.HTTPException):
-                self._close()
-                raise
+            headers = {f"ce-{name}": _escape(value) for name, value in event.attributes.items()}
+            batch.append(({**headers, "Content-Type": "application/json"}, event.data.decode()))
+        process = self._open()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(orjson.dumps(batch, option=orjson.OPT_APPEND_NEWLINE))
+        process.stdin.flush()
+        if not (answer := process.stdout.readline()):
+            raise OSError("the sending process ended")
+        lost, reason = orjson.loads(answer)
+        if lost:
+            raise LostEventsError(lost, reason)
 
-    def _post(self, body: bytes, headers: dict[str, str]) -> None:
-        connection = self._get_connection()
-        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-        connection.request("POST", target, body, headers)
-        with connection.getresponse() as response:
-            response.read()
-        if response.status >= 300:
-            raise http.client.HTTPException(f"status {response.status}")
-
-    def _get_connection(self) -> http.client.HTTPConnection:
-        found: http.client.HTTPConnection | None = getattr(self._connections, "open", None)
-        if found is None:
-            host, port = self._url.hostname or "", self._url.port
-            if self._tls is None:
-                found = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
-            else:
-                found = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=self._tls)
-            self._connections.open = found
-        return found
-
-    def _close(self) -> None:
-        self._get_connection().close()
-        self._connections.open = None
+    def _open(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            # Not in the session: a terminal's Ctrl-C ends the server, and its end the process.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        return self._process
 
 
 class FileSink:
     """Appends lines to a file, or to a file a day in a folder; several processes may share them."""
 
-    threads, most, seconds = 1, 1000, 0.2
+    most, seconds = 1000, 0.2
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -139,7 +142,7 @@ class FileSink:
 class StoreSink:
     """Writes an object of lines for each batch."""
 
-    threads, most, seconds = 1, 1000, 5.0
+    most, seconds = 1000, 5.0
 
     def __init__(self, url: str, attributes: dict[str, str]) -> None:
         folders = [attributes.get(name, "") for name in ("namespace", "inferenceservicename", "component")]
@@ -152,6 +155,11 @@ class StoreSink:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         uri = f"{self._prefix}/{stamp}-{self._host}-{uuid.uuid4().hex[:8]}.jsonl"
         self._store.write_bytes(uri, b"".join(event.to_line() for event in events))
+
+
+def _escape(value: str) -> str:
+    """Return an attribute as CloudEvents' HTTP headers have it: printable ASCII, other characters as %XX."""
+    return value if _PLAIN.fullmatch(value) else quote(value, safe="!#$&'()*+,/:;<=>?@[\\]^_`{|}~")
 
 
 def open_sink(options: LoggerOptions, attributes: dict[str, str]) -> Sink:

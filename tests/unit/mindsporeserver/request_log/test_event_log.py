@@ -28,7 +28,7 @@ MODEL: Any = SimpleNamespace(name="digits")
 class HeldSink:
     """Holds each batch until it is released, or refuses it."""
 
-    threads, most, seconds = 1, 10, 0.01
+    most, seconds = 10, 0.01
 
     def __init__(self, error: Exception | None = None) -> None:
         self.events: list[Event] = []

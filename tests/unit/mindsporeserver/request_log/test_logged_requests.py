@@ -319,12 +319,12 @@ def test_broken_endpoint_slows_no_request_and_loses_events(
     # An endpoint that takes a minute: waiting for it would take 50.
     assert predict(server, 50) < 10 * predict(digits[0], 50) + 5
     if endpoint_options == {"seconds": 60}:
-        # Each sender gives an event up after 5 s.
+        # A batch is given up after 5 s.
         eventually(lambda: count(server, "lost") >= 5, 30)
     else:
         eventually(lambda: count(server, "lost") == 110, 30)
     assert count(server, "written") == 0
-    assert "the log of requests lost 1 events: " in server.wait_for_log("the log of requests lost")
+    server.wait_for_log("the log of requests lost ")
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0
 
