@@ -14,6 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+from kfp_mindspore.canonical import to_canonical_json
+
 # KServe's agent has as many workers.
 _SENDERS = 5
 # For an event, and for a batch: a slow endpoint must not hold the events behind it.
@@ -72,7 +74,7 @@ def main() -> None:
             deadline = time.monotonic() + _TIMEOUT_SECONDS
             sending = [pool.submit(endpoint.post, headers, body, deadline) for headers, body in json.loads(line)]
             reasons = [reason for future in sending if (reason := future.result())]
-            print(json.dumps([len(reasons), reasons[0] if reasons else ""]), flush=True)
+            print(to_canonical_json([len(reasons), reasons[0] if reasons else ""]), flush=True)
 
 
 if __name__ == "__main__":

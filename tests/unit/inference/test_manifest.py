@@ -302,6 +302,7 @@ def test_wrong_service_has_no_manifest() -> None:
     "document",
     [
         build_inference_service(Service("digits", "pvc://models/digits", replicas=3)),
+        build_inference_service(Service("digits", "s3://b/m", service_account="s", logger={"url": "s3://b/log"})),
         build_inference_service(
             Service("digits", "s3://b/m", resources={"limits": {"cpu": "1", "huawei.com/Ascend910": 1}}, grpc=True)
         ),
@@ -325,7 +326,7 @@ def test_wrong_service_has_no_manifest() -> None:
             Service("digits", "s3://b/m", scale_metric="in_flight", **{**SCALED, "min_replicas": 0})
         ),
     ],
-    ids=["claim", "grpc", "canary", "graph", "placed", "keda", "zero"],
+    ids=["claim", "log", "grpc", "canary", "graph", "placed", "keda", "zero"],
 )
 def test_manifest_has_fields_of_kserves_definition(document: dict[str, Any]) -> None:
     plural = f"{document['kind'].lower()}s"
