@@ -35,7 +35,8 @@ def run_metrics_server(kserve: KServe) -> Iterator[None]:
         "tls-private-key-file": key,
         "kubelet-certificate-authority": cluster.authority.certificate,
         "kubelet-preferred-address-types": "InternalIP",
-        "metric-resolution": "10s",
+        # Above the timeout of a request to the kubelet, 10 s.
+        "metric-resolution": "15s",
         **dict.fromkeys(("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"), kubeconfig),
     }
     api: dict[str, Any] = {
