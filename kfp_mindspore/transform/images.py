@@ -8,6 +8,7 @@ import dataclasses
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from kfp_mindspore.transform.pipeline import Step, keep_float, require_float, st
 
 _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
+_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 # The beginnings of PNG and JPEG files in base64.
 _BASE64_MAGIC = (b"iVBORw0KGgo", b"/9j/")
 _DATA_URL = b"data:"
@@ -34,24 +36,51 @@ _DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowErro
 class DecodeImage(Step):
     """PNG or JPEG files to float32 with shape (N, C, H, W) with values from 0 to 1.
 
-    Images with different sizes in one request need a following `Resize` or `CenterCrop`. EXIF rotation is not applied.
-    A file may also be base64 text or a data URL, as JSON clients send them: no PNG or JPEG file begins like either.
+    Images with different sizes in one request need `resize` with two sides, `crop`, or a following `Resize` or
+    `CenterCrop`. An animated image is its first frame. A file may also be base64 text or a data URL, as JSON clients
+    send them: no PNG or JPEG file begins like either.
+
+    `resize` and `crop` are computed on the file's 8-bit pixels, as published image processors do it; a following
+    `Resize` is computed on float32.
 
     Args:
         mode: `RGB` (C = 3) or `L`, grey (C = 1); an image in another mode is converted.
         max_pixels: Most pixels (H · W) per image, default 2²²; all images in a request may have four times as many. No
             side may be longer than 65,535. Checked in the file's header, before memory is allocated.
+        resize: Height and width, or one number: the shorter side's new length.
+        resample: Pillow's filter for `resize`: `nearest`, `box`, `bilinear`, `hamming`, `bicubic` or `lanczos`.
+        crop: Height and width of the centre to keep after `resize`; smaller images are padded with zeros.
+        rotate: Whether a file's EXIF rotation is applied.
         column: The input; may be left out when there is only one.
     """
 
     max_rows = 4
 
-    def __init__(self, mode: str = "RGB", *, max_pixels: int = _MAX_PIXELS, column: str = "") -> None:
+    def __init__(
+        self,
+        mode: str = "RGB",
+        *,
+        max_pixels: int = _MAX_PIXELS,
+        resize: int | Sequence[int] = (),
+        resample: str = "bicubic",
+        crop: Sequence[int] = (),
+        rotate: bool = False,
+        column: str = "",
+    ) -> None:
         super().__init__(column)
         if mode not in _CHANNELS:
             raise UserError(f"DecodeImage: mode: must be RGB or L, got {mode!r}")
+        if resample not in _FILTERS:
+            raise UserError(f"DecodeImage: resample: must be one of {', '.join(_FILTERS)}, got {resample!r}")
         self.mode = mode
         self.max_pixels = max_pixels
+        self.resize = resize if isinstance(resize, int) else tuple(resize)
+        self.resample = resample
+        self.crop = tuple(crop)
+        self.rotate = rotate
+        for name, sides in (("resize", (resize, resize) if isinstance(resize, int) else resize), ("crop", crop)):
+            if len(sides) not in (0, 2) or any(type(side) is not int or not 0 < side <= _MAX_SIDE for side in sides):
+                raise UserError(f"DecodeImage: {name}: must have sides from 1 to {_MAX_SIDE}, got {sides!r}")
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Decode an array of N `bytes` objects, or uint8 with shape (N, byte count)."""
@@ -65,11 +94,17 @@ class DecodeImage(Step):
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return bytes, one object a row."""
-        channels = _CHANNELS[self.mode]
-        if spec.dtype != "float32" or len(spec.shape) != 4 or spec.shape[1] not in (-1, channels):
+        fixed = self.crop or (() if isinstance(self.resize, int) else self.resize)
+        given = (_CHANNELS[self.mode], *fixed)
+        if (
+            spec.dtype != "float32"
+            or len(spec.shape) != 4
+            or any(wanted not in (-1, side) for wanted, side in zip(spec.shape[1:], given, strict=False))
+        ):
+            sides = ", ".join(map(str, fixed)) or "H, W"
             raise UserError(
-                f"DecodeImage: gives float32 of shape (-1, {channels}, H, W), but {spec.name!r} must be {spec.dtype} "
-                f"of shape {spec.shape}"
+                f"DecodeImage: gives float32 of shape (-1, {given[0]}, {sides}), but {spec.name!r} must be "
+                f"{spec.dtype} of shape {spec.shape}"
             )
         return TensorSpec(spec.name, BYTES, (spec.shape[0],))
 
@@ -93,7 +128,7 @@ class DecodeImage(Step):
                     raise TransformInputError(
                         f"{where}: all images of a request must have at most {self.max_rows * self.max_pixels} pixels"
                     )
-                pixels = np.asarray(image.convert(self.mode))
+                pixels = self._arrange(image, where)
         except images.DecompressionBombError:
             raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
         except _DAMAGES as error:
@@ -104,6 +139,40 @@ class DecodeImage(Step):
         planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         scaled: NDArray[Any] = planes.astype(np.float32) / np.float32(255)
         return scaled
+
+    def _arrange(self, image: Any, where: str) -> NDArray[np.uint8]:
+        """Return an opened image's pixels, uint8 with shape (H, W) or (H, W, C)."""
+        images = _import_pillow()
+        if self.rotate:
+            from PIL import ImageOps
+
+            image = ImageOps.exif_transpose(image)
+        image = image.convert(self.mode)
+        if self.resize:
+            width, height = image.size
+            sides = self.resize
+            if isinstance(sides, int):
+                long = int(sides * max(width, height) / min(width, height))
+                sides = (sides, long) if height <= width else (long, sides)
+            if sides[0] * sides[1] > self.max_pixels:
+                raise TransformInputError(
+                    f"{where}: is too narrow: resized to {sides[1]} x {sides[0]} it must have at most "
+                    f"{self.max_pixels} pixels, has {width} x {height}"
+                )
+            image = image.resize(sides[::-1], getattr(images.Resampling, self.resample.upper()))
+        pixels: NDArray[np.uint8] = np.asarray(image)
+        if self.crop:
+            spans = []
+            for axis, wanted in enumerate(self.crop):
+                missing = max(wanted - pixels.shape[axis], 0)
+                # The odd row or column of padding comes first, as in the published processors.
+                widths = [(0, 0)] * pixels.ndim
+                widths[axis] = ((missing + 1) // 2, missing // 2)
+                pixels = np.pad(pixels, widths)
+                start = (pixels.shape[axis] - wanted) // 2
+                spans.append(slice(start, start + wanted))
+            pixels = pixels[tuple(spans)]
+        return pixels
 
 
 def _describe_excess(image: Any, max_pixels: int) -> str:

@@ -264,6 +264,44 @@ def test_resize_of_extreme_shapes(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(Resize(size)(image), np.ones((shape[0], *size)), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "resize", "crop", "expected"),
+    [
+        # The shorter side's new length, then the centre.
+        ((60, 90), 24, (20, 18), ((36, 24), (9, 2, 27, 22))),
+        ((91, 40), 20, (20, 20), ((20, 45), (0, 12, 20, 32))),
+        ((33, 21), (9, 14), (), ((14, 9), (0, 0, 14, 9))),
+        ((1, 1), 8, (8, 8), ((8, 8), (0, 0, 8, 8))),
+    ],
+)
+def test_decoded_image_is_resized_and_cropped_as_pillow_does(
+    shape: tuple[int, int], resize: Any, crop: Any, expected: Any
+) -> None:
+    pixels, (size, box) = make_pixels(*shape), expected
+    found = DecodeImage(resize=resize, crop=crop)(encode(pixels))
+    image = Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).crop(box)
+    np.testing.assert_array_equal(np.rint(found * 255), np.asarray(image).transpose(2, 0, 1))
+    assert found.max() <= 1
+
+
+def test_crop_pads_small_images_with_zeros() -> None:
+    found = DecodeImage("L", crop=(4, 3))(encode(np.full((1, 2), 255, np.uint8)))
+    assert found.tolist() == [[[0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0]]]
+
+
+def test_rotation_of_file_is_applied_on_request() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encode(make_pixels(4, 9), exif=exif)
+    assert DecodeImage()(content).shape == (3, 4, 9)
+    np.testing.assert_array_equal(DecodeImage(rotate=True)(content), np.rot90(DecodeImage()(content), -1, (1, 2)))
+
+
+def test_narrow_image_is_refused_before_it_is_resized() -> None:
+    with pytest.raises(TransformInputError, match="image: is too narrow: resized to 448000 x 224 it must have at most"):
+        DecodeImage(resize=224, crop=(224, 224))(encode(np.zeros((1, 2000), np.uint8)))
+
+
 def test_pixels_of_request_are_limited() -> None:
     files = fill_objects([encode(make_pixels(10, 10))] * 5)
     assert len(DecodeImage(max_pixels=100).compute(files[:4])) == 4
@@ -283,6 +321,9 @@ def test_images_of_different_sizes_need_resize() -> None:
     ("make", "message"),
     [
         (lambda: DecodeImage("CMYK"), "DecodeImage: mode: must be RGB or L, got 'CMYK'"),
+        (lambda: DecodeImage(resample="area"), "DecodeImage: resample: must be one of nearest, box"),
+        (lambda: DecodeImage(resize=0), r"DecodeImage: resize: must have sides from 1 to 65535, got \(0, 0\)"),
+        (lambda: DecodeImage(crop=(8,)), "DecodeImage: crop: must have sides"),
         (lambda: Resize((0, 8)), r"Resize: size: must be \(height, width\) of at least 1, got \(0, 8\)"),
         (lambda: CenterCrop((8,)), "CenterCrop: size: must be"),  # type: ignore[arg-type]
         (lambda: Normalize([1, 2, 3], [1, 2]), "mean and std: must be one number or one a channel"),
@@ -307,6 +348,7 @@ def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "message"),
     [
+        (Pipeline([DecodeImage(crop=(9, 8))]), r"gives float32 of shape \(-1, 3, 9, 8\)"),
         (Pipeline([DecodeImage("L")]), r"gives float32 of shape \(-1, 1, H, W\), but 'image' must be float32"),
         (Pipeline([Resize((9, 8))]), r"gives images of 9 x 8, but 'image' must have shape \(-1, 3, 8, 8\)"),
         (Pipeline([Normalize([1, 1], 1)]), "is for 2 channels, but 'image' has shape"),
