@@ -31,6 +31,7 @@ COMMANDS = {
     "dataset": "Load data into a dataset directory, and inspect one.",
     "model": "Export, inspect and verify model bundles (MindIR); predict with them.",
     "lm": "Import, fine-tune, evaluate, export and route language models.",
+    "vision": "Import image models; classify by words.",
     "trainer": "Write the runtimes with which Kubeflow Trainer trains MindSpore.",
     "devices": "Show which devices MindSpore can use here, and why not the others.",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",

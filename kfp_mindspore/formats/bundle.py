@@ -31,6 +31,7 @@ from kfp_mindspore.formats.manifest import check_files, describe_files, naming_f
 from kfp_mindspore.formats.model_options import Dimension
 from kfp_mindspore.formats.signature import (
     CAUSAL_KIND,
+    DUAL_KIND,
     EMBEDDING_KIND,
     FIRST_STAGE_KIND,
     FORMAT_VERSION,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSAL_KIND",
+    "DUAL_KIND",
     "EMBEDDING_KIND",
     "EXAMPLE_FILE",
     "FIRST_STAGE_KIND",
@@ -60,6 +62,7 @@ __all__ = [
     "SEQ2SEQ_KIND",
     "SIGNATURE_FILE",
     "STATISTICS_FILE",
+    "TEXT_MODEL_FILE",
     "TOKENIZER_FILE",
     "TRANSFORM_FILE",
     "VERIFIED_FILE",
@@ -86,6 +89,8 @@ WEIGHTS_FILE = "weights.safetensors"
 PROMPTS_FILE = "prompts.npz"
 NETWORK_FILE = "network.json"
 TOKENIZER_FILE = "tokenizer.json"
+# A dual encoder's text tower; model.mindir is its image tower.
+TEXT_MODEL_FILE = "text.mindir"
 GENERATION_FILE = "generation.json"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
@@ -93,7 +98,10 @@ _EXPORT_HINT = (
     "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR, "
     "a language model by: kfp-mindspore lm import SOURCE -o MODEL_DIR"
 )
-_IMPORT_HINT = "A published language model becomes one by: kfp-mindspore lm import SOURCE -o MODEL_DIR"
+_IMPORT_HINT = (
+    "A published model becomes one by: kfp-mindspore lm import SOURCE -o MODEL_DIR, "
+    "of images by: kfp-mindspore vision import SOURCE -o MODEL_DIR"
+)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from kfp_mindspore.formats.tensors import TensorSpec
 
 FORMAT_VERSION = 1
 CAUSAL_KIND, EMBEDDING_KIND, SEQ2SEQ_KIND = "causal-lm", "embedding", "seq2seq"
+# Images and texts in one space (kfp_mindspore.vision.bundle).
+DUAL_KIND = "dual-encoder"
 # A causal language model cut at a layer (kfp_mindspore.lm.bundle.stages); the second stage serves the first's server.
 FIRST_STAGE_KIND, SECOND_STAGE_KIND = "causal-lm-first", "causal-lm-second"
 # Kinds that are served by the OpenAI protocol.
-_LANGUAGE_KINDS = (CAUSAL_KIND, EMBEDDING_KIND, SEQ2SEQ_KIND, FIRST_STAGE_KIND, SECOND_STAGE_KIND)
+_LANGUAGE_KINDS = (CAUSAL_KIND, EMBEDDING_KIND, SEQ2SEQ_KIND, DUAL_KIND, FIRST_STAGE_KIND, SECOND_STAGE_KIND)
 
 
 @dataclass(frozen=True)

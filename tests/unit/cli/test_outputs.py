@@ -55,6 +55,8 @@ CASES: dict[tuple[str, str], Case] = {
     ("lm export", "output"): Case("lm export {model} -o {out}"),
     ("lm finetune", "output"): Case("lm finetune {model} {table} -o {out}", keeps_others=True),
     ("lm import", "output"): Case("lm import {model} -o {out}"),
+    ("vision classes", "output"): Case("vision classes {model} --labels a,b -o {out}"),
+    ("vision import", "output"): Case("vision import {model} -o {out}"),
     ("lm split", "output"): Case("lm split {model} --layer 1 -o {out}", keeps_others=True),
     ("model compress", "output"): Case("model compress {checkpoint} --dataset {dataset} -o {out}"),
     ("model export", "output"): Case("model export {checkpoint} --dataset {dataset} --strategy {strategy} -o {out}"),
@@ -81,7 +83,7 @@ READ = {
     ("model verify", "path"),
     ("serve", "model_dir"), ("sweep best", "directory"), ("sweep export", "output"), ("sweep export", "script"),
     ("sweep report", "directory"), ("sweep resume", "directory"), ("sweep run", "output"), ("sweep run", "script"),
-    ("sweep show", "directory"),
+    ("sweep show", "directory"), ("vision classes", "model"),
 }  # fmt: skip
 # Files with credentials, of all commands.
 OUTPUT_NAME = re.compile(r"output|output_dir|directory|out|to|written")

@@ -1,0 +1,503 @@
+"""CLIP, SigLIP, ViT and DINOv2 in Hugging Face directories: each family's keys and tensors (transformers 4.57)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.lm.sources.families import HINT
+from kfp_mindspore.lm.sources.fields import (
+    COMMON,
+    IGNORED,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    Key,
+    choice,
+    classes,
+    flag,
+    number,
+    only,
+    read_keys,
+    refuse,
+    size,
+)
+from kfp_mindspore.lm.sources.huggingface import open_weights, read_json, read_tokenizer
+from kfp_mindspore.lm.sources.model import read_tensors, refuse_architecture
+from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
+from kfp_mindspore.lm.text.template import read_special_tokens
+from kfp_mindspore.vision.network import (
+    BlockConfig,
+    ImageConfig,
+    TextConfig,
+    Weights,
+    list_image_weights,
+    list_text_weights,
+)
+from kfp_mindspore.vision.processor import parse_processor
+
+DUAL_TYPES, IMAGE_TYPES = ("clip", "siglip"), ("vit", "dinov2")
+_PROCESSORS = {"clip": "CLIP", "siglip": "Siglip", "vit": "ViT", "dinov2": "Bit"}
+_ACTIVATIONS = {
+    **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
+    "swish": "silu",
+}
+_SIDE = 1 << 14
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_object_or_null(value: Any) -> bool:
+    return value is None or _is_object(value)
+
+
+def _blocks(width: int, hidden: int, layers: int, heads: int, epsilon: float, activation: str) -> dict[str, Key]:
+    return {
+        **COMMON,
+        "architectures": IGNORED,
+        "hidden_size": size(width),
+        "intermediate_size": size(hidden),
+        "num_hidden_layers": size(layers, most=MOST_LAYERS),
+        "num_attention_heads": size(heads),
+        "layer_norm_eps": number(epsilon, below=1),
+        "hidden_act": choice(activation, _ACTIVATIONS),
+        # Of weights that are not tied in any of these networks.
+        "tie_word_embeddings": IGNORED,
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"), IGNORED),
+    }
+
+
+def _images(blocks: Mapping[str, Key], patch: int) -> dict[str, Key]:
+    return {
+        **blocks,
+        "image_size": size(224, most=_SIDE),
+        "patch_size": size(patch, most=_SIDE),
+        "num_channels": only(3),
+    }
+
+
+_OBJECT = Key("must be an object", _is_object, {})
+_CLIP_TOP = {"projection_dim": size(512), "logit_scale_init_value": IGNORED}
+# transformers' keys with their defaults, by `model_type`: the model's own, its text tower's, its image tower's.
+KEYS: Mapping[str, Mapping[str, Key]] = {
+    "clip": {
+        **COMMON,
+        "architectures": classes("CLIPModel"),
+        "tie_word_embeddings": IGNORED,
+        **dict.fromkeys(("text_config", "vision_config"), _OBJECT),
+        # Older files have the towers a second time; transformers takes these where they are no null.
+        **dict.fromkeys(("text_config_dict", "vision_config_dict"), Key(_OBJECT.reason, _is_object_or_null)),
+        **_CLIP_TOP,
+    },
+    "siglip": {
+        **COMMON,
+        "architectures": classes("SiglipModel"),
+        "tie_word_embeddings": IGNORED,
+        **dict.fromkeys(("text_config", "vision_config"), _OBJECT),
+    },
+    "vit": {
+        **_images(_blocks(768, 3072, 12, 12, 1e-12, "gelu"), 16),
+        "architectures": classes("ViTForImageClassification"),
+        "qkv_bias": flag(True),
+        # Of masked images, and of the pooler, which a classifier has not.
+        **dict.fromkeys(("encoder_stride", "pooler_output_size", "pooler_act"), IGNORED),
+    },
+    "dinov2": {
+        **{
+            name: key
+            for name, key in _images(_blocks(768, 0, 12, 12, 1e-6, "gelu"), 14).items()
+            if name != "intermediate_size"
+        },
+        "architectures": classes("Dinov2Model", "Dinov2ForImageClassification"),
+        "mlp_ratio": size(4),
+        "qkv_bias": flag(True),
+        "use_swiglu_ffn": flag(False),
+        # Initial values, and a backbone's outputs.
+        **dict.fromkeys(("layerscale_value", "drop_path_rate", "use_mask_token"), IGNORED),
+        **dict.fromkeys(("stage_names", "out_features", "out_indices", "apply_layernorm"), IGNORED),
+        "reshape_hidden_states": IGNORED,
+    },
+}
+TOWER_KEYS: Mapping[str, tuple[Mapping[str, Key], Mapping[str, Key]]] = {
+    "clip": (
+        {
+            **_blocks(512, 2048, 12, 8, 1e-5, "quick_gelu"),
+            **_CLIP_TOP,
+            "vocab_size": size(49408),
+            "max_position_embeddings": size(77, most=MOST_POSITIONS),
+            "eos_token_id": size(49407, least=0),
+        },
+        {**_images(_blocks(768, 3072, 12, 12, 1e-5, "quick_gelu"), 32), **_CLIP_TOP},
+    ),
+    "siglip": (
+        {
+            **_blocks(768, 3072, 12, 12, 1e-6, "gelu_pytorch_tanh"),
+            "vocab_size": size(32000),
+            "max_position_embeddings": size(64, most=MOST_POSITIONS),
+            "projection_size": size(768),
+        },
+        {**_images(_blocks(768, 3072, 12, 12, 1e-6, "gelu_pytorch_tanh"), 16), "vision_use_head": only(True)},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SourceImages:
+    """A published image tower or classifier.
+
+    Args:
+        config: The network's.
+        weights: float32 arrays by the network's names.
+        steps: The preprocessing steps' declarations.
+        architecture: `model_type`.
+        labels: Class names by index; empty for embeddings.
+    """
+
+    config: ImageConfig
+    weights: Weights
+    steps: Sequence[Mapping[str, Any]]
+    architecture: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SourceTexts:
+    """A published dual encoder's text tower.
+
+    Args:
+        config: The network's.
+        weights: float32 arrays by the network's names.
+        tokenizer: tokenizer.json.
+        pad_id: The token after a text's last one.
+        scale: The factor of an image's and a text's cosine similarity.
+        bias: Added to that product; None for a model whose scores are a softmax over texts.
+    """
+
+    config: TextConfig
+    weights: Weights
+    tokenizer: str
+    pad_id: int
+    scale: float
+    bias: float | None
+
+
+def read_images(directory: Path) -> SourceImages:
+    """Read a ViT classifier, a DINOv2, or a dual encoder's image tower.
+
+    Args:
+        directory: As `save_pretrained` writes it, with preprocessor_config.json.
+
+    Raises:
+        NotFoundError: A file is missing.
+        UserError: A model, key or processor is not supported, or a file is damaged; the message names the key.
+    """
+    values, kind, subject = _read_config(directory)
+    steps, sides = _read_processor(directory, kind)
+    config, source_side, labels = parse_images(values, sides, subject)
+    shapes, parts = list_image_weights(config), _list_image_parts(config, kind, has_labels=bool(labels))
+    _check_size(shapes, subject)
+    if kind in DUAL_TYPES:
+        # What its other tower has to be refused for is found before weights are read, too.
+        _check_size(list_text_weights(parse_texts(values, subject)), subject)
+    reader = _Reader(open_weights(directory))
+    shapes["positions"] = (config.has_class + (source_side // config.patch) ** 2, config.blocks.width)
+    scales = [name for name in parts if name.endswith(".scale")]
+    wanted = shapes | dict.fromkeys(scales, (config.blocks.width,))
+    ignored = (".position_ids", "mask_token", "logit_scale", "logit_bias")
+    if kind in DUAL_TYPES:
+        ignored += tuple(name for name in reader.entries if name.startswith("text_"))
+    found = read_tensors(wanted, parts, reader, subject=str(directory), ignored=ignored)
+    for name in scales:
+        # A layer's scale is part of its last matrix.
+        part, scale = name.removesuffix(".scale"), found.pop(name)
+        found[f"{part}.weight"] = found[f"{part}.weight"] * scale[:, None]
+        found[f"{part}.bias"] = found[f"{part}.bias"] * scale
+    found["positions"] = interpolate_positions(found["positions"], config)
+    return SourceImages(config, found, steps, kind, labels)
+
+
+def read_texts(directory: Path) -> SourceTexts:
+    """Read a dual encoder's text tower, tokenizer and scale.
+
+    Args:
+        directory: As for `read_images`.
+
+    Raises:
+        UserError: As `read_images`.
+    """
+    values, kind, subject = _read_config(directory)
+    config = parse_texts(values, subject)
+    shapes, parts = list_text_weights(config), _list_text_parts(config, kind)
+    _check_size(shapes, subject)
+    tokenizer = read_tokenizer(directory)
+    reader = _Reader(open_weights(directory))
+    bias = ("logit_bias",) if kind == "siglip" else ()
+    singles = dict.fromkeys(("logit_scale", *bias), (1,))
+    ignored = (".position_ids", *(name for name in reader.entries if name.startswith(("vision_", "visual_"))))
+    found = read_tensors(
+        shapes | singles, parts | {name: (name,) for name in singles}, reader, subject=str(directory), ignored=ignored
+    )
+    scale = float(np.exp(found.pop("logit_scale")[0]))
+    shift = float(found.pop("logit_bias")[0]) if bias else None
+    pad_id = _read_pad(directory, tokenizer, config.vocabulary_size)
+    return SourceTexts(config, found, tokenizer, pad_id, scale, shift)
+
+
+def parse_images(
+    values: Mapping[str, Any], sides: tuple[int, int], subject: str
+) -> tuple[ImageConfig, int, tuple[str, ...]]:
+    """Return the image network, the side of the images that its positions are for, and its class names.
+
+    Args:
+        values: config.json's content.
+        sides: The processor's height and width.
+        subject: The file's path, for messages.
+
+    Raises:
+        UserError: A key is not supported.
+    """
+    kind = values["model_type"]
+    found, prefix = read_keys(values, KEYS[kind], subject, hint=HINT), ""
+    projection = found.get("projection_dim", 0)
+    if kind in DUAL_TYPES:
+        found, prefix = _read_tower(found, kind, "vision_config", subject)
+    if kind == "dinov2":
+        hidden = found["hidden_size"] * found["mlp_ratio"]
+        found["intermediate_size"] = (int(hidden * 2 / 3) + 7) // 8 * 8 if found["use_swiglu_ffn"] else hidden
+    side, patch = found["image_size"], found["patch_size"]
+    errors = [f"{prefix}patch_size: must be at most image_size {side}, got {patch}"] if patch > side else []
+    if kind != "dinov2" and sides != (side, side):
+        errors.append(f"{prefix}image_size: must be the processor's size {sides[0]} x {sides[1]}, got {side}")
+    if min(sides) < patch:
+        errors.append(f"{prefix}patch_size: must be at most the processor's size {min(sides)}, got {patch}")
+    refuse(errors, subject)
+    blocks = _build_blocks(found, subject, prefix)
+    if kind == "clip":
+        return (
+            ImageConfig(blocks, sides, patch, patch_bias=False, pre_norm=True, outputs=projection, normalised=True),
+            side,
+            (),
+        )
+    if kind == "siglip":
+        return ImageConfig(blocks, sides, patch, has_class=False, pooling="attention", normalised=True), side, ()
+    if kind == "dinov2" and "Dinov2ForImageClassification" not in (values.get("architectures") or ()):
+        return ImageConfig(blocks, sides, patch), side, ()
+    labels = _read_labels(values, subject)
+    pooling = "class_mean" if kind == "dinov2" else "class"
+    return ImageConfig(blocks, sides, patch, pooling=pooling, outputs=len(labels), output_bias=True), side, labels
+
+
+def parse_texts(values: Mapping[str, Any], subject: str) -> TextConfig:
+    """Return the text tower's configuration.
+
+    Args:
+        values: A dual encoder's config.json.
+        subject: The file's path, for messages.
+
+    Raises:
+        UserError: A key is not supported.
+    """
+    kind = values["model_type"]
+    top = read_keys(values, KEYS[kind], subject, hint=HINT)
+    found, prefix = _read_tower(top, kind, "text_config", subject)
+    end_id, outputs = None, top.get("projection_dim", 0)
+    if kind == "clip":
+        # Files with 2 are older than the key: the end token has the highest ID.
+        end_id = -1 if found["eos_token_id"] == 2 else found["eos_token_id"]
+    else:
+        outputs = found["projection_size"]
+    blocks = _build_blocks(found, subject, prefix)
+    return TextConfig(
+        blocks, found["vocab_size"], found["max_position_embeddings"], end_id, outputs, output_bias=kind == "siglip"
+    )
+
+
+def interpolate_positions(positions: NDArray[np.float32], config: ImageConfig) -> NDArray[np.float32]:
+    """Return positions for the images' grid, bicubic as torch computes it (a = -0.75, no antialiasing).
+
+    Args:
+        positions: For a square grid, (has_class + side², width).
+        config: The network's.
+    """
+    first, grid = positions[: config.has_class], positions[config.has_class :]
+    side = round(len(grid) ** 0.5)
+    if (side, side) == config.grid:
+        return positions
+    rows, columns = (_build_cubic(side, count) for count in config.grid)
+    resized = np.einsum("ri,cj,ijw->rcw", rows, columns, grid.reshape(side, side, -1).astype(np.float64))
+    return np.concatenate([first, resized.reshape(-1, grid.shape[1]).astype(np.float32)])
+
+
+def _build_cubic(source: int, target: int) -> NDArray[np.float64]:
+    matrix = np.zeros((target, source))
+    places = (np.arange(target) + 0.5) * source / target - 0.5
+    for row, place in enumerate(places):
+        start = int(np.floor(place))
+        for index in range(start - 1, start + 3):
+            far = abs(place - index)
+            weight = (1.25 * far - 2.25) * far * far + 1 if far <= 1 else ((-0.75 * far + 3.75) * far - 6) * far + 3
+            matrix[row, min(max(index, 0), source - 1)] += weight
+    return matrix
+
+
+def _read_config(directory: Path) -> tuple[dict[str, Any], str, str]:
+    values = read_json(directory / "config.json")
+    subject = str(directory / "config.json")
+    refuse_architecture(subject, values.get("model_type"), (*DUAL_TYPES, *IMAGE_TYPES))
+    return values, values["model_type"], subject
+
+
+def _read_tower(top: Mapping[str, Any], kind: str, name: str, subject: str) -> tuple[dict[str, Any], str]:
+    """Return a tower's values and the prefix of its keys in messages."""
+    if top.get(f"{name}_dict") is not None:
+        name = f"{name}_dict"
+    table = TOWER_KEYS[kind][name.startswith("vision")]
+    return read_keys(top[name], table, subject, prefix=f"{name}.", hint=HINT), f"{name}."
+
+
+def _read_processor(directory: Path, kind: str) -> tuple[list[dict[str, Any]], tuple[int, int]]:
+    file = directory / "preprocessor_config.json"
+    return parse_processor(read_json(file), _PROCESSORS[kind], str(file))
+
+
+def _check_size(shapes: Mapping[str, Sequence[int]], subject: str) -> None:
+    """Raise for a network above 1 GiB, which MindSpore does not write as one file."""
+    gibibytes = 4 * sum(map(math.prod, shapes.values())) / (1 << 30)
+    if gibibytes >= 1:
+        raise UserError(
+            f"{subject}: weights: a tower must have less than 1 GiB in float32, this one has {gibibytes:.1f} GiB"
+        )
+
+
+def _read_labels(values: Mapping[str, Any], subject: str) -> tuple[str, ...]:
+    named = values.get("id2label")
+    if named is None:
+        count = values.get("num_labels", 2)
+        refuse([] if type(count) is int and count > 0 else [f"num_labels: must be >= 1, got {count!r}"], subject)
+        named = {number: f"LABEL_{number}" for number in range(count)}
+    texts = {str(number): text for number, text in named.items()} if isinstance(named, dict) else {}
+    labels = tuple(str(texts.get(str(number), "")) for number in range(len(texts)))
+    if not labels or "" in labels or len({*labels}) < len(labels):
+        raise UserError(f"{subject}: id2label: must have a different name for each class from 0, got {named!r:.80}")
+    return labels
+
+
+def _read_pad(directory: Path, tokenizer: str, vocabulary_size: int) -> int:
+    from tokenizers import Tokenizer
+
+    maps = [
+        read_json(directory / name, required=False) for name in ("special_tokens_map.json", "tokenizer_config.json")
+    ]
+    token = read_special_tokens(*maps).get("pad_token")
+    loaded = Tokenizer.from_str(tokenizer)
+    padding = loaded.padding
+    found = loaded.token_to_id(token) if token is not None else padding["pad_id"] if padding else None
+    if found is None or found >= vocabulary_size:
+        raise UserError(
+            f"{directory}: pad_token: must be a token below vocab_size {vocabulary_size}, got {token!r}",
+            hint="Name it in tokenizer_config.json.",
+        )
+    return int(found)
+
+
+def _build_blocks(found: Mapping[str, Any], subject: str, prefix: str) -> BlockConfig:
+    width, heads = found["hidden_size"], found["num_attention_heads"]
+    refuse(
+        [f"{prefix}num_attention_heads: must divide hidden_size {width}, got {heads}"] if width % heads else [], subject
+    )
+    return BlockConfig(
+        *(width, found["num_hidden_layers"], heads, found["intermediate_size"]),
+        _ACTIVATIONS[found["hidden_act"]],
+        found["layer_norm_eps"],
+        biased=found.get("qkv_bias", True),
+        gated=found.get("use_swiglu_ffn", False),
+    )
+
+
+_TOWER_LAYER = {
+    "norm1": ("layer_norm1",),
+    "qkv": tuple(f"self_attn.{part}_proj" for part in "qkv"),
+    "out": ("self_attn.out_proj",),
+    "norm2": ("layer_norm2",),
+    "up": ("mlp.fc1",),
+    "down": ("mlp.fc2",),
+}
+_VIT_LAYER = {
+    "norm1": ("layernorm_before",),
+    "qkv": tuple(f"attention.attention.{part}" for part in ("query", "key", "value")),
+    "out": ("attention.output.dense",),
+    "norm2": ("layernorm_after",),
+    "up": ("intermediate.dense",),
+    "down": ("output.dense",),
+}
+_DINO_LAYER = {**_VIT_LAYER, "norm1": ("norm1",), "norm2": ("norm2",), "up": ("mlp.fc1",), "down": ("mlp.fc2",)}
+
+
+def _list_layers(config: BlockConfig, prefix: str, names: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {
+        f"layers.{index}.{name}.{kind}": tuple(f"{prefix}.{index}.{source}.{kind}" for source in sources)
+        for index in range(config.layers)
+        for name, sources in names.items()
+        for kind in ("weight", "bias")
+    }
+
+
+def _pair(name: str, source: str) -> dict[str, tuple[str, ...]]:
+    return {f"{name}.{kind}": (f"{source}.{kind}",) for kind in ("weight", "bias")}
+
+
+def _list_image_parts(config: ImageConfig, kind: str, *, has_labels: bool) -> dict[str, tuple[str, ...]]:
+    if kind in DUAL_TYPES:
+        root, embeddings, head = "vision_model.", "vision_model.embeddings.", "vision_model.head."
+        parts = _list_layers(config.blocks, f"{root}encoder.layers", _TOWER_LAYER)
+        parts |= {"class": (f"{embeddings}class_embedding",), "positions": (f"{embeddings}position_embedding.weight",)}
+        parts |= _pair("patch", f"{embeddings}patch_embedding") | _pair("pre_norm", f"{root}pre_layrnorm")
+        parts |= _pair("norm", f"{root}post_layernorm") | _pair("output", "visual_projection")
+        parts |= {"head.probe": (f"{head}probe",)} | _pair("head.out", f"{head}attention.out_proj")
+        parts |= {f"head.qkv.{part}": (f"{head}attention.in_proj_{part}",) for part in ("weight", "bias")}
+        parts |= _pair("head.norm", f"{head}layernorm") | _pair("head.up", f"{head}mlp.fc1")
+        return parts | _pair("head.down", f"{head}mlp.fc2")
+    root = f"{kind}." if has_labels else ""
+    layer = _VIT_LAYER
+    if kind == "dinov2":
+        gated = {"up": ("mlp.weights_in",), "down": ("mlp.weights_out",)} if config.blocks.gated else {}
+        layer = {**_DINO_LAYER, **gated}
+    parts = _list_layers(config.blocks, f"{root}encoder.layer", layer)
+    parts |= {"class": (f"{root}embeddings.cls_token",), "positions": (f"{root}embeddings.position_embeddings",)}
+    parts |= _pair("patch", f"{root}embeddings.patch_embeddings.projection")
+    parts |= _pair("norm", f"{root}layernorm") | _pair("output", "classifier")
+    if kind == "dinov2":
+        for index in range(config.blocks.layers):
+            for place, name in enumerate(("out", "down"), 1):
+                parts[f"layers.{index}.{name}.scale"] = (f"{root}encoder.layer.{index}.layer_scale{place}.lambda1",)
+    return parts
+
+
+def _list_text_parts(config: TextConfig, kind: str) -> dict[str, tuple[str, ...]]:
+    root = "text_model."
+    parts = _list_layers(config.blocks, f"{root}encoder.layers", _TOWER_LAYER)
+    parts |= {"embedding": (f"{root}embeddings.token_embedding.weight",)}
+    parts |= {"positions": (f"{root}embeddings.position_embedding.weight",)}
+    parts |= _pair("norm", f"{root}final_layer_norm")
+    return parts | _pair("output", "text_projection" if kind == "clip" else f"{root}head")
+
+
+class _Reader(SafetensorsReader):
+    """Tensors without leading dimensions of 1, which learned tokens and positions have; scalars with shape (1,)."""
+
+    def __init__(self, reader: SafetensorsReader) -> None:
+        self.entries = {}
+        for name, (file, start, entry) in reader.entries.items():
+            shape = list(entry["shape"]) or [1]
+            while len(shape) > 1 and shape[0] == 1 and name.endswith(("cls_token", "position_embeddings", "probe")):
+                del shape[0]
+            self.entries[name] = file, start, {**entry, "shape": shape}
