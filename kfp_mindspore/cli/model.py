@@ -20,7 +20,15 @@ from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_table
 from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
-from kfp_mindspore.formats.bundle import MODEL_FILE, NETWORK_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
+from kfp_mindspore.formats.bundle import (
+    DUAL_KIND,
+    MODEL_FILE,
+    NETWORK_FILE,
+    TRANSFORM_FILE,
+    ModelBundle,
+    Signature,
+    TensorSpec,
+)
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.mindir.devices import DeviceOptions
 from kfp_mindspore.mindir.options import ExportOptions
@@ -34,6 +42,7 @@ _NETWORK, _FILES = ("network", "value"), ("file", "size", "sha256")
 # Of the kinds of language models.
 _ROUTES = {
     "causal-lm": "/openai/v1/chat/completions or /openai/v1/completions",
+    "dual-encoder": "/openai/v1/embeddings",
     "embedding": "/openai/v1/embeddings",
     "seq2seq": "/openai/v1/completions",
 }
@@ -253,8 +262,11 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
         print_json({**described, "mindir": None if info is None else info.to_dict()})
         return
     if is_language and bundle is not None:
-        click.echo(f"{path}: a language model of the kind {bundle.signature.kind}; the server builds its graphs\n")
-        print_table([{"network": name, "value": value} for name, value in _read_network(bundle).items()], _NETWORK)
+        click.echo(f"{path}: {_name_kind(bundle.signature)}\n")
+        network = _read_network(bundle).items()
+        print_table(
+            [{"network": key, "value": value} for key, value in network if not isinstance(value, dict)], _NETWORK
+        )
         click.echo("")
         print_table([{"file": name, **entry} for name, entry in bundle.signature.files.items()], _FILES)
     elif info is None and bundle is not None:
@@ -382,7 +394,7 @@ def predict(
     signature: Signature = bundle.signature
     if signature.is_language_model:
         raise UserError(
-            f"{path}: a language model of the kind {signature.kind}, which answers no rows",
+            f"{path}: {_name_kind(signature)}, which answers no rows",
             hint=f"Serve it, and send requests to {_ROUTES[signature.kind]}: kfp-mindspore serve {path}",
         )
     use_device(place.device, place.device_id)
@@ -425,6 +437,12 @@ def _read_key(key_file: Path | None) -> bytes | None:
 def _describe(bundle: ModelBundle) -> dict[str, Any]:
     signature: Signature = bundle.signature
     return {"path": str(bundle.path), **signature.to_dict()}
+
+
+def _name_kind(signature: Signature) -> str:
+    if signature.kind == DUAL_KIND:
+        return "a dual encoder of images and texts"
+    return f"a language model of the kind {signature.kind}"
 
 
 def _read_network(bundle: ModelBundle) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import CorruptBundleError, ProcessFailedError
-from kfp_mindspore.formats.bundle import CAUSAL_KIND, EMBEDDING_KIND, PROMPTS_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import CAUSAL_KIND, DUAL_KIND, EMBEDDING_KIND, PROMPTS_FILE, ModelBundle
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.service import OPENAI_PATH
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
+_EMBEDDERS = (EMBEDDING_KIND, DUAL_KIND)
 # Overrides of the model's own sampling defaults: greedy, no token ends the answer.
 _GREEDY = {
     "temperature": 0,
@@ -93,7 +94,7 @@ def answer_prompt(
     import numpy as np
 
     ids, address = prompt["ids"].tolist(), f"{url}{openai_path or OPENAI_PATH}"
-    if kind == EMBEDDING_KIND:
+    if kind in _EMBEDDERS:
         answer = _post(address, "embeddings", {"model": name, "input": [ids]}, timeout)
         found = np.array(_read(answer, "data", 0, "embedding"), np.float64)
         if found.shape != prompt["embedding"].shape:
@@ -150,9 +151,7 @@ def compare_prompts(
                 hint="Read the server's log: kfp-mindspore service logs NAME",
             ) from error
         # A probability depends on its own logit and on all others.
-        allowed = (
-            2 * tolerance * max(1.0, float(np.abs(prompt["embedding" if kind == EMBEDDING_KIND else "logits"]).max()))
-        )
+        allowed = 2 * tolerance * max(1.0, float(np.abs(prompt["embedding" if kind in _EMBEDDERS else "logits"]).max()))
         allowed = max(allowed, OTHER_TOLERANCE) if openai_path else allowed
         if not answer.difference <= allowed:
             raise ProcessFailedError(

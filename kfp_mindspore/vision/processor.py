@@ -86,7 +86,8 @@ def parse_processor(
     named = values.get("image_processor_type") or values.get("feature_extractor_type")
     kind = _NAMES.get(named, default) if isinstance(named, str) else default
     found = read_keys(values, _list_keys(_KINDS[kind]), subject)
-    size, crop = found["size"], ()
+    size: Any = found["size"]
+    crop: Any = ()
     resize: int | tuple[int, ...] = ()
     if found["do_resize"]:
         if not isinstance(size, dict):

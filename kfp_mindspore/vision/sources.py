@@ -212,7 +212,7 @@ def read_images(directory: Path) -> SourceImages:
     shapes["positions"] = (config.has_class + (source_side // config.patch) ** 2, config.blocks.width)
     scales = [name for name in parts if name.endswith(".scale")]
     wanted = shapes | dict.fromkeys(scales, (config.blocks.width,))
-    ignored = (".position_ids", "mask_token", "logit_scale", "logit_bias")
+    ignored: tuple[str, ...] = (".position_ids", "mask_token", "logit_scale", "logit_bias")
     if kind in DUAL_TYPES:
         ignored += tuple(name for name in reader.entries if name.startswith("text_"))
     found = read_tensors(wanted, parts, reader, subject=str(directory), ignored=ignored)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.bundle import EMBEDDING_KIND, FIRST_STAGE_KIND, SECOND_STAGE_KIND, ModelBundle
+from kfp_mindspore.formats.bundle import DUAL_KIND, EMBEDDING_KIND, FIRST_STAGE_KIND, SECOND_STAGE_KIND, ModelBundle
 from kfp_mindspore.mindir.devices import is_lost, use_device
 from kfp_mindspore.mindir.graph.encryption import read_model_key
 from kfp_mindspore.settings import CPU
 from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
-from mindsporeserver.language.embedding import EmbeddingModel
+from mindsporeserver.language.embedding import DualEncoderModel, EmbeddingModel
 from mindsporeserver.language.metrics import LanguageFamilies
 from mindsporeserver.language.model import LanguageModel, LanguageSettings, is_language_bundle, load_runner
 from mindsporeserver.language.stage_model import StageModel
@@ -43,6 +43,7 @@ from mindsporeserver.workers import WorkerLink
 logger = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 1e-4
+_EMBEDDERS = {EMBEDDING_KIND: EmbeddingModel, DUAL_KIND: DualEncoderModel}
 # Downloads and imports, below --download_dir or the directory for temporary files.
 _CACHE = "mindsporeserver-models"
 
@@ -99,8 +100,8 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
     code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> ServedModel:
-        if bundle.signature.kind == EMBEDDING_KIND:
-            return EmbeddingModel(
+        if bundle.signature.kind in _EMBEDDERS:
+            return _EMBEDDERS[bundle.signature.kind](
                 *(name, bundle),
                 version=version,
                 max_queue_tokens=language.max_queue_tokens,

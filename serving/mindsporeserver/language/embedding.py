@@ -1,4 +1,4 @@
-"""A served embedding model: one bundle of the kind `embedding`, loaded and warm."""
+"""A served embedding model: one bundle of the kind `embedding` or `dual-encoder`, loaded and warm."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from kfp_mindspore.errors import MissingExtraError, UserError
-from kfp_mindspore.formats.bundle import TOKENIZER_FILE, WEIGHTS_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import MODEL_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE, WEIGHTS_FILE, ModelBundle
+from kfp_mindspore.transform.base import TransformInputError, fill_objects
+from kfp_mindspore.transform.declaration import build_pipeline
+from kfp_mindspore.transform.pipeline import Pipeline
 from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyError, RequestError
 from mindsporeserver.language.errors import LanguageError
+from mindsporeserver.language.fields.images import MESSAGE_FIELDS, Part, parse_parts
 from mindsporeserver.language.fields.pairs import TextPairs
-from mindsporeserver.language.fields.requests import parse_embedding
+from mindsporeserver.language.fields.requests import parse_embedding, parse_embedding_format
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.text_model import TextModel, build_length_error, check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor
@@ -79,6 +83,8 @@ class EmbeddingModel(TextModel):
     """
 
     platform = "mindspore_embedding"
+    # Has `load`, which returns the runner of a bundle's directory.
+    runner_module: ClassVar[str] = "kfp_mindspore.lm.embedding"
     tokenizer: Tokenizer
 
     def __init__(
@@ -109,10 +115,12 @@ class EmbeddingModel(TextModel):
         start = time.perf_counter()
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.bundle.verify)
-        plan = MemoryPlan(int(self.bundle.signature.files.get(WEIGHTS_FILE, {}).get("size", 0)), 0, 0)
+        files = self.bundle.signature.files
+        names = (WEIGHTS_FILE, MODEL_FILE, TEXT_MODEL_FILE)
+        plan = MemoryPlan(sum(int(files[name]["size"]) for name in names if name in files), 0, 0)
         plan.check(read_memory_limit())
         self.tokenizer = await asyncio.to_thread(_read_tokenizer, self.bundle.path / TOKENIZER_FILE)
-        load: Callable[[Path], EmbeddingRunner] = importlib.import_module("kfp_mindspore.lm.embedding").load
+        load: Callable[[Path], EmbeddingRunner] = importlib.import_module(self.runner_module).load
         runner = await asyncio.wrap_future(self._executor.call(load, self.bundle.path))
         self._runner, self.max_length = runner, runner.max_length
         self._max_queue_tokens = self._max_queue_tokens or _QUEUE_TEXTS * runner.max_length
@@ -291,8 +299,51 @@ class EmbeddingModel(TextModel):
         return texts
 
 
+class DualEncoderModel(EmbeddingModel):
+    """Serves a `dual-encoder` bundle: texts and images in one space.
+
+    An image is prepared to pixels (3, H, W) and waits among the texts' token IDs.
+    """
+
+    platform = "mindspore_dual_encoder"
+    runner_module = "kfp_mindspore.vision.serving"
+    _pipeline: Pipeline
+
+    async def open(self) -> None:
+        """Load both towers.
+
+        Raises:
+            UserError: As `EmbeddingModel.open`.
+        """
+        steps = await asyncio.to_thread(self.bundle.read_preprocessing)
+        self._pipeline = build_pipeline({"pre": steps["pre"]})
+        await super().open()
+
+    def encode_inputs(self, fields: Mapping[str, Any]) -> tuple[list[NDArray[Any]], bool]:
+        """Return a request's token IDs and pixels, and whether embeddings are sent as base64; called in a thread.
+
+        Raises:
+            LanguageError: A field is invalid, a text is longer than the model's limit, or an image is refused.
+        """
+        if fields.get("messages") is None:
+            return super().encode_inputs(fields)
+        if fields.get("input") is not None:
+            raise LanguageError("input: must not be given with messages", "input")
+        is_base64 = parse_embedding_format(fields, self._get_runner().width, MESSAGE_FIELDS)
+        return [self._encode_part(part) for part in parse_parts(fields["messages"])], is_base64
+
+    def _encode_part(self, part: Part) -> NDArray[Any]:
+        if not part.image:
+            return self._encode_input(part.text, part.param)
+        try:
+            pixels: NDArray[Any] = self._pipeline.preprocess({"image": fill_objects([part.image])})["image"][0]
+        except TransformInputError as error:
+            raise LanguageError(f"{part.param}: {error.message}", part.param) from None
+        return pixels
+
+
 def _count_tokens(sequences: Sequence[NDArray[np.int32]]) -> dict[str, int]:
-    total = sum(map(len, sequences))
+    total = sum(len(sequence) for sequence in sequences if sequence.ndim == 1)
     return {"prompt_tokens": total, "total_tokens": total}
 
 

@@ -55,7 +55,7 @@ _COMMON |= {f"guided_{name}" for name in GUIDED}
 CHAT_FIELDS = _COMMON | TEMPLATE_FIELDS | {"max_completion_tokens", "top_logprobs", "tool_choice"}
 CHAT_FIELDS |= {"parallel_tool_calls"}
 COMPLETION_FIELDS = _COMMON | {"prompt", "echo"}
-_EMBEDDING = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
+EMBEDDING_FIELDS = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 # Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
 # 1 equals True, and None always is one.
 UNSUPPORTED_FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -236,13 +236,28 @@ def parse_embedding(
     Raises:
         LanguageError: A field is invalid or not supported.
     """
-    _check_names(body, _EMBEDDING)
+    is_base64 = parse_embedding_format(body, width, EMBEDDING_FIELDS)
+    return parse_prompts(body.get("input"), vocabulary_size, "input", MAX_INPUTS), is_base64
+
+
+def parse_embedding_format(body: Mapping[str, Any], width: int, supported: frozenset[str]) -> bool:
+    """Return whether an embedding request's embeddings are sent as base64.
+
+    Args:
+        body: The JSON object.
+        width: The embedding's size.
+        supported: The fields that are read.
+
+    Raises:
+        LanguageError: A field is invalid or not supported.
+    """
+    _check_names(body, supported)
     encoding = body.get("encoding_format")
     if encoding not in (None, "float", "base64"):
         raise refuse("encoding_format", "float or base64", encoding)
     if (dimensions := body.get("dimensions")) is not None and dimensions != width:
         raise refuse("dimensions", f"{width}, this model's", dimensions)
-    return parse_prompts(body.get("input"), vocabulary_size, "input", MAX_INPUTS), encoding == "base64"
+    return encoding == "base64"
 
 
 def parse_prompts(
