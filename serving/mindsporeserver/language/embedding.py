@@ -234,10 +234,10 @@ class EmbeddingModel(TextModel):
     async def _compute(
         self, sequences: Sequence[NDArray[np.int32]], deadline: float | None
     ) -> list[NDArray[np.float32]]:
-        needed = sum(map(len, sequences))
+        needed = sum(map(_weigh, sequences))
         texts = [_Text(ids, self._loop.create_future(), deadline) for ids in sequences]
         with self._lock:
-            check_queue(sum(len(text.ids) for text in self._waiting), needed, self._max_queue_tokens)
+            check_queue(sum(_weigh(text.ids) for text in self._waiting), needed, self._max_queue_tokens)
             self._waiting.extend(texts)
         self._submit()
         try:
@@ -340,6 +340,11 @@ class DualEncoderModel(EmbeddingModel):
         except TransformInputError as error:
             raise LanguageError(f"{part.param}: {error.message}", part.param) from None
         return pixels
+
+
+def _weigh(sequence: NDArray[Any]) -> int:
+    """Return an input's tokens in the queue's limit: 1 for each KiB of an image's pixels."""
+    return len(sequence) if sequence.ndim == 1 else sequence.nbytes >> 10
 
 
 def _count_tokens(sequences: Sequence[NDArray[np.int32]]) -> dict[str, int]:
