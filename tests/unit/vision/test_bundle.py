@@ -50,6 +50,7 @@ def predict(bundle: Path, *images: bytes) -> Any:
         return runner.predict({"image": fill_objects(list(images))})
 
 
+@pytest.mark.slow
 def test_classifier_is_ordinary_bundle(bundles: dict[str, Path]) -> None:
     verified = verify_bundle(bundles["vit"], outputs=True)
     assert verified.samples == 32
@@ -62,6 +63,7 @@ def test_classifier_is_ordinary_bundle(bundles: dict[str, Path]) -> None:
     assert found["label"].tolist() == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_dual_encoder_has_two_graphs_in_one_space(bundles: dict[str, Path], name: str) -> None:
     opened = ModelBundle.open(bundles[name])
@@ -77,12 +79,14 @@ def test_dual_encoder_has_two_graphs_in_one_space(bundles: dict[str, Path], name
         assert np.abs(rows[0] - rows[1]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_text_embedding_does_not_depend_on_batch(bundles: dict[str, Path]) -> None:
     encoder = TextEncoder.open(bundles["clip"])
     texts = [f"a photo of a {word}" for word in ("cat", "dog", "circle", "square", "red dog")] * 8
     np.testing.assert_allclose(encoder.embed(texts)[4], encoder.embed([texts[4]])[0], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_classes_are_similarities_with_texts(bundles: dict[str, Path], tmp_path: Path, name: str) -> None:
     labels = ["cat", "red dog", "two circles"]
@@ -99,6 +103,7 @@ def test_classes_are_similarities_with_texts(bundles: dict[str, Path], tmp_path:
     assert (signature.kind, signature.labels) == ("graph", tuple(labels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "template", "message"),
     [
@@ -119,6 +124,7 @@ def test_labels_are_refused_by_name(
     assert not (tmp_path / "classes").exists()
 
 
+@pytest.mark.slow
 def test_classes_need_dual_encoder(bundles: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"metadata\.kind: must be dual-encoder, got graph"):
         build_classifier(bundles["vit"], ["a", "b"], "{}", tmp_path / "classes")
@@ -161,6 +167,7 @@ def test_missing_and_foreign_tensors_are_listed(tmp_path: Path) -> None:
         import_source(str(source), tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_older_files_with_towers_twice_are_read_as_transformers_does(tmp_path: Path) -> None:
     source = write_clip(tmp_path / "source")
     values = json.loads((source / "config.json").read_text())
