@@ -124,7 +124,8 @@ def exported(smollm2: tuple[Path, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "phi3", "smollm3"]
+    "architecture",
+    ["gpt2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "phi3", "smollm3"],
 )
 def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, architecture: str) -> None:
     write_models(peers, tmp_path, {"model": (architecture, "float32")})
@@ -138,7 +139,13 @@ def test_imported_decoder_answers_as_transformers(peers: Path, tmp_path: Path, a
         assert generate(server, prompts) == decode(model, expected)
 
 
-@pytest.mark.parametrize("architecture", ["granite-tied", "olmo2", "phi3", "smollm3"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        *("gemma3_text", "gemma3_text-untied", "granite-tied", "olmo2", "phi3", "smollm3"),
+        *("mistral-window", "phi3-window", "qwen2-window", "smollm3-window"),
+    ],
+)
 def test_imported_and_exported_decoders_give_transformers_logits(
     peers: Path, tmp_path: Path, architecture: str
 ) -> None:
@@ -279,8 +286,7 @@ def test_keys_and_defaults_are_those_of_transformers(peers: Path) -> None:
     defaults = json.loads(run_peer(peers, HERE / "torch_models.py", "defaults").splitlines()[-1])
     for family, values in defaults.items():
         assert set(values) <= configurations.KEYS[family], family
-        own = {} if family != "mistral" else {"sliding_window": None}
-        assert configurations.parse(family, **{**values, **own}) == configurations.DEFAULTS[family], family
+        assert configurations.parse(family, **values) == configurations.DEFAULTS[family], family
 
 
 @pytest.mark.parametrize("config", [T5, V1_1], ids=["t5", "t5-v1.1"])

@@ -42,6 +42,19 @@ FIELDS: Any = {
         "original_max_position_embeddings": 512,
         "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5, 2.0], "long_factor": [4.0, 8.0, 16.0]},
     },
+    # A windowed layer, one with all, and sizes whose products with the scales are not exact.
+    "gemma3_text": {
+        **GROUPED, "num_hidden_layers": 3, "head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 24, "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 1e5,
+    },
+    "gemma3_text-untied": {**GROUPED, "head_dim": 16, "sliding_window": 100, "tie_word_embeddings": False},
+    "mistral-window": {**GROUPED, "sliding_window": 50},
+    "phi3-window": {**GROUPED, "sliding_window": 50},
+    "qwen2-window": {**GROUPED, "use_sliding_window": True, "sliding_window": 50, "max_window_layers": 1},
+    "smollm3-window": {
+        **GROUPED, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "tie_word_embeddings": False,
+        "use_sliding_window": True, "sliding_window": 50,
+    },
     "smollm3": {**GROUPED, "num_hidden_layers": 3, "no_rope_layer_interval": 2, "tie_word_embeddings": False},
     "smollm3-interval": {**GROUPED, "num_hidden_layers": 5, "tie_word_embeddings": False},
     "llama-linear": {**SCALED, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
@@ -71,7 +84,20 @@ FIELDS: Any = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8, "truncate": False},
     },
 }  # fmt: skip
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "phi3", "smollm3", "t5", "bert")
+FAMILIES = (
+    "gpt2",
+    "gemma3_text",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "granite",
+    "olmo2",
+    "phi3",
+    "smollm3",
+    "t5",
+    "bert",
+)
 
 
 def write(directory: Path, variant: str, dtype: str = "float32") -> None:
@@ -84,7 +110,12 @@ def write(directory: Path, variant: str, dtype: str = "float32") -> None:
     )
     fields = {**FIELDS[variant], **ids, "vocab_size": size, "initializer_range": 0.3}
     config = AutoConfig.for_model(variant.partition("-")[0], **fields)
-    AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype)).save_pretrained(directory)
+    model = AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            # Norms begin with 1, Gemma's with 0: each gets numbers of its own.
+            torch.nn.init.normal_(parameter, parameter.mean().item(), 0.2)
+    model.to(getattr(torch, dtype)).save_pretrained(directory)
 
 
 def list_defaults() -> dict[str, dict[str, Any]]:

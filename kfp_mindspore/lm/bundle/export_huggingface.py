@@ -15,7 +15,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights
 from kfp_mindspore.lm.serving.runner import read_network
-from kfp_mindspore.lm.sources.families import CLASSES, describe_rope
+from kfp_mindspore.lm.sources.families import CLASSES, GEMMA, describe_rope, unscale_gemma
 from kfp_mindspore.lm.sources.fields import refuse
 from kfp_mindspore.lm.sources.huggingface import list_parts, parse_config
 from kfp_mindspore.lm.sources.model import split_rows
@@ -79,6 +79,9 @@ def split_weights(
         kind: `model_type`.
     """
     parts, tensors = list_parts(config, kind), {}
+    if kind == GEMMA:
+        unscaled = unscale_gemma(config, weights).items()
+        weights = {name: array - 1 if "norm" in name else array for name, array in unscaled}
     for name, shape in list_weights(config).items():
         if kind == "gpt2":
             part = parts[name][0].replace(".c_attn.q.", ".c_attn.")
@@ -145,10 +148,23 @@ def build_config(config: DecoderConfig, kind: str) -> dict[str, Any]:
         value["attention_multiplier"] = config.attention_scale
     if kind in ("llama", "granite", "smollm3"):
         value["mlp_bias"] = config.mlp_bias
-    if kind in ("llama", "granite", "olmo2", "qwen3", "smollm3"):
+    if kind in ("llama", "granite", "olmo2", "qwen3", "smollm3", GEMMA):
         value["attention_bias"] = config.out_bias
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
-    value["hidden_act"] = names.get(config.activation, config.activation)
-    if kind == "mistral":
-        value["sliding_window"] = None
-    return value
+    value["hidden_activation" if kind == GEMMA else "hidden_act"] = names.get(config.activation, config.activation)
+    return value | _describe_windows(config, kind)
+
+
+def _describe_windows(config: DecoderConfig, kind: str) -> dict[str, Any]:
+    """Return config.json's keys for windowed layers."""
+    types = ["sliding_attention" if layer in config.windowed else "full_attention" for layer in range(config.layers)]
+    if kind == GEMMA:
+        # The scale's square root is not always exact.
+        scalar = round(config.attention_scale**-2, 6) if config.attention_scale else config.head_size
+        own = {"query_pre_attn_scalar": scalar, "rope_local_base_freq": config.window_theta or 10000.0}
+        return {**own, "sliding_window": config.window or 4096, "layer_types": types}
+    if kind in ("mistral", "phi3"):
+        return {"sliding_window": config.window or None}
+    if config.windowed and kind in ("qwen2", "qwen3", "smollm3"):
+        return {"use_sliding_window": True, "sliding_window": config.window, "layer_types": types}
+    return {}

@@ -11,6 +11,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,10 +80,11 @@ def split_weights(model: SourceModel, layer: int) -> tuple[SourceModel, SourceMo
         layer: Layers in the first stage.
     """
     config = model.config
-    below = tuple(number for number in config.unrotated if number < layer)
-    above = tuple(number - layer for number in config.unrotated if number >= layer)
-    first = dataclasses.replace(config, layers=layer, predicts=False, unrotated=below)
-    second = dataclasses.replace(config, layers=config.layers - layer, embeds=False, tied=False, unrotated=above)
+    numbers = {"unrotated": config.unrotated, "windowed": config.windowed}
+    below: dict[str, Any] = {name: tuple(each for each in numbers[name] if each < layer) for name in numbers}
+    above: dict[str, Any] = {name: tuple(each - layer for each in numbers[name] if each >= layer) for name in numbers}
+    first = dataclasses.replace(config, layers=layer, predicts=False, **below)
+    second = dataclasses.replace(config, layers=config.layers - layer, embeds=False, tied=False, **above)
     return _take_weights(model, first, 0), _take_weights(model, second, layer)
 
 

@@ -1,4 +1,4 @@
-"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite, Phi-3 and OLMo-2.
+"""One configurable decoder: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite, Phi-3, OLMo-2 and Gemma 3.
 
 Weights are graph inputs, so that the graphs for all batch sizes and cache lengths share one copy, and so that a
 training passes its parameters. `list_weights` names them in the graph's order.
@@ -57,6 +57,11 @@ class DecoderConfig:
         norm_after: Whether a block's norms are applied to the outputs of attention and feed-forward network, not to
             their inputs.
         joint_qk_norm: Whether queries and keys are normalised over all heads together.
+        norm_twice: Whether a block's norms are applied to inputs, and further ones, `out_norm` and `down_norm`, to
+            outputs.
+        window: Tokens that a windowed layer attends to, the own one included; 0 without such layers.
+        windowed: Numbers of the windowed layers, ascending.
+        window_theta: The windowed layers' rotary base, without scaling; 0 for the other layers' rotary positions.
 
     Raises:
         ValidationError: A size is not positive, sizes do not fit or a number is out of range; the message names them.
@@ -87,10 +92,15 @@ class DecoderConfig:
     attention_scale: float = 0.0
     norm_after: bool = False
     joint_qk_norm: bool = False
+    norm_twice: bool = False
+    window: int = 0
+    windowed: tuple[int, ...] = ()
+    window_theta: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rope_scaling", RopeScaling.build(self.rope_scaling))
         object.__setattr__(self, "unrotated", tuple(self.unrotated))
+        object.__setattr__(self, "windowed", tuple(self.windowed))
         sizes = ("vocabulary_size", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "max_length")
         errors = [f"{name}: must be >= 1, got {value}" for name in sizes if (value := getattr(self, name)) < 1]
         if not errors and self.heads % self.kv_heads:
@@ -103,8 +113,17 @@ class DecoderConfig:
             errors.append(f"epsilon: must be > 0 and < 1, got {self.epsilon}")
         if not 0 <= self.attention_scale < math.inf:
             errors.append(f"attention_scale: must be >= 0, got {self.attention_scale}")
-        if list(self.unrotated) != sorted({*self.unrotated} & {*range(self.layers)}):
-            errors.append(f"unrotated: must be ascending layers below {self.layers}, got {list(self.unrotated)}")
+        for name in ("unrotated", "windowed"):
+            if list(numbers := getattr(self, name)) != sorted({*numbers} & {*range(self.layers)}):
+                errors.append(f"{name}: must be ascending layers below {self.layers}, got {list(numbers)}")
+        if self.window < bool(self.windowed):
+            errors.append(f"window: must be >= 1 with windowed layers, got {self.window}")
+        if not 0 <= self.window_theta < math.inf:
+            errors.append(f"window_theta: must be >= 0, got {self.window_theta}")
+        if self.windowed and not self.rope_theta:
+            errors.append("windowed: must be empty with learned positions")
+        if self.norm_twice and self.norm_after:
+            errors.append("norm_twice: must be false with norm_after")
         if self.unrotated and not self.rope_theta:
             errors.append("unrotated: must be empty with learned positions")
         if self.qk_norm and self.joint_qk_norm:
@@ -170,6 +189,9 @@ def list_weights(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
             shapes[f"{layer}.q_norm"] = (query,)
             shapes[f"{layer}.k_norm"] = (config.kv_heads * config.head_size,)
         add_dense(f"{layer}.out", (width, query), config.out_bias)
+        if config.norm_twice:
+            add_norm(f"{layer}.out_norm")
+            add_norm(f"{layer}.down_norm")
         add_norm(f"{layer}.norm2")
         add_dense(f"{layer}.up", (up, width), config.mlp_bias)
         add_dense(f"{layer}.down", (width, hidden), config.mlp_bias)
@@ -195,15 +217,27 @@ def compute_rotations(config: DecoderConfig) -> tuple[NDArray[np.float32], NDArr
     return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
 
 
-def list_rotated(config: DecoderConfig) -> NDArray[np.float32]:
-    """Return 1 for each layer with rotary positions, 0 for the others, (layers,).
+def get_window_config(config: DecoderConfig) -> DecoderConfig:
+    """Return the configuration whose rotations the windowed layers have.
 
     Args:
         config: The decoder's.
     """
-    rotated = np.ones(config.layers, np.float32)
-    rotated[list(config.unrotated)] = 0
-    return rotated
+    if not config.window_theta:
+        return config
+    return dataclasses.replace(config, rope_theta=config.window_theta, rope_scaling=None)
+
+
+def mark_layers(config: DecoderConfig, layers: Sequence[int]) -> NDArray[np.float32]:
+    """Return 0 for some layers, `unrotated` or `windowed`, and 1 for the others, (layers,).
+
+    Args:
+        config: The decoder's.
+        layers: Their numbers.
+    """
+    marks = np.ones(config.layers, np.float32)
+    marks[list(layers)] = 0
+    return marks
 
 
 def apply_norm(config: DecoderConfig, hidden: Any, weights: Any, index: int) -> Any:
@@ -232,6 +266,9 @@ class _Block(nn.Cell):  # type: ignore[misc]
         self.qkv, self.out = indices["qkv.weight"], indices["out.weight"]
         self.up, self.down = indices["up.weight"], indices["down.weight"]
         self.q_norm, self.k_norm = indices.get("q_norm", -1), indices.get("k_norm", -1)
+        # The norms of the outputs, if there are any.
+        self.out_norm = self.norm1 if config.norm_after else indices.get("out_norm.weight", -1)
+        self.down_norm = self.norm2 if config.norm_after else indices.get("down_norm.weight", -1)
         self.query = config.heads * config.head_size
         self.keys = self.query + config.kv_heads * config.head_size
         self.half = config.head_size // 2
@@ -273,7 +310,8 @@ class _Block(nn.Cell):  # type: ignore[misc]
         Args:
             hidden: (B * S, width).
             rotations: Cosines and sines, each (B, 1, S, head_size / 2); not used with learned positions.
-            masks: Added to the scores: for new tokens (B, 1, S, S), and for cached ones (B, 1, 1, L).
+            masks: Added to the scores: for new tokens (B, 1, S, S), and for cached ones (B, 1, 1, L), or with windowed
+                layers (B, 1, S, L).
             cache: Keys and values, each (B, kv_heads, L, head_size), or an empty tuple.
             weights: The layer's, in `list_weights`' order.
             adapters: With adapters, the masks for `qkv` and `out`, then the layer's factors; see `AdapterFactors`.
@@ -318,8 +356,8 @@ class _Block(nn.Cell):  # type: ignore[misc]
         update = self.project(mixed, weights, self.out, config.out_bias)
         if self.adapted:
             update = update + self.adapt(mixed, adapters[1], adapters[4], adapters[5])
-        if config.norm_after:
-            update = apply_norm(config, update, weights, self.norm1)
+        if self.out_norm >= 0:
+            update = apply_norm(config, update, weights, self.out_norm)
         hidden = hidden + update
         normed = hidden if config.norm_after else apply_norm(config, hidden, weights, self.norm2)
         inner = self.project(normed, weights, self.up, config.mlp_bias)
@@ -328,8 +366,8 @@ class _Block(nn.Cell):  # type: ignore[misc]
         else:
             inner = self.activate(inner)
         update = self.project(inner, weights, self.down, config.mlp_bias)
-        if config.norm_after:
-            update = apply_norm(config, update, weights, self.norm2)
+        if self.down_norm >= 0:
+            update = apply_norm(config, update, weights, self.down_norm)
         return hidden + update, (key, value)
 
 
@@ -349,7 +387,7 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.layers, self.cached, self.adapted = layers, cached, adapted
-        self.selects = bool(config.unrotated)
+        self.selects, self.windowed = bool(config.unrotated), bool(config.windowed)
         prefix = "layers.0."
         names = [name.removeprefix(prefix) for name in list_weights(config) if name.startswith(prefix)]
         # One cell for all layers: MindSpore infers it once, and compiles in half the time of a cell per layer.
@@ -362,8 +400,9 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
 
         Args:
             hidden: (B * S, width).
-            rotations: As a block has them; with unrotated layers also `list_rotated`'s values of these layers.
-            masks: As a block has them.
+            rotations: As a block has them; with unrotated layers also `mark_layers`' values of these layers, with
+                windowed layers then also these layers' cosines, sines and values.
+            masks: As a block has them; with windowed layers also what is added there.
             caches: Keys and values by layer, or an empty tuple.
             weights: The layers', in `list_weights`' order.
             adapters: `AdapterFactors`' two masks, then the layers' arrays; or an empty tuple.
@@ -373,12 +412,19 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
             cache = caches[2 * index : 2 * index + 2] if self.cached else ()
             factors = adapters[:2] + adapters[4 * index + 2 : 4 * index + 6] if self.adapted else ()
             layer = weights[index * self.size : (index + 1) * self.size]
-            turns = rotations
+            turns, seen = rotations, masks
+            if self.windowed:
+                whole = rotations[-1][index]
+                turns = (
+                    rotations[0] * whole + rotations[-3] * (1.0 - whole),
+                    rotations[1] * whole + rotations[-2] * (1.0 - whole),
+                )
+                seen = (masks[0] + masks[2] * (1.0 - whole), masks[1] + masks[3] * (1.0 - whole))
             if self.selects:
                 # A cosine of 1 and a sine of 0 leave a layer as it is, with the same operators.
                 rotated = rotations[2][index]
-                turns = (rotations[0] * rotated + (1.0 - rotated), rotations[1] * rotated)
-            hidden, pair = self.block(hidden, turns, masks, cache, layer, factors)
+                turns = (turns[0] * rotated + (1.0 - rotated), turns[1] * rotated)
+            hidden, pair = self.block(hidden, turns, seen, cache, layer, factors)
             pairs = pairs + pair
         return hidden, pairs
 
@@ -392,15 +438,20 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
             new: New tokens' mask, added to the scores, (B, 1, S, S).
             old: Cached tokens' mask, (B, 1, 1, L).
             tensors: Keys and values by layer, each (B, kv_heads, L, head_size); then `compute`'s weights and adapters,
-                and with unrotated layers `list_rotated`'s values.
+                with unrotated layers `mark_layers`' values; and with windowed layers these layers' cosines, sines,
+                masks that are added to `new` and `old`, and values.
 
         Returns:
             Hidden states (B, S, width); new rows (2 * layers, B, kv_heads, S, head_size).
         """
         caches, weights = tensors[: self.first_weight], tensors[self.first_weight : self.first_adapter]
         rows = hidden.reshape(-1, hidden.shape[2])
-        rotations = (cosine, sine, tensors[-1]) if self.selects else (cosine, sine)
-        output, pairs = self.compute(rows, rotations, (new, old), caches, weights, tensors[self.first_adapter :])
+        rotations, masks = (cosine, sine), (new, old)
+        if self.selects:
+            rotations = (*rotations, tensors[-6] if self.windowed else tensors[-1])
+        if self.windowed:
+            rotations, masks = (*rotations, tensors[-5], tensors[-4], tensors[-1]), (new, old, tensors[-3], tensors[-2])
+        output, pairs = self.compute(rows, rotations, masks, caches, weights, tensors[self.first_adapter :])
         return output.reshape(hidden.shape), ops.stack(pairs, 0)
 
 
@@ -419,7 +470,10 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         self.layers = CachedLayers(config, config.layers, adapted=adapted, dropout=dropout, cached=False)
         names = list(list_weights(config))
         self.first_layer, self.norm = names.index("layers.0.norm1.weight"), names.index("norm.weight")
-        self.rotated = ms.Tensor(list_rotated(config)) if config.unrotated else None
+        self.rotated = ms.Tensor(mark_layers(config, config.unrotated)) if config.unrotated else None
+        self.whole = ms.Tensor(mark_layers(config, config.windowed)) if config.windowed else None
+        local = compute_rotations(get_window_config(config)) if config.windowed else ()
+        self.local = tuple(ms.Tensor(table) for table in local)
 
     def compute_hidden(
         self, ids: Any, positions: Any, masks: Any, tables: Any, weights: Any, adapters: Any = ()
@@ -443,6 +497,12 @@ class Decoder(nn.Cell):  # type: ignore[misc]
         rotations: Any = (ops.gather(tables[0], rows, 0).reshape(shape), ops.gather(tables[1], rows, 0).reshape(shape))
         if self.config.unrotated:
             rotations = (*rotations, self.rotated)
+        if self.config.windowed:
+            local = [ops.gather(self.local[index], rows, 0).reshape(shape) for index in range(2)]
+            rotations = (*rotations, *local, self.whole)
+            steps = ms.numpy.arange(length)
+            seen = steps[:, None] - steps[None, :] < self.config.window
+            masks = (*masks, 0.0, ops.where(seen, 0.0, MASKED).reshape(1, 1, length, length), 0.0)
         hidden, _ = self.layers.compute(hidden, rotations, masks, (), weights[self.first_layer : self.norm], adapters)
         return apply_norm(self.config, hidden, weights, self.norm)
 

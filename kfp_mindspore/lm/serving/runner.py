@@ -18,8 +18,9 @@ from kfp_mindspore.lm.network.decoder import (
     DecoderConfig,
     Head,
     compute_rotations,
-    list_rotated,
+    get_window_config,
     list_weights,
+    mark_layers,
 )
 from kfp_mindspore.lm.serving.adapters import AdapterFactors
 from kfp_mindspore.lm.serving.network_files import read_network_files
@@ -86,8 +87,9 @@ class CausalRunner:
         self.adapter_bytes = sum(array.nbytes for array in self._factors.arrays)
         self._count = max(count for count in range(1, _MOST_LAYERS + 1) if config.layers % count == 0)
         # By group of layers.
-        rotated = list_rotated(config).reshape(-1, self._count)
-        self._rotated = [Tensor(values) for values in rotated] if config.unrotated else []
+        self._rotated = self._mark_groups(config.unrotated)
+        self._whole = self._mark_groups(config.windowed)
+        self._window_tables = compute_rotations(get_window_config(config)) if config.windowed else ()
         self._compute_layers = CachedLayers(config, self._count, adapted=max_loras > 0)
         self._compute_logits = Head(config)
         self._extents = [0] * slots
@@ -214,6 +216,10 @@ class CausalRunner:
         self._compute(parts, self._pad(batch, tokens), np.zeros(batch, np.int32), ())
         self._predict(np.zeros((batch * tokens, self.config.width), np.float32))
 
+    def _mark_groups(self, layers: Sequence[int]) -> list[Any]:
+        marks = mark_layers(self.config, layers).reshape(-1, self._count)
+        return [Tensor(values) for values in marks] if layers else []
+
     def _pad(self, batch: int, length: int) -> NDArray[Any]:
         return np.zeros((batch, length, *self._item), self._dtype)
 
@@ -261,7 +267,12 @@ class CausalRunner:
         arrays.append(np.broadcast_to(np.where(seen, 0, MASKED), (batch, 1, length, length)))
         cached = np.arange(parts[0].shape[2]) < positions[:, None]
         arrays.append(np.where(cached, 0, MASKED)[:, None, None])
-        states, *inputs = (Tensor.from_numpy(np.ascontiguousarray(array, np.float32)) for array in arrays)
+        count = len(arrays)
+        if self._whole:
+            arrays += [table[steps][:, None] for table in self._window_tables]
+            arrays += list_window_masks(self.config.window, positions, length, parts[0].shape[2])
+        tensors = [Tensor.from_numpy(np.ascontiguousarray(array, np.float32)) for array in arrays]
+        states, inputs, windows = tensors[0], tensors[1:count], tensors[count:]
         masks = []
         if self._adapters:
             masks = [Tensor.from_numpy(mask) for mask in self._factors.make_masks(adapters, batch, length)]
@@ -271,9 +282,9 @@ class CausalRunner:
                 tensors[len(tensors) // groups * group :][: len(tensors) // groups]
                 for tensors in (parts, self._layers, self._adapters)
             )
-            rotated = self._rotated[group : group + 1]
+            marks = (*self._rotated[group : group + 1], *windows, *self._whole[group : group + 1])
             states, new = self._compute_layers.compile_and_run(
-                states, *inputs, *caches, *layers, *masks, *factors, *rotated
+                states, *inputs, *caches, *layers, *masks, *factors, *marks
             )
             rows.append(new.asnumpy())
         computed = np.concatenate(rows)
@@ -294,6 +305,21 @@ class CausalRunner:
             Tensor.from_numpy(np.ascontiguousarray(states)), *self._head
         ).asnumpy()
         return logits
+
+
+def list_window_masks(window: int, positions: NDArray[np.int32], tokens: int, length: int) -> list[NDArray[Any]]:
+    """Return what windowed layers add to the masks, for new tokens (1, 1, S, S) and for cached ones (B, 1, S, L).
+
+    Args:
+        window: Tokens that a token attends to, itself included.
+        positions: The first new token's, by sequence.
+        tokens: New ones by sequence.
+        length: The cache's.
+    """
+    steps = np.arange(tokens)
+    new = np.where(steps[:, None] - steps < window, 0, MASKED)
+    distances = (positions[:, None] + steps)[:, :, None] - np.arange(length)
+    return [new[None, None], np.where(distances < window, 0, MASKED)[:, None]]
 
 
 def load(

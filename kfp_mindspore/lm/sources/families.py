@@ -29,7 +29,9 @@ from kfp_mindspore.lm.sources.fields import (
 )
 from kfp_mindspore.lm.sources.fields import alias as same_as
 
+GEMMA = "gemma3_text"
 CLASSES = {
+    GEMMA: "Gemma3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
@@ -47,7 +49,7 @@ ACTIVATIONS = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
 }
 HINT = "Delete a key from config.json only if it does not change the network's numbers."
-_FULL = "full_attention"
+_FULL, _WINDOWED = "full_attention", "sliding_attention"
 
 
 # Published configurations of Phi name their first code, whose place transformers' own has taken.
@@ -126,6 +128,31 @@ FAMILIES: Mapping[str, Mapping[str, Key]] = {
         "num_hidden_layers": same_as("n_layer"),
         "num_attention_heads": same_as("n_head"),
         "max_position_embeddings": same_as("n_positions"),
+    },
+    GEMMA: {
+        **{name: key for name, key in _ROTARY.items() if name != "hidden_act"},
+        "architectures": classes(CLASSES[GEMMA], "Gemma3TextModel"),
+        "vocab_size": size(262208),
+        "hidden_size": size(2304),
+        "intermediate_size": size(9216),
+        "num_hidden_layers": size(26, most=MOST_LAYERS),
+        "num_attention_heads": size(8),
+        "num_key_value_heads": optional(size(4)),
+        "head_dim": size(256, multiple=2),
+        "hidden_activation": choice("gelu_pytorch_tanh", ACTIVATIONS),
+        "max_position_embeddings": size(131072, most=MOST_POSITIONS),
+        "tie_word_embeddings": flag(True),
+        "rope_theta": number(1000000.0),
+        "rope_local_base_freq": number(10000.0),
+        "attention_bias": flag(False),
+        "query_pre_attn_scalar": number(256),
+        "sliding_window": size(4096),
+        "sliding_window_pattern": size(6),
+        "layer_types": IGNORED,
+        "final_logit_softcapping": off(),
+        "attn_logit_softcapping": off(),
+        "use_bidirectional_attention": off(),
+        "cache_implementation": IGNORED,
     },
     "llama": {
         **_ROTARY,
@@ -268,7 +295,8 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
     own_size = found.get("head_dim")
     kv_heads, head_size = found["num_key_value_heads"] or heads, own_size or width // heads
     unrotated, errors = _list_unrotated(found)
-    errors += _check_window(found, kind, unrotated)
+    windowed, wrong = _list_windowed(found, kind, unrotated)
+    errors += wrong
     if heads % kv_heads:
         errors.append(f"num_key_value_heads: must divide num_attention_heads {heads}, got {kv_heads}")
     if not own_size and (width % heads or head_size % 2):
@@ -287,9 +315,9 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         *(found["intermediate_size"], _get_length(found)),
         rope_theta=theta,
         epsilon=epsilon,
-        activation=ACTIVATIONS[found["hidden_act"]],
+        activation=ACTIVATIONS[found["hidden_activation" if kind == GEMMA else "hidden_act"]],
         tied=found["tie_word_embeddings"],
-        qk_norm=kind == "qwen3",
+        qk_norm=kind in ("qwen3", GEMMA),
         joint_qk_norm=kind == "olmo2",
         norm_after=kind == "olmo2",
         qkv_bias=kind == "qwen2" or bool(found["attention_bias"]),
@@ -297,7 +325,13 @@ def _build_rotary(found: Mapping[str, Any], values: Mapping[str, Any], subject: 
         mlp_bias=bool(found["mlp_bias"]),
         rope_scaling=scaling,
         unrotated=unrotated,
-        attention_scale=found.get("attention_multiplier", 0.0),
+        attention_scale=found["query_pre_attn_scalar"] ** -0.5
+        if kind == GEMMA
+        else found.get("attention_multiplier", 0.0),
+        norm_twice=kind == GEMMA,
+        window=found["sliding_window"] if windowed else 0,
+        windowed=windowed,
+        window_theta=found["rope_local_base_freq"] if kind == GEMMA and windowed else 0.0,
     )
 
 
@@ -355,28 +389,31 @@ def _list_unrotated(found: Mapping[str, Any]) -> tuple[tuple[int, ...], list[str
     return tuple(number for number, value in enumerate(rotated) if not value), []
 
 
-def _check_window(found: Mapping[str, Any], kind: str, unrotated: Collection[int]) -> list[str]:
-    """Return the error for a sliding window that a text can exceed."""
-    layers, length = found["num_hidden_layers"], _get_length(found)
-    window, types = found.get("sliding_window"), found.get("layer_types")
-    is_windowed = kind in ("mistral", "phi3")
-    if kind.startswith("qwen"):
-        is_windowed = found["use_sliding_window"] and found["max_window_layers"] < layers
-    elif kind == "smollm3":
-        is_windowed = found["use_sliding_window"] and bool(unrotated)
+def _list_windowed(
+    found: Mapping[str, Any], kind: str, unrotated: Collection[int]
+) -> tuple[tuple[int, ...], list[str]]:
+    """Return the layers with a sliding window that a text can exceed, and the errors of `layer_types`."""
+    layers, window, types = found["num_hidden_layers"], found.get("sliding_window"), found.get("layer_types")
+    uses_window = found.get("use_sliding_window", True)
     if types is not None:
         if not isinstance(types, list) or len(types) != layers:
-            return [f"layer_types: must be a list of {layers} names, got {types!r}"]
-        is_windowed = found["use_sliding_window"] and "sliding_attention" in types
-        allowed = (_FULL, "sliding_attention") if found["use_sliding_window"] else (_FULL,)
+            return (), [f"layer_types: must be a list of {layers} names, got {types!r}"]
+        allowed = (_FULL, _WINDOWED) if uses_window else (_FULL,)
         if unknown := [name for name in types if name not in allowed]:
-            return [f"layer_types: must be {' or '.join(allowed)}, got {unknown[0]!r}"]
-    if not is_windowed or window is None or window >= length:
-        return []
-    return [
-        f"sliding_window: must be null or >= max_position_embeddings {length}, got {window}; with "
-        f"max_position_embeddings {window} the model can be imported for texts of at most as many tokens"
-    ]
+            return (), [f"layer_types: must be {' or '.join(allowed)}, got {unknown[0]!r}"]
+    # Gemma's windowed layers have rotary positions of their own, whatever the text's length.
+    if not uses_window or window is None or (window >= _get_length(found) and kind != GEMMA):
+        return (), []
+    if types is None:
+        windowed: Collection[int] = range(layers)
+        if kind.startswith("qwen"):
+            windowed = range(found["max_window_layers"], layers)
+        elif kind == "smollm3":
+            windowed = unrotated
+        elif kind == GEMMA:
+            windowed = [number for number in range(layers) if (number + 1) % found["sliding_window_pattern"]]
+        return tuple(windowed), []
+    return tuple(number for number, name in enumerate(types) if name == _WINDOWED), []
 
 
 def _parse_rope(found: Mapping[str, Any], values: Mapping[str, Any], subject: str) -> tuple[float, RopeScaling | None]:
@@ -436,23 +473,37 @@ def _build_scaling(kind: str, read: Mapping[str, Any], length: int) -> RopeScali
     )
 
 
-def list_scales(values: Mapping[str, Any], *, tied: bool) -> dict[str, float]:
+def list_scales(values: Mapping[str, Any], config: DecoderConfig) -> dict[str, float]:
     """Return the factors by which weights are multiplied, by the network's names.
 
     Granite scales embeddings, residuals and logits. Residuals are stored divided by their multiplier, so that adapters
-    of the published model fit the layers.
+    of the published model fit the layers. Gemma scales embeddings.
 
     Args:
         values: A config.json that `build_config` has accepted.
-        tied: Whether the head is the embedding.
+        config: The decoder's.
     """
-    if values["model_type"] != "granite":
+    residual, logits = (values.get(name, 1.0) for name in ("residual_multiplier", "logits_scaling"))
+    if values["model_type"] == GEMMA:
+        scale = config.width**0.5
+    elif values["model_type"] == "granite":
+        scale = values.get("embedding_multiplier", 1.0) / residual
+    else:
         return {}
-    names = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
-    embedding, residual, logits = (values.get(name, 1.0) for name in names)
-    scale = embedding / residual
     # A tied head has the embedding's factor too, which the norm before it takes back.
-    return {"embedding": scale, "norm.weight": 1 / logits / (scale if tied else 1.0)}
+    return {"embedding": scale, "norm.weight": 1 / logits / (scale if config.tied else 1.0)}
+
+
+def unscale_gemma(config: DecoderConfig, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights without `list_scales`' factors.
+
+    Args:
+        config: The decoder's.
+        weights: By the network's names.
+    """
+    scales = list_scales({"model_type": GEMMA}, config)
+    # A Python number keeps an array's type.
+    return {name: array / scales[name] if name in scales else array for name, array in weights.items()}
 
 
 def describe_rope(scaling: RopeScaling | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.lm.network.decoder import DecoderConfig
-from kfp_mindspore.lm.sources.families import FAMILIES, build_config, list_scales
+from kfp_mindspore.lm.sources.families import FAMILIES, GEMMA, build_config, list_scales
 from kfp_mindspore.lm.sources.fields import GENERATION, read_keys
 from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture, refuse_fields
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
@@ -42,9 +42,10 @@ def read_huggingface(directory: Path) -> SourceModel:
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
     if values["model_type"] == "phi3":
         weights |= pair_rotated(config, weights)
-    weights |= {
-        name: weights[name] * np.float32(scale) for name, scale in list_scales(values, tied=config.tied).items()
-    }
+    if values["model_type"] == GEMMA:
+        # Published less 1.
+        weights |= {name: array + 1 for name, array in weights.items() if "norm" in name}
+    weights |= {name: weights[name] * np.float32(scale) for name, scale in list_scales(values, config).items()}
     tokenizer_config = read_json(directory / "tokenizer_config.json", required=False)
     generation = read_generation(directory, values)
     tokens_map = read_json(directory / "special_tokens_map.json", required=False)
@@ -136,6 +137,9 @@ def list_parts(config: DecoderConfig, kind: str) -> dict[str, tuple[str, ...]]:
         names["up"] = ("mlp.gate_proj", "mlp.up_proj") if config.gated else ("mlp.up_proj",)
         if kind == "olmo2":
             names |= {"norm1": ("post_attention_layernorm",), "norm2": ("post_feedforward_layernorm",)}
+        if kind == GEMMA:
+            names |= {"out_norm": ("post_attention_layernorm",), "norm2": ("pre_feedforward_layernorm",)}
+            names["down_norm"] = ("post_feedforward_layernorm",)
         if kind == "phi3":
             names |= {"qkv": ("self_attn.qkv_proj",), "up": ("mlp.gate_up_proj",)}
     for index in range(config.layers):

@@ -31,6 +31,13 @@ YARN = RopeScaling("yarn", 4.0, 16, beta_fast=16.0, truncate=False, attention_fa
         }),
         ("llama", {**BIASES, "mlp_bias": True, "rope_scaling": RopeScaling("llama3", 8.0, 16)}),
         ("mistral", {"rope_scaling": RopeScaling("linear", 2.0), "rope_theta": 1e6}),
+        ("mistral", {"window": 8, "windowed": (0, 1)}),
+        ("qwen3", {"qk_norm": True, "window": 8, "windowed": (1,)}),
+        ("phi3", {"window": 8, "windowed": (0, 1)}),
+        ("gemma3_text", {
+            **BIASES, "activation": "gelu_tanh", "qk_norm": True, "attention_scale": 168**-0.5, "norm_twice": True,
+            "window": 8, "windowed": (0,), "window_theta": 1e3, "rope_scaling": RopeScaling("linear", 8.0),
+        }),
         ("qwen2", {"qkv_bias": True, "rope_scaling": YARN}),
         ("qwen3", {"qk_norm": True, "head_size": 6, **BIASES}),
         ("granite", {"attention_scale": 0.0625, **BIASES, "epsilon": 2e-4}),
@@ -52,6 +59,9 @@ def test_configuration_is_equal_when_read_again(kind: str, fields: dict[str, Any
         ("mistral", {"mlp_bias": True}, "mlp_bias: mistral of transformers has no form for True"),
         ("llama", {"layers": 2, "unrotated": (1,)}, "unrotated: llama of transformers has no form for"),
         ("llama", {"joint_qk_norm": True}, "joint_qk_norm: llama of transformers has no form for True"),
+        ("llama", {"window": 8, "windowed": (0, 1)}, "window: llama of transformers has no form for 8, only for 0"),
+        ("mistral", {"window": 8, "windowed": (1,)}, "windowed: mistral of transformers has no form for"),
+        ("gemma3_text", {"tied": True}, "qk_norm: gemma3_text of transformers has no form for False"),
         ("llama", {"attention_scale": 0.5}, "attention_scale: llama of transformers has no form for 0.5"),
         (
             "phi3",

@@ -17,7 +17,7 @@ from kfp_mindspore.lm.network.decoder import DecoderConfig
 from kfp_mindspore.lm.serving.runner import CausalRunner
 from kfp_mindspore.lm.sources.model import SourceModel
 from tests.support.language.tiny_language_model import write_source
-from tests.unit.lm.serving.test_runner import GPT2, LLAMA, SIZES, SMOLLM3, make_weights
+from tests.unit.lm.serving.test_runner import GEMMA3, GPT2, LLAMA, SIZES, SMOLLM3, make_weights
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
         pytest.param(LLAMA, id="llama"),
         pytest.param(DecoderConfig(**{**GPT2.to_dict(), "layers": 3}), id="gpt2"),
         pytest.param(SMOLLM3, id="smollm3"),
+        pytest.param(GEMMA3, id="gemma3"),
     ],
 )
 def test_two_runners_equal_one_bit_by_bit(config: DecoderConfig) -> None:

@@ -30,6 +30,11 @@ GPT2 = DecoderConfig(
     qkv_bias=True, out_bias=True, mlp_bias=True,
 )  # fmt: skip
 SMOLLM3 = DecoderConfig(**{**SIZES, "layers": 3}, unrotated=(1,), attention_scale=0.2)
+# Chunks are longer than the window.
+GEMMA3 = DecoderConfig(
+    **{**SIZES, "layers": 3}, norm_twice=True, qk_norm=True, activation="gelu_tanh", window=5, windowed=(0, 2),
+    window_theta=1e3,
+)  # fmt: skip
 OLMO2 = DecoderConfig(**SIZES, joint_qk_norm=True, norm_after=True)
 
 
@@ -61,6 +66,7 @@ def compare(found: np.ndarray, expected: np.ndarray) -> None:
         pytest.param(GPT2, id="gpt2"),
         pytest.param(SMOLLM3, id="smollm3"),
         pytest.param(OLMO2, id="olmo2"),
+        pytest.param(GEMMA3, id="gemma3"),
     ],
 )
 def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +170,8 @@ def test_graph_reads_later_writes_to_shared_array() -> None:
         ({"kv_heads": 3}, "kv_heads: must divide 4 heads, got 3"),
         ({"width": 0}, "width: must be >= 1, got 0"),
         ({"head_size": 7}, "head_size: must be even with rotary positions, got 7"),
+        ({"windowed": (1,)}, r"windowed: must be ascending layers below 1, got \[1\]"),
+        ({"windowed": (0,)}, "window: must be >= 1 with windowed layers, got 0"),
         ({"norm": "batch"}, "norm: must be one of rms, layer, got 'batch'"),
     ],
 )
