@@ -85,6 +85,8 @@ class ResponseBuilder:
         reasoning = ""
         if choice.parsers is not None:
             reasoning, text, choice.calls = choice.parsers.push(text, is_last=bool(delta.finish))
+        if not self._request.includes_reasoning:
+            reasoning = ""
         choice.finish = "tool_calls" if choice.calls and delta.finish == "stop" else delta.finish or ""
         choice.text += text
         choice.reasoning += reasoning

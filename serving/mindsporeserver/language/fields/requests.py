@@ -53,7 +53,7 @@ _COMMON |= {"stream_options", "ignore_eos", "user", "response_format", "structur
 _COMMON |= {"stop_token_ids", "min_tokens", "add_special_tokens"}
 _COMMON |= {f"guided_{name}" for name in GUIDED}
 CHAT_FIELDS = _COMMON | TEMPLATE_FIELDS | {"max_completion_tokens", "top_logprobs", "tool_choice"}
-CHAT_FIELDS |= {"parallel_tool_calls"}
+CHAT_FIELDS |= {"parallel_tool_calls", "include_reasoning"}
 COMPLETION_FIELDS = _COMMON | {"prompt", "echo"}
 EMBEDDING_FIELDS = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 # Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
@@ -130,6 +130,7 @@ class GenerationRequest:
         continues: Whether the answer continues the last message.
         variables: Further variables of the chat template.
         effort: The chat template's `reasoning_effort`; None for the template's own value.
+        includes_reasoning: Whether a separated reasoning is sent.
     """
 
     model: str
@@ -155,6 +156,7 @@ class GenerationRequest:
     continues: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
     effort: str | None = None
+    includes_reasoning: bool = True
 
 
 def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[str, Any]) -> GenerationRequest:
@@ -200,6 +202,7 @@ def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[
         continues=continues,
         variables=parse_variables(body.get("chat_template_kwargs")),
         effort=parse_effort(body.get("reasoning_effort")),
+        includes_reasoning=read_bool(body, "include_reasoning", default=True),
     )
 
 

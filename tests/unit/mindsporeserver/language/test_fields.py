@@ -95,6 +95,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"best_of": 2}, "best_of"),
     ({"reasoning_effort": "most"}, "reasoning_effort"),
     ({"reasoning_effort": ["high"]}, "reasoning_effort"),
+    ({"include_reasoning": "no"}, "include_reasoning"),
     ({"messages": [{"role": "user", "content": "x", "name": "\ud800"}]}, "messages[0].name"),
     (
         {"tools": [{"type": "function", "function": {"name": "a", "description": "\udfff"}}]},

@@ -400,6 +400,12 @@ def test_reasoning_is_separate_from_content(client: OpenAI) -> None:
     assert texts["<think>"][1] is None
     assert texts["<thing>"][0] is None
     assert texts["<thing>"][1]
+    thinking = [*MESSAGES, {"role": "assistant", "content": "<think>"}]
+    hidden = {**fields, "include_reasoning": False}
+    message = chat(client, messages=thinking, extra_body=hidden).choices[0].message
+    assert (message.content, message.model_dump().get("reasoning_content")) == ("", None)
+    deltas = [chunk.choices[0].delta for chunk in chat(client, messages=thinking, extra_body=hidden, stream=True)]
+    assert not any(delta.content or delta.model_dump().get("reasoning_content") for delta in deltas)
     constrained = chat(client, messages=messages, extra_body={**fields, "guided_choice": ["red", "green"]})
     assert constrained.choices[0].message.content in ("red", "green")
 
