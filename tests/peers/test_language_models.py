@@ -196,8 +196,11 @@ def test_llama_cpp_reads_scaled_positions(peers: Path, scaled: Path, tmp_path: P
     compare_with_llama_cpp(peers, scaled / f"{variant}.bundle", tmp_path)
 
 
-def test_llama_cpp_reads_layers_without_positions(peers: Path, tmp_path: Path) -> None:
-    write_models(peers, tmp_path, {"model": ("smollm3-interval", "float32")})
+@pytest.mark.parametrize(
+    "variant", ["gemma3_text-pattern", "granite", "olmo2", "phi3", "phi3-partial", "phi3-longrope", "smollm3-interval"]
+)
+def test_llama_cpp_reads_other_families(peers: Path, tmp_path: Path, variant: str) -> None:
+    write_models(peers, tmp_path, {"model": (variant, "float32")})
     import_model(tmp_path / "model", tmp_path / "bundle")
     compare_with_llama_cpp(peers, tmp_path / "bundle", tmp_path)
 

@@ -48,6 +48,11 @@ FIELDS: Any = {
         "query_pre_attn_scalar": 24, "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 1e5,
     },
     "gemma3_text-untied": {**GROUPED, "head_dim": 16, "sliding_window": 100, "tie_word_embeddings": False},
+    # llama.cpp's pattern.
+    "gemma3_text-pattern": {
+        **GROUPED, "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+    },
     "mistral-window": {**GROUPED, "sliding_window": 50},
     "phi3-window": {**GROUPED, "sliding_window": 50},
     "qwen2-window": {**GROUPED, "use_sliding_window": True, "sliding_window": 50, "max_window_layers": 1},

@@ -13,22 +13,34 @@ from kfp_mindspore import files
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights
 from kfp_mindspore.lm.network.rope import RopeScaling, get_yarn_magnitude
+from kfp_mindspore.lm.sources.families import GEMMA, list_exponents, unscale_gemma
 from kfp_mindspore.lm.sources.gguf import (
     CONTROL,
     FREQUENCIES,
+    GEMMA3,
+    GRANITE,
     INTERLEAVED,
+    LONG,
+    OLMO2,
+    PHI3,
+    SHORT,
     SPLITS,
     USER_DEFINED,
+    WINDOW_THETA,
+    compute_query_scale,
     list_divisors,
     list_parts,
     list_unrotated,
+    list_windowed,
 )
+from kfp_mindspore.lm.sources.huggingface import pair_rotated
 from kfp_mindspore.lm.sources.model import SourceModel, refuse_fields, split_rows
 from kfp_mindspore.lm.text.template import get_special_tokens
 from kfp_mindspore.outputs import check_output_file, has_mark
 
 # llama.cpp's architecture by model_type.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3"}
+_ARCHITECTURES |= {GEMMA: GEMMA3, "granite": GRANITE, "olmo2": OLMO2, "phi3": PHI3}
 _TYPES = {"float32": np.float32, "float16": np.float16}
 _FILE_TYPES = {"float32": 0, "float16": 1}
 _NORMAL, _UNUSED = 1, 5
@@ -64,22 +76,13 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
         )
     if dtype not in _TYPES:
         raise UserError(f"dtype: must be one of {', '.join(_TYPES)}, got {dtype!r}")
-    activation = f"must be 'silu' for a GGUF, got {config.activation!r}" if config.activation != "silu" else None
     architecture = _ARCHITECTURES[model.architecture]
-    # llama.cpp reads a size of its own for Llama and Qwen3 only.
-    size = config.width // config.heads
-    other = architecture == "qwen2" and config.head_size != size
-    refuse_fields(
-        subject,
-        {
-            "activation": activation,
-            "head_size": f"must be {size} for a GGUF of qwen2, got {config.head_size}" if other else None,
-            "rope_scaling": _check_scaling(config.rope_scaling, architecture),
-            "unrotated": f"must be {list(layers)} for a GGUF of {architecture}, got {list(config.unrotated)}"
-            if config.unrotated != (layers := list_unrotated(architecture, config.layers))
-            else None,
-        },
-    )
+    expected = _list_fixed(config, architecture)
+    wrong = {name: found for name in expected if (found := getattr(config, name)) != expected[name]}
+    reasons = {
+        name: f"must be {expected[name]!r} for a GGUF of {architecture}, got {found!r}" for name, found in wrong.items()
+    }
+    refuse_fields(subject, {**reasons, "rope_scaling": _check_scaling(config.rope_scaling, architecture)})
     tokenizer = build_metadata(model, subject)
     check_output_file(file, "an earlier export", lambda found: has_mark(found, _DESCRIPTION))
     with files.replace_path(file) as temporary:
@@ -88,6 +91,13 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
         writer.add_name(file.stem)
         writer.add_file_type(_FILE_TYPES[dtype])
         _add_config(writer, config)
+        if architecture == GRANITE:
+            # Its other scales are in the weights.
+            writer.add_attention_scale(config.attention_scale)
+            for add in (writer.add_embedding_scale, writer.add_residual_scale, writer.add_logit_scale):
+                add(1.0)
+        if config.windowed:
+            writer.add_sliding_window(config.window)
         for key, value in tokenizer.items():
             if isinstance(value, bool):
                 writer.add_bool(key, value)
@@ -97,9 +107,14 @@ def write_gguf(model: SourceModel, file: Path, *, dtype: str = "float32", subjec
                 writer.add_string(key, value)
             elif value:
                 writer.add_array(key, value)
-        for name, array in split_weights(model, interleaved=architecture in INTERLEAVED).items():
+        for name, array in split_weights(model, architecture).items():
             writer.add_tensor(name, array.astype(_TYPES[dtype] if array.ndim > 1 else np.float32))
-        if config.rope_scaling and config.rope_scaling.kind in _DIVIDED:
+        if config.rope_scaling and architecture == PHI3:
+            factors = np.array(_list_short(config, config.rope_scaling), np.float32)
+            # The long ones are for texts that the model is not imported for.
+            writer.add_tensor(SHORT, factors)
+            writer.add_tensor(LONG, factors)
+        elif config.rope_scaling and config.rope_scaling.kind in _DIVIDED:
             divisors = list_divisors(config.rope_scaling, config.head_size, config.rope_theta)
             writer.add_tensor(FREQUENCIES, np.array(divisors, np.float32))
         writer.write_header_to_file()
@@ -196,20 +211,24 @@ def find_split(value: dict[str, Any] | None, subject: str) -> str:
     )
 
 
-def split_weights(model: SourceModel, *, interleaved: bool) -> dict[str, NDArray[np.float32]]:
+def split_weights(model: SourceModel, architecture: str) -> dict[str, NDArray[np.float32]]:
     """Return the weights under llama.cpp's names and in its layout.
 
     Args:
         model: The model.
-        interleaved: Whether neighbouring query and key rows are a rotary pair.
+        architecture: llama.cpp's.
     """
     config, tensors = model.config, {}
-    parts = list_parts(config)
+    parts = list_parts(config, architecture)
+    weights: dict[str, Any] = {**model.weights, **pair_rotated(config, model.weights, inverse=True)}
+    if architecture == GEMMA3:
+        weights = unscale_gemma(config, weights)
     for name, shape in list_weights(config).items():
-        stops = np.cumsum(split_rows(config, name, shape[0]))[:-1]
-        for part, piece in zip(parts[name], np.split(model.weights[name], stops), strict=True):
+        stops = np.cumsum(split_rows(config, name, shape[0]))[:-1] if len(parts[name]) > 1 else []
+        for part, piece in zip(parts[name], np.split(weights[name], stops), strict=True):
             array = piece
-            if interleaved and part.split(".")[-2] in ("attn_q", "attn_k"):
+            # Neighbouring rows are a rotary pair.
+            if architecture in INTERLEAVED and part.split(".")[-2] in ("attn_q", "attn_k"):
                 pairs = piece.reshape(-1, 2, config.head_size // 2, *piece.shape[1:])
                 array = pairs.swapaxes(1, 2).reshape(piece.shape)
             tensors[part] = np.ascontiguousarray(array)
@@ -226,12 +245,16 @@ def _add_config(writer: Any, config: DecoderConfig) -> None:
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_size)
     writer.add_value_length(config.head_size)
-    writer.add_rope_dimension_count(config.head_size)
+    scaling = config.rope_scaling
+    writer.add_rope_dimension_count(2 * scaling.rotated if scaling and scaling.rotated else config.head_size)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.epsilon)
-    if (scaling := config.rope_scaling) is None or scaling.kind in _DIVIDED:
-        return
     prefix = f"{writer.arch}.rope.scaling"
+    if scaling is not None and writer.arch == PHI3:
+        writer.add_float32(f"{prefix}.attn_factor", scaling.attention_factor)
+        writer.add_uint32(f"{prefix}.original_context_length", config.max_length)
+    if scaling is None or scaling.kind in _DIVIDED:
+        return
     writer.add_string(f"{prefix}.type", scaling.kind)
     writer.add_float32(f"{prefix}.factor", scaling.factor)
     if scaling.kind == "yarn":
@@ -242,10 +265,33 @@ def _add_config(writer: Any, config: DecoderConfig) -> None:
         writer.add_float32(f"{prefix}.yarn_beta_slow", scaling.beta_slow)
 
 
+def _list_fixed(config: DecoderConfig, architecture: str) -> dict[str, Any]:
+    """Return the fields that llama.cpp has in its code, or that its files have no place for."""
+    fixed: dict[str, Any] = {"activation": "silu", "unrotated": list_unrotated(architecture, config.layers)}
+    fixed |= {"windowed": ()}
+    if architecture == "qwen2":
+        # llama.cpp reads no size of its own for it.
+        fixed["head_size"] = config.width // config.heads
+    if architecture in (GEMMA3, OLMO2, PHI3):
+        fixed["qkv_bias"] = False
+    if architecture == GEMMA3:
+        fixed |= {"activation": "gelu_tanh", "windowed": list_windowed(config.layers), "window_theta": WINDOW_THETA}
+        sizes = (config.width, config.heads, config.head_size, config.layers)
+        fixed["attention_scale"] = compute_query_scale(*sizes)
+    return fixed
+
+
+def _list_short(config: DecoderConfig, scaling: RopeScaling) -> list[float]:
+    """Return longrope's factors of a scaling that the import built."""
+    rotated = 2 * scaling.rotated or config.head_size
+    powers = list_exponents(config.head_size, rotated)
+    return [scaling.factors[index] / config.rope_theta**power for index, power in enumerate(powers)]
+
+
 def _check_scaling(scaling: RopeScaling | None, architecture: str) -> str | None:
     """Return why a GGUF cannot have a scaling."""
     if scaling is None:
         return None
-    if scaling.kind in _DIVIDED and architecture != "llama":
+    if scaling.kind in _DIVIDED and architecture not in ("llama", PHI3):
         return f"must be linear or yarn for a GGUF of {architecture}, got {scaling.kind}"
     return "truncate: must be true for a GGUF, got false" if not scaling.truncate else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
@@ -359,14 +359,41 @@ def _build_partial(found: Mapping[str, Any], theta: float, head_size: int, subje
         if short and len(parameters[name]) != rotated // 2:
             errors.append(f"rope_scaling.{name}: must have {rotated // 2} numbers, got {len(parameters[name])}")
     refuse(errors, subject)
-    if rotated == head_size and not short:
-        return None
-    pairs, length = rotated // 2, found["original_max_position_embeddings"]
-    # The network divides its own frequencies, whose exponents count the whole head.
-    exponents = [2 * index / rotated - 2 * index / head_size for index in range(pairs)]
-    factors = [(short[index] if short else 1.0) * theta**power for index, power in enumerate(exponents)]
+    length = found["original_max_position_embeddings"]
     ratio = found["max_position_embeddings"] / length
     magnitude = math.sqrt(1 + math.log(ratio) / math.log(length)) if short and ratio > 1 else 1.0
+    return build_partial_rope(theta, head_size, rotated, short, magnitude)
+
+
+def list_exponents(head_size: int, rotated: int) -> list[float]:
+    """Return theta's exponents in the quotients of the network's frequencies, which count the whole head, and a part's.
+
+    Args:
+        head_size: Features per head.
+        rotated: Those that rotate.
+    """
+    return [2 * index / rotated - 2 * index / head_size for index in range(rotated // 2)]
+
+
+def build_partial_rope(
+    theta: float, head_size: int, rotated: int, short: Sequence[float] | None, magnitude: float
+) -> RopeScaling | None:
+    """Return the scaling of positions that rotate a part of each head.
+
+    Args:
+        theta: The frequencies' base.
+        head_size: Features per head.
+        rotated: Those that rotate, an even number.
+        short: longrope's factors, one per pair of features; None without.
+        magnitude: Multiplies cosines and sines.
+    """
+    if rotated == head_size and not short:
+        return None
+    pairs = rotated // 2
+    factors = [
+        (short[index] if short else 1.0) * theta**power
+        for index, power in enumerate(list_exponents(head_size, rotated))
+    ]
     return RopeScaling(
         "factors",
         attention_factor=magnitude,

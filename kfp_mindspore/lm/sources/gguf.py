@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.lm.network.decoder import DecoderConfig
 from kfp_mindspore.lm.network.rope import RopeScaling, compute_frequencies, get_yarn_magnitude
+from kfp_mindspore.lm.sources.families import GEMMA, build_partial_rope, list_scales
 from kfp_mindspore.lm.sources.fields import (
     IGNORED,
     MOST_LAYERS,
@@ -28,24 +29,34 @@ from kfp_mindspore.lm.sources.fields import (
     refuse,
     size,
 )
+from kfp_mindspore.lm.sources.huggingface import pair_rotated
 from kfp_mindspore.lm.sources.model import SourceModel, read_weights, refuse_architecture
 from kfp_mindspore.lm.sources.sentencepiece import build_sentencepiece
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")
+_ARCHITECTURES = ("gemma3", "granite", "llama", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
 # Their rotary pairs are neighbouring rows.
-INTERLEAVED = ("llama", "smollm3")
+INTERLEAVED = ("granite", "llama", "smollm3")
+# Every sixth of Gemma's layers has no window, the last of 62 layers scales its queries by another size: llama.cpp has
+# both in its code, as the windowed layers' rotary base.
+_PATTERN, _LARGEST, WINDOW_THETA = 6, 62, 10000.0
+GEMMA3, GRANITE, OLMO2, PHI3 = "gemma3", "granite", "olmo2", "phi3"
+# transformers' names of architectures, where they differ.
+FAMILIES = {GEMMA3: GEMMA}
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # None splits by the byte level's own expression. Of two equal ones the first is written.
 SPLITS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
-SPLITS["smaug-bpe"] = _LLAMA3
+SPLITS |= {"smaug-bpe": _LLAMA3, "dbrx": _LLAMA3, "refact": None}
+# These split digits before.
+_DIGITS = ("smollm", "refact")
 CONTROL, USER_DEFINED = 3, 4
 FREQUENCIES = "rope_freqs.weight"
+SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 # llama.cpp's keys, behind the architecture's name, with its defaults.
 KEYS: Mapping[str, Key] = {
     "vocab_size": IGNORED,
@@ -78,6 +89,19 @@ KEYS: Mapping[str, Key] = {
     "expert_count": off("mixtures of experts are not supported"),
     "expert_used_count": off("mixtures of experts are not supported"),
 }
+_OWN_KEYS: Mapping[str, Mapping[str, Key]] = {
+    GEMMA3: {
+        "rope.freq_base_swa": number(WINDOW_THETA),
+        "attention.sliding_window_pattern": size(_PATTERN),
+        "final_logit_softcapping": off(),
+        "attn_logit_softcapping": off(),
+    },
+    GRANITE: {
+        **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), number(1.0)),
+        "attention.scale": number(0.0, least=0),
+    },
+    PHI3: {"rope.scaling.type": choice("none", ("none", "longrope"))},
+}
 # Least bytes per entry: metadata, tensors.
 _LEAST_ENTRY, _LEAST_TENSOR = 13, 24
 
@@ -107,7 +131,11 @@ def read_gguf(file: Path) -> SourceModel:
     config, kind = _parse_config(values, arrays, str(file)), str(values["general.architecture"])
     tokenizer = build_tokenizer(values, config.vocabulary_size, str(file))
     tensors = _GgufReader(arrays, config, interleaved=kind in INTERLEAVED)
-    weights = read_weights(config, tensors, list_parts(config), subject=str(file), ignored=(FREQUENCIES,))
+    ignored = (SHORT, LONG) if kind == PHI3 else (FREQUENCIES,)
+    weights = read_weights(config, tensors, list_parts(config, kind), subject=str(file), ignored=ignored)
+    weights |= pair_rotated(config, weights)
+    scales = list_scales(_get_multipliers(values, kind), config)
+    weights |= {name: weights[name] * np.float32(scale) for name, scale in scales.items()}
     ids = {name: values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "bos", "padding")}
     generation = {f"{name.replace('padding', 'pad')}_token_id": number for name, number in ids.items()}
     if (turn := values.get("tokenizer.ggml.eot_token_id")) not in (None, ids["eos"]) and ids["eos"] is not None:
@@ -118,8 +146,16 @@ def read_gguf(file: Path) -> SourceModel:
         tokenizer,
         str(values.get("tokenizer.chat_template", "")),
         {name: number for name, number in generation.items() if number is not None},
-        kind,
+        FAMILIES.get(kind, kind),
     )
+
+
+def _get_multipliers(values: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """Return what a file says about its weights' scales, by config.json's names."""
+    names = {"embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier"}
+    names["logit_scale"] = "logits_scaling"
+    found = {names[name]: values.get(f"{architecture}.{name}", 1.0) for name in names}
+    return {"model_type": FAMILIES.get(architecture, architecture), **found}
 
 
 def build_tokenizer(values: Mapping[str, Any], size: int, subject: str) -> str:
@@ -181,7 +217,7 @@ def _build_byte_level(table: Mapping[str, int], merges: Sequence[str], pre: str,
     tokenizer = Tokenizer(models.BPE(dict(table), pairs))
     split = SPLITS[pre]
     steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
-    steps += [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
+    steps += [pre_tokenizers.Digits(individual_digits=True)] if pre in _DIGITS else []
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
@@ -209,19 +245,27 @@ def _parse_config(values: Mapping[str, Any], tensors: Mapping[str, Any], subject
     refuse_architecture(subject, kind, _ARCHITECTURES)
     prefix = f"{kind}."
     own = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-    found = read_keys(own, KEYS, subject, prefix=prefix)
+    found = read_keys(own, {**KEYS, **_OWN_KEYS.get(kind, {})}, subject, prefix=prefix)
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     width, heads = found["embedding_length"], found["attention.head_count"]
     length, window = found["context_length"], found["attention.sliding_window"]
     kv_heads = found["attention.head_count_kv"] or heads
     features = found["attention.key_length"] or width // heads
+    rotated = found["rope.dimension_count"] or features
+    if kind == PHI3:
+        length = min(length, found["rope.scaling.original_context_length"] or length) if SHORT in tensors else length
     errors = [
         f"{prefix}{name}: must be {features}, got {found[name]}"
         for name in ("attention.value_length", "rope.dimension_count")
-        if found[name] not in (None, features)
+        if found[name] not in (None, features) and (name, kind) != ("rope.dimension_count", PHI3)
     ]
-    if window and window < length:
+    if kind == PHI3 and (rotated % 2 or rotated > features):
+        errors.append(f"{prefix}rope.dimension_count: must be even and at most {features}, got {rotated}")
+    if window and window < length and kind not in (GEMMA3, PHI3):
         errors.append(f"{prefix}attention.sliding_window: must be >= context_length {length}, got {window}")
+    residual = found.get("residual_scale", 1.0)
+    if not 0 < (epsilon := found["attention.layer_norm_rms_epsilon"] / residual**2) < 1:
+        errors.append(f"{prefix}residual_scale: must be > sqrt(attention.layer_norm_rms_epsilon), got {residual}")
     if heads % kv_heads:
         errors.append(f"{prefix}attention.head_count_kv: must divide attention.head_count {heads}, got {kv_heads}")
     if features % 2 or not features:
@@ -229,19 +273,61 @@ def _parse_config(values: Mapping[str, Any], tensors: Mapping[str, Any], subject
     if len(shapes.get("token_embd.weight", ())) != 2:
         errors.append("token_embd.weight: missing or no matrix")
     refuse(errors, subject)
+    layers = found["block_count"]
+    windowed: Collection[int] = ()
+    if kind == GEMMA3 and window:
+        windowed = list_windowed(layers, found["attention.sliding_window_pattern"])
+    elif window and window < length:
+        windowed = range(layers)
+    if kind == PHI3:
+        scaling = _parse_factors(found, tensors, rotated, features, subject, prefix)
+    else:
+        scaling = _parse_scaling(found, tensors, features, subject, prefix)
     return DecoderConfig(
         *(shapes["token_embd.weight"][0], width, found["block_count"], heads),
         *(kv_heads, features, found["feed_forward_length"], length),
         rope_theta=found["rope.freq_base"],
-        epsilon=found["attention.layer_norm_rms_epsilon"],
+        epsilon=epsilon,
+        activation="gelu_tanh" if kind == GEMMA3 else "silu",
         tied="output.weight" not in shapes,
-        qk_norm=kind == "qwen3",
+        qk_norm=kind in ("qwen3", GEMMA3),
+        joint_qk_norm=kind == OLMO2,
+        norm_after=kind == OLMO2,
+        norm_twice=kind == GEMMA3,
         qkv_bias="blk.0.attn_q.bias" in shapes,
         out_bias="blk.0.attn_output.bias" in shapes,
         mlp_bias="blk.0.ffn_down.bias" in shapes,
-        rope_scaling=_parse_scaling(found, tensors, features, subject, prefix),
-        unrotated=list_unrotated(kind, found["block_count"]),
+        rope_scaling=scaling,
+        unrotated=list_unrotated(kind, layers),
+        attention_scale=compute_query_scale(width, heads, features, layers)
+        if kind == GEMMA3
+        else found.get("attention.scale", 0.0),
+        window=window if windowed else 0,
+        windowed=tuple(windowed),
+        window_theta=found["rope.freq_base_swa"] if kind == GEMMA3 and windowed else 0.0,
     )
+
+
+def list_windowed(layers: int, pattern: int = _PATTERN) -> tuple[int, ...]:
+    """Return the layers of Gemma 3 with a window.
+
+    Args:
+        layers: How many.
+        pattern: One layer of so many has none.
+    """
+    return tuple(layer for layer in range(layers) if (layer + 1) % pattern)
+
+
+def compute_query_scale(width: int, heads: int, features: int, layers: int) -> float:
+    """Return what llama.cpp multiplies Gemma 3's queries by: of the largest model another number.
+
+    Args:
+        width: Hidden size.
+        heads: Query heads.
+        features: Per head.
+        layers: How many.
+    """
+    return float((width // heads if layers == _LARGEST else features) ** -0.5)
 
 
 def list_unrotated(architecture: str, layers: int) -> tuple[int, ...]:
@@ -284,6 +370,23 @@ def _parse_scaling(
     )
 
 
+def _parse_factors(
+    found: Mapping[str, Any], tensors: Mapping[str, Any], rotated: int, features: int, subject: str, prefix: str
+) -> RopeScaling | None:
+    """Return the scaling of Phi's positions."""
+    short, magnitude = None, 1.0
+    if SHORT in tensors:
+        short, magnitude = (
+            [float(value) for value in tensors[SHORT].data.reshape(-1)],
+            found["rope.scaling.attn_factor"],
+        )
+        if len(short) != rotated // 2 or not all(0 < value < math.inf for value in short):
+            refuse([f"{SHORT}: must be {rotated // 2} numbers > 0, got {short[:4]}"], subject)
+    factor = found["rope.scaling.factor"] or found["rope.scale_linear"] or 1.0
+    refuse([f"{prefix}rope.scaling.factor: must be 1, got {factor}"] if factor != 1 else [], subject)
+    return build_partial_rope(found["rope.freq_base"], features, rotated, short, magnitude)
+
+
 def _recognise_factors(factors: list[float], features: int, theta: float) -> RopeScaling:
     """Return Llama 3's scaling if its published parameters give the file's divisors, else the divisors."""
     published = RopeScaling("llama3", max(factors), 8192, low_freq_factor=1.0, high_freq_factor=4.0)
@@ -304,11 +407,12 @@ def list_divisors(scaling: RopeScaling, features: int, theta: float) -> list[flo
     return list(frequencies / compute_frequencies(theta, features, scaling))
 
 
-def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
+def list_parts(config: DecoderConfig, architecture: str) -> dict[str, tuple[str, ...]]:
     """Return the tensors that each weight stacks, by the weight's name.
 
     Args:
         config: The decoder's.
+        architecture: llama.cpp's.
     """
     parts: dict[str, tuple[str, ...]] = {
         "embedding": ("token_embd.weight",),
@@ -317,6 +421,11 @@ def list_parts(config: DecoderConfig) -> dict[str, tuple[str, ...]]:
     }
     names = {"norm1": ("attn_norm",), "qkv": ("attn_q", "attn_k", "attn_v"), "out": ("attn_output",)}
     names |= {"norm2": ("ffn_norm",), "up": ("ffn_gate", "ffn_up"), "down": ("ffn_down",)}
+    names |= {"out_norm": ("post_attention_norm",), "down_norm": ("post_ffw_norm",)}
+    if architecture == OLMO2:
+        names |= {"norm1": names["out_norm"], "norm2": names["down_norm"]}
+    if architecture == PHI3:
+        names |= {"qkv": ("attn_qkv",), "up": ("ffn_up",)}
     for index in range(config.layers):
         for name, sources in names.items():
             for kind in ("weight", "bias"):

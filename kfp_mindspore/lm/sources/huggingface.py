@@ -40,8 +40,7 @@ def read_huggingface(directory: Path) -> SourceModel:
         reader = _Gpt2Reader(reader)
     parts = list_parts(config, values["model_type"])
     weights = read_weights(config, reader, parts, subject=str(directory), ignored=_IGNORED)
-    if values["model_type"] == "phi3":
-        weights |= pair_rotated(config, weights)
+    weights |= pair_rotated(config, weights)
     if values["model_type"] == GEMMA:
         # Published less 1.
         weights |= {name: array + 1 for name, array in weights.items() if "norm" in name}
@@ -152,8 +151,8 @@ def list_parts(config: DecoderConfig, kind: str) -> dict[str, tuple[str, ...]]:
     return parts
 
 
-def pair_rotated(config: DecoderConfig, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of partly rotated heads, their features in the network's order.
+def pair_rotated(config: DecoderConfig, weights: Mapping[str, Any], *, inverse: bool = False) -> dict[str, Any]:
+    """Return the weights of partly rotated heads, their features in the network's order; none for other heads.
 
     The part's features are pairs of its first and second half; the network pairs the head's halves. Queries and keys in
     another order have the same products.
@@ -161,6 +160,7 @@ def pair_rotated(config: DecoderConfig, weights: Mapping[str, Any]) -> dict[str,
     Args:
         config: The decoder's.
         weights: By the network's names.
+        inverse: Whether the published order is returned.
     """
     import numpy as np
 
@@ -171,6 +171,8 @@ def pair_rotated(config: DecoderConfig, weights: Mapping[str, Any]) -> dict[str,
     first, second = np.arange(rotated), np.arange(rotated, 2 * rotated)
     first_rest, second_rest = np.arange(2 * rotated, half + rotated), np.arange(half + rotated, config.head_size)
     order = np.concatenate([first, first_rest, second, second_rest])
+    if inverse:
+        order = np.argsort(order)
     rows = (np.arange(heads)[:, None] * config.head_size + order).reshape(-1)
     names = [name for name in weights if ".qkv." in name]
     return {name: np.concatenate([weights[name][rows], weights[name][len(rows) :]]) for name in names}

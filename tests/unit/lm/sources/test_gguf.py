@@ -15,6 +15,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.bundle.export_gguf import write_gguf
 from kfp_mindspore.lm.network.decoder import DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.network.rope import RopeScaling
+from kfp_mindspore.lm.sources.families import build_partial_rope
 from kfp_mindspore.lm.sources.gguf import SPLITS, build_tokenizer, read_gguf
 from kfp_mindspore.lm.sources.model import SourceModel
 from tests.support.language import sentencepiece_metadata
@@ -31,7 +32,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen2": {"qkv_bias": True, "tied": True},
     "qwen3": {"qk_norm": True, "head_size": 6},
     "smollm3": {"layers": 5, "unrotated": (3,), "tied": True},
-}
+    # The residuals' scale is in epsilon.
+    "granite": {"attention_scale": 0.25, "mlp_bias": True, "epsilon": 2e-4},
+    "olmo2": {"joint_qk_norm": True, "norm_after": True},
+    "phi3": {"tied": True},
+    "gemma3_text": {
+        "layers": 7, "activation": "gelu_tanh", "qk_norm": True, "attention_scale": 0.5, "norm_twice": True,
+        "window": 8, "windowed": (0, 1, 2, 3, 4, 6), "window_theta": 10000.0,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def make_model(tokenizer: Tokenizer, kind: str, pre: str = "gpt-2", **changes: A
         steps: list[Any] = [pre_tokenizers.Split(Regex(expression), "isolated")]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    elif pre == "smollm":
+    elif pre in ("smollm", "refact"):
         steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     if pre == "llama-bpe":
@@ -63,14 +72,15 @@ def make_model(tokenizer: Tokenizer, kind: str, pre: str = "gpt-2", **changes: A
     return SourceModel(config, weights, tokenizer.to_str(), "{{ messages[0].content }}", generation, kind)
 
 
-@pytest.mark.parametrize(("kind", "pre"), zip(VARIANTS, SPLITS, strict=True))
+@pytest.mark.parametrize(("kind", "pre"), zip(VARIANTS, [*SPLITS, "gpt-2", "smollm"], strict=True))
 def test_model_is_equal_when_read_again(tokenizer: Tokenizer, tmp_path: Path, kind: str, pre: str) -> None:
     model = make_model(tokenizer, kind, pre, **VARIANTS[kind])
     write_gguf(model, tmp_path / "model.gguf", subject="model")
     found = read_gguf(tmp_path / "model.gguf")
     assert found.weights.keys() == model.weights.keys()
     for name, array in model.weights.items():
-        np.testing.assert_array_equal(found.weights[name], array)
+        # Gemma's embedding and last norm are divided by a number and multiplied again.
+        np.testing.assert_allclose(found.weights[name], array, rtol=2e-7 if kind == "gemma3_text" else 0)
     assert dataclasses.replace(found.config, epsilon=model.config.epsilon) == model.config
     assert (found.template, found.generation) == (model.template, model.generation)
     texts = [Tokenizer.from_str(each.tokenizer) for each in (model, found)]
@@ -102,18 +112,55 @@ def test_scaled_positions_are_equal_when_read_again(
     assert dataclasses.replace(found.rope_scaling, attention_factor=scaling.attention_factor) == scaling
 
 
-def write_metadata(file: Path, changes: dict[str, Any], frequencies: list[float] | None = None) -> None:
-    """Write a Llama's configuration, its embedding and no other tensor."""
+@pytest.mark.parametrize("scaling", [None, RopeScaling("factors", factors=(1.0, 2.0, 3.0), attention_factor=1.5)])
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_heads_of_which_a_part_rotates_are_equal_when_read_again(
+    tokenizer: Tokenizer, tmp_path: Path, scaling: RopeScaling | None, part: float
+) -> None:
+    short = scaling and scaling.factors if part == 1 else scaling and scaling.factors[:2]
+    magnitude = scaling.attention_factor if scaling else 1.0
+    size = 6 if part == 1 else 8
+    built = build_partial_rope(1e4, size, int(size * part), short, magnitude)
+    model = make_model(tokenizer, "phi3", head_size=size, rope_scaling=built)
+    write_gguf(model, tmp_path / "model.gguf", subject="model")
+    found = read_gguf(tmp_path / "model.gguf")
+    for name, array in model.weights.items():
+        np.testing.assert_array_equal(found.weights[name], array)
+    for table, expected in zip(compute_rotations(found.config), compute_rotations(model.config), strict=True):
+        np.testing.assert_allclose(table, expected, rtol=0, atol=1e-5)
+
+
+def test_scales_in_metadata_are_in_the_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
     import gguf
 
-    writer = gguf.GGUFWriter(file, "llama")
+    model, values = make_model(tokenizer, "granite", attention_scale=0.25), {}
+    values = {"embedding_scale": 12.0, "residual_scale": 0.5, "logit_scale": 8.0}
+    write_gguf(model, tmp_path / "unscaled.gguf", subject="model")
+    reader = gguf.GGUFReader(tmp_path / "unscaled.gguf", "r+")
+    for name, value in values.items():
+        field = reader.fields[f"granite.{name}"]
+        field.parts[field.data[0]][0] = value
+    reader.data.flush()
+    found = read_gguf(tmp_path / "unscaled.gguf")
+    np.testing.assert_array_equal(found.weights["embedding"], model.weights["embedding"] * 24)
+    np.testing.assert_array_equal(found.weights["norm.weight"], model.weights["norm.weight"] / 8)
+    assert found.config.epsilon == pytest.approx(model.config.epsilon * 4)
+
+
+def write_metadata(file: Path, changes: dict[str, Any], frequencies: list[float] | None = None) -> None:
+    """Write a configuration, its embedding and no other tensor."""
+    import gguf
+
+    changes = dict(changes)
+    architecture = changes.pop("architecture", "llama")
+    writer = gguf.GGUFWriter(file, architecture)
     values = {
         "context_length": 64, "embedding_length": 16, "block_count": 1, "feed_forward_length": 24,
         "attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5,
     }  # fmt: skip
     add = {bool: writer.add_bool, int: writer.add_int32, float: writer.add_float32, str: writer.add_string}
     for name, value in {**values, **changes}.items():
-        add[type(value)](f"llama.{name}", value)
+        add[type(value)](f"{architecture}.{name}", value)
     writer.add_tensor("token_embd.weight", np.zeros((5, 16), np.float32))
     if frequencies:
         writer.add_tensor("rope_freqs.weight", np.array(frequencies, np.float32))
@@ -144,6 +191,14 @@ def write_metadata(file: Path, changes: dict[str, Any], frequencies: list[float]
         ({}, [1.0], "rope_freqs.weight: must be 2 numbers >= 1"),
         ({}, [1.0, float("nan")], "rope_freqs.weight: must be 2 numbers >= 1"),
         ({"expert_count": 8}, None, "llama.expert_count: mixtures of experts are not supported"),
+        (
+            {"architecture": "phi3", "rope.dimension_count": 6},
+            None,
+            "phi3.rope.dimension_count: must be even and at mo",
+        ),
+        ({"architecture": "phi3", "rope.scaling.factor": 2.0}, None, "phi3.rope.scaling.factor: must be 1, got 2.0"),
+        ({"architecture": "granite", "residual_scale": 1e-4}, None, "granite.residual_scale: must be > sqrt"),
+        ({"architecture": "gemma3", "final_logit_softcapping": 30.0}, None, "final_logit_softcapping: not supported"),
         ({"attention.sliding_window": 8}, None, "attention.sliding_window: must be >= context_length 64, got 8"),
     ],
 )
@@ -204,8 +259,17 @@ def test_models_without_a_form_are_refused(tokenizer: Tokenizer, tmp_path: Path)
         "rope_scaling: must be linear or yarn for a GGUF of qwen2": make_model(
             tokenizer, "qwen2", qkv_bias=True, rope_scaling=LLAMA3
         ),
-        r"unrotated: must be \[3\] for a GGUF of smollm3, got \[1\]": make_model(
+        r"unrotated: must be \(3,\) for a GGUF of smollm3, got \(1,\)": make_model(
             tokenizer, "smollm3", layers=4, unrotated=(1,)
+        ),
+        r"windowed: must be \(\) for a GGUF of llama, got \(0,\)": make_model(
+            tokenizer, "mistral", layers=1, window=8, windowed=(0,)
+        ),
+        "qkv_bias: must be False for a GGUF of olmo2": make_model(
+            tokenizer, "olmo2", **VARIANTS["olmo2"], qkv_bias=True, out_bias=True
+        ),
+        "attention_scale: must be 0.5 for a GGUF of gemma3, got 0.25": make_model(
+            tokenizer, "gemma3_text", **{**VARIANTS["gemma3_text"], "attention_scale": 0.25}
         ),
         "head_size: must be 4 for a GGUF of qwen2, got 6": make_model(tokenizer, "qwen2", qkv_bias=True, head_size=6),
         "rope_scaling: truncate: must be true": make_model(
