@@ -1,4 +1,4 @@
-"""Language models beside transformers, peft, llama.cpp and lm-eval on the same weights."""
+"""Language models beside transformers, peft, llama.cpp, lm-eval and langchain on the same weights."""
 
 from __future__ import annotations
 
@@ -396,13 +396,14 @@ def write_tasks(directory: Path) -> None:
         (directory / f"{name}.yaml").write_text(json.dumps({"task": f"capitals_{name}", **common, **task}))
 
 
-def evaluate(peers: Path, directory: Path, framework: str, **arguments: object) -> dict[str, float]:
-    """Return the metrics that lm-eval computes."""
-    output = directory / framework
+def evaluate(peers: Path, directory: Path, framework: str, *flags: str, **arguments: object) -> dict[str, float]:
+    """Return the metrics that lm-eval computes, with a chat template those of the free answers only."""
+    output = directory / f"{framework}{len(flags)}"
+    tasks = "capitals_answer" if flags else "capitals_choice,capitals_answer,capitals_text"
     run_peer(
         *(peers, "-m", "lm_eval", "--model", framework, "--include_path", directory, "--output_path", output),
         *("--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())),
-        *("--tasks", "capitals_choice,capitals_answer,capitals_text", "--batch_size", "1", "--device", "cpu"),
+        *("--tasks", tasks, "--batch_size", "1", "--device", "cpu", *flags),
     )
     (file,) = output.rglob("results_*.json")
     results = json.loads(file.read_text())["results"]
@@ -418,16 +419,27 @@ def test_lm_eval_measures_server_as_transformers(
     peers: Path, smollm2: tuple[Path, Any], exported: Path, tmp_path: Path
 ) -> None:
     write_tasks(tmp_path)
-    served = evaluate(
-        *(peers, tmp_path, "local-completions"),
-        model="chat",
-        base_url=f"{smollm2[1].url}/v1/completions",
-        tokenizer=exported,
-        tokenizer_backend="huggingface",
-        num_concurrent=2,
-        max_length=256,
-    )
+    url, common = smollm2[1].url, {"model": "chat", "tokenizer": exported, "tokenizer_backend": "huggingface"}
+    common |= {"num_concurrent": 2, "max_length": 256}
+    served = evaluate(peers, tmp_path, "local-completions", base_url=f"{url}/v1/completions", **common)
     expected = evaluate(peers, tmp_path, "hf", pretrained=exported, dtype="float32", max_length=256)
     assert len(served) == 3
     assert served == pytest.approx(expected, rel=1e-3)
     assert served["capitals_choice: acc,none"] >= 0.8
+    chat = "--apply_chat_template"
+    served = evaluate(peers, tmp_path, "local-chat-completions", chat, base_url=f"{url}/v1/chat/completions", **common)
+    assert len(served) == 1
+    assert served == evaluate(peers, tmp_path, "hf", chat, pretrained=exported, dtype="float32", max_length=256)
+
+
+def test_langchain_reads_objects_and_its_agents_call_tools(peers: Path, tmp_path: Path) -> None:
+    with LanguageServer(tmp_path, "--max-num-seqs=4", "--max-model-len=4096") as server:
+        found = json.loads(run_peer(peers, HERE / "langchain_client.py", server.url).splitlines()[-1])
+    tool, stream = found.pop("tool"), found.pop("stream")
+    assert tool["name"] == "get_weather"
+    assert stream["text"]
+    assert found.keys() == {"json_schema", "function_calling", "agent_tool", "agent_schema"}
+    for name, place in found.items():
+        assert place["city"] in ("Bern", "Zürich"), name
+        assert isinstance(place["is_open"], bool), name
+    assert any(result.startswith("rain in ") for result in found["agent_tool"]["results"])
