@@ -28,6 +28,7 @@ from mindsporeserver.errors import (
 )
 from mindsporeserver.events import STRUCTURED, RequestEvent, is_event
 from mindsporeserver.language.errors import LanguageError, describe_error
+from mindsporeserver.language.fields.values import parse_body
 from mindsporeserver.language.routes import SERVED, LanguageRoutes
 from mindsporeserver.models.contracts import read_contract
 from mindsporeserver.models.served_model import TensorModel
@@ -362,7 +363,9 @@ class Application:
         raise LanguageError("the Responses API is not served; send POST chat/completions", status=404)
 
     async def _change_adapters(self, request: _Request) -> Reply:
-        fields = await self._read_object(request.receive)
+        body = await self.bodies.read(request.receive)
+        self.bodies.release(len(body))
+        fields = parse_body(body)
         return Reply(await self._language.change_adapters(request.groups["route"], fields))
 
     async def _get_version(self, _: _Request) -> Reply:

@@ -21,7 +21,9 @@ TEMPLATE_FIELDS |= {"chat_template_kwargs", "add_special_tokens"}
 # Variables that the request's own fields set.
 _TEMPLATE_VARIABLES = frozenset({*TEMPLATE_FIELDS, "chat_template", "tokenize"})
 TEMPLATE_FIELDS |= {"reasoning_effort"}
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+# The field with the text, by a part's type.
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -48,7 +50,7 @@ def parse_effort(value: Any) -> str | None:
 
 
 def merge_variables(variables: Mapping[str, Any], effort: str | None, template: str) -> Mapping[str, Any]:
-    """Return the chat template's further variables with `reasoning_effort`.
+    """Return the chat template's further variables with `reasoning_effort` and, as vLLM sets it, `enable_thinking`.
 
     Args:
         variables: The request's `chat_template_kwargs`, which come first.
@@ -56,14 +58,15 @@ def merge_variables(variables: Mapping[str, Any], effort: str | None, template: 
         template: The chat template.
 
     Raises:
-        LanguageError: The template does not read `reasoning_effort`.
+        LanguageError: The template reads neither.
     """
     if effort is None:
         return variables
-    if "reasoning_effort" not in template:
+    own = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    if not (own := {name: value for name, value in own.items() if name in template}):
         message = f"reasoning_effort: the model's chat template does not read it, got {effort!r}; omit it"
         raise LanguageError(message, "reasoning_effort")
-    return {"reasoning_effort": effort, **variables}
+    return {**own, **variables}
 
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
@@ -81,7 +84,13 @@ def _parse_message(value: Any, param: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = value.get("tool_calls") if role == "assistant" else None
     content = value.get("content")
-    message["content"] = "" if content is None and calls else _parse_content(content, f"{param}.content")
+    # Clients send back an assistant's message with calls, a refusal or reasoning only.
+    is_empty = content is None and role == "assistant"
+    message["content"] = "" if is_empty else _parse_content(content, f"{param}.content")
+    for name in ("reasoning", "reasoning_content") if role == "assistant" else ():
+        if value.get(name) is not None:
+            # Templates know it by either name.
+            message["reasoning"] = message["reasoning_content"] = check_text(value[name], f"{param}.{name}")
     for name in ("name", "tool_call_id"):
         if value.get(name) is not None:
             message[name] = check_text(value[name], f"{param}.{name}")
@@ -95,10 +104,14 @@ def _parse_content(value: Any, param: str) -> str:
         return check_text(value, param)
     texts = []
     for index, part in enumerate(read_list(value, param, _MAX_MESSAGES, "text parts, or a text", 1)):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
         kind = part.get("type") if isinstance(part, dict) else part
-        if kind != "text":
-            raise refuse(f"{param}[{index}].type", "text", kind)
-        texts.append(check_text(part.get("text"), f"{param}[{index}].text"))
+        if kind not in _TEXT_PARTS:
+            raise refuse(f"{param}[{index}].type", f"one of {', '.join(_TEXT_PARTS)}", kind)
+        name = _TEXT_PARTS[kind]
+        texts.append(check_text(part.get(name), f"{param}[{index}].{name}"))
     # As vLLM joins them for templates of plain texts.
     return "\n".join(texts)
 

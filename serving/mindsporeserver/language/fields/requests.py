@@ -53,7 +53,7 @@ _COMMON |= {"stream_options", "ignore_eos", "user", "response_format", "structur
 _COMMON |= {"stop_token_ids", "min_tokens", "add_special_tokens"}
 _COMMON |= {f"guided_{name}" for name in GUIDED}
 CHAT_FIELDS = _COMMON | TEMPLATE_FIELDS | {"max_completion_tokens", "top_logprobs", "tool_choice"}
-CHAT_FIELDS |= {"parallel_tool_calls", "include_reasoning"}
+CHAT_FIELDS |= {"parallel_tool_calls", "include_reasoning", "echo"}
 COMPLETION_FIELDS = _COMMON | {"prompt", "echo"}
 EMBEDDING_FIELDS = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 # Unsupported fields (the protocol's and vLLM's) that change the answer, with the values that change nothing:
@@ -62,9 +62,11 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "prediction", "web_search_options", "verbosity"), ()),
     **dict.fromkeys(("chat_template", "allowed_token_ids", "truncate_prompt_tokens", "prompt_embeds"), ()),
     **dict.fromkeys(("guided_whitespace_pattern", "structural_tag", "thinking_token_budget"), ()),
+    **dict.fromkeys(("logprob_token_ids", "repetition_detection"), ()),
     **dict.fromkeys(("functions", "bad_words", "documents", "logits_processors"), ([],)),
     **dict.fromkeys(("store", "use_beam_search", "include_stop_str_in_output"), (False,)),
     **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids"), (False,)),
+    **dict.fromkeys(("return_prompt_text", "watermarking"), (False,)),
     **dict.fromkeys(("skip_special_tokens", "best_of"), (True,)),
     "prompt_logprobs": (0,),
     "suffix": ("",),
@@ -171,6 +173,8 @@ def parse_chat(body: Mapping[str, Any], vocabulary_size: int, defaults: Mapping[
         LanguageError: A field is invalid or not supported.
     """
     _check_names(body, CHAT_FIELDS)
+    if read_bool(body, "echo"):
+        raise LanguageError("echo: is not supported for chats by this server, got True", "echo")
     continues = read_bool(body, "continue_final_message")
     generation_prompt = read_bool(body, "add_generation_prompt", default=True)
     if continues and generation_prompt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ import pytest
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields.constraints import Constraint
 from mindsporeserver.language.fields.messages import merge_variables
-from mindsporeserver.language.fields.requests import parse_chat, parse_completion
+from mindsporeserver.language.fields.requests import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    UNSUPPORTED_FIELDS,
+    parse_chat,
+    parse_completion,
+)
 from mindsporeserver.language.fields.values import parse_body
 
 USER = {"role": "user", "content": "hello"}
@@ -96,6 +103,10 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"reasoning_effort": "most"}, "reasoning_effort"),
     ({"reasoning_effort": ["high"]}, "reasoning_effort"),
     ({"include_reasoning": "no"}, "include_reasoning"),
+    ({"echo": True}, "echo"),
+    ({"watermarking": True}, "watermarking"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "refusal"}]}]}, "messages[0].content[0].refusal"),
+    ({"messages": [{"role": "assistant", "reasoning": 1}]}, "messages[0].reasoning"),
     ({"messages": [{"role": "user", "content": "x", "name": "\ud800"}]}, "messages[0].name"),
     (
         {"tools": [{"type": "function", "function": {"name": "a", "description": "\udfff"}}]},
@@ -207,6 +218,26 @@ def test_fields_are_read() -> None:
     assert (request.stop, request.logprobs, request.tool_choice) == (("end",), 0, "function:get")
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"content": None}, ""),
+        ({"content": None, "refusal": "no"}, ""),
+        ({"content": [{"type": "refusal", "refusal": "no"}, {"type": "output_text", "text": "b"}]}, "no\nb"),
+        ({"content": ["a", {"type": "input_text", "text": "b"}]}, "a\nb"),
+    ],
+)
+def test_messages_that_clients_send_back_are_read(message: dict[str, Any], expected: str) -> None:
+    (found,) = parse_chat({"model": "chat", "messages": [{"role": "assistant", **message}]}, 100, {}).messages
+    assert found == {"role": "assistant", "content": expected}
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_earlier_reasoning_reaches_the_template(name: str) -> None:
+    (found,) = parse_chat({"model": "chat", "messages": [{"role": "assistant", name: "why"}]}, 100, {}).messages
+    assert (found["reasoning"], found["reasoning_content"], found["content"]) == ("why", "why", "")
+
+
 def test_neutral_values_of_unsupported_fields_are_accepted() -> None:
     neutral = {"best_of": 1, "suffix": None, "modalities": ["text"], "store": False, "skip_special_tokens": True}
     assert parse_chat({"model": "chat", "messages": [USER], **neutral}, 100, {}).choices == 1
@@ -238,6 +269,8 @@ def test_fields_of_vllm_are_read() -> None:
         ({"a": 1}, "low", "{{ reasoning_effort }}", {"a": 1, "reasoning_effort": "low"}),
         ({"reasoning_effort": "high"}, "low", "{{ reasoning_effort }}", {"reasoning_effort": "high"}),
         ({}, "low", "{{ messages }}", None),
+        ({}, "none", "{{ enable_thinking }}", {"enable_thinking": False}),
+        ({"enable_thinking": False}, "max", "{{ enable_thinking }}", {"enable_thinking": False}),
     ],
 )
 def test_reasoning_effort_is_variable_of_templates_that_read_it(
@@ -254,3 +287,28 @@ def test_unknown_fields_are_logged_in_one_line(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO, "mindsporeserver"):
         parse_chat({"model": "chat", "messages": [USER], "colour": 1, "taste": 2}, 100, {})
     assert [record.getMessage() for record in caplog.records] == ["unknown request fields are ignored: colour, taste"]
+
+
+# Of vLLM's ChatCompletionRequest and CompletionRequest.
+VLLM_FIELDS = """
+messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n presence_penalty
+response_format seed stop stream stream_options temperature top_p tools tool_choice reasoning_effort
+thinking_token_budget include_reasoning parallel_tool_calls user use_beam_search top_k min_p repetition_penalty
+watermarking length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs logprob_token_ids
+allowed_token_ids bad_words echo add_generation_prompt continue_final_message add_special_tokens documents
+chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs structured_outputs priority request_id
+session_id return_tokens_as_token_ids return_token_ids routed_experts_prompt_start return_token_offsets
+return_prompt_text return_mm_kwargs cache_salt kv_transfer_params ec_transfer_params vllm_xargs repetition_detection
+stream_interval prompt suffix prompt_embeds guided_json guided_regex guided_choice guided_grammar
+guided_decoding_backend guided_whitespace_pattern best_of logits_processors
+""".split()  # noqa: SIM905
+
+
+def test_documentation_names_each_field_of_vllm() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "language-models.md").read_text()
+    ignored = next(line for line in text.splitlines() if line.endswith("| ignored with a line in the log |"))
+    for name in VLLM_FIELDS:
+        is_read = name in CHAT_FIELDS | COMPLETION_FIELDS
+        assert is_read or (f"`{name}`" in ignored) == (name not in UNSUPPORTED_FIELDS), name
+        assert f"`{name}" in text, name

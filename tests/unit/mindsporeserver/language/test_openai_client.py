@@ -362,6 +362,13 @@ def test_lone_surrogate_in_tool_is_an_error_of_its_field(url: str, text: str) ->
     assert response.json()["error"]["param"] == "tools[0].function.description"
 
 
+@pytest.mark.parametrize("route", ["load_lora_adapter", "unload_lora_adapter", "chat/completions", "tokenize"])
+def test_lone_surrogate_is_an_error_of_its_field_everywhere(url: str, route: str) -> None:
+    body = json.dumps({"model": "chat", "messages": MESSAGES, "lora_name": "\ud800"})
+    response = httpx.post(f"{url}/v1/{route}", content=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "lora_name")
+
+
 def test_texts_round_trip_through_tokens(url: str) -> None:
     text = "<|im_start|>user\nGrüße 🙂"
     tokens = httpx.post(f"{url}/tokenize", json={"model": "chat", "prompt": text}).json()
@@ -400,6 +407,8 @@ def test_reasoning_is_separate_from_content(client: OpenAI) -> None:
     assert texts["<think>"][1] is None
     assert texts["<thing>"][0] is None
     assert texts["<thing>"][1]
+    answered = {"role": "assistant", "content": None, "reasoning_content": texts["<think>"][0]}
+    assert chat(client, messages=[*MESSAGES, answered, *MESSAGES]).usage.completion_tokens
     thinking = [*MESSAGES, {"role": "assistant", "content": "<think>"}]
     hidden = {**fields, "include_reasoning": False}
     message = chat(client, messages=thinking, extra_body=hidden).choices[0].message
