@@ -224,7 +224,7 @@ def split_weights(model: SourceModel, architecture: str) -> dict[str, NDArray[np
     if architecture == GEMMA3:
         weights = unscale_gemma(config, weights)
     for name, shape in list_weights(config).items():
-        stops = np.cumsum(split_rows(config, name, shape[0]))[:-1] if len(parts[name]) > 1 else []
+        stops: Any = np.cumsum(split_rows(config, name, shape[0]))[:-1] if len(parts[name]) > 1 else []
         for part, piece in zip(parts[name], np.split(weights[name], stops), strict=True):
             array = piece
             # Neighbouring rows are a rotary pair.

@@ -446,7 +446,8 @@ class CachedLayers(nn.Cell):  # type: ignore[misc]
         """
         caches, weights = tensors[: self.first_weight], tensors[self.first_weight : self.first_adapter]
         rows = hidden.reshape(-1, hidden.shape[2])
-        rotations, masks = (cosine, sine), (new, old)
+        rotations: Any = (cosine, sine)
+        masks: Any = (new, old)
         if self.selects:
             rotations = (*rotations, tensors[-6] if self.windowed else tensors[-1])
         if self.windowed:
