@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from kfp_mindspore.local.cores import count_cores
 from mindsporeserver.ports import bind_port, check_port
 
 logger = logging.getLogger(__name__)
@@ -245,17 +245,3 @@ def share_cores(workers: int, environment: Mapping[str, str], cores: float | Non
     """
     share = max(1, int((count_cores() if cores is None else cores) / workers))
     return {name: str(share) for name in _THREADS if name not in environment}
-
-
-def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
-    """Return how many cores this process may use: by the affinity and by the container's quota.
-
-    Args:
-        limit: The control group's file, `QUOTA PERIOD` in microseconds or `max PERIOD`.
-    """
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    try:
-        quota, period = limit.read_text().split()
-        return cores if quota == "max" else min(cores, int(quota) / int(period))
-    except (OSError, ValueError):
-        return cores
