@@ -12,6 +12,7 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.lm.network.decode_step import FLOAT32, build_step
 from kfp_mindspore.lm.network.decoder import (
     MASKED,
     CachedLayers,
@@ -48,6 +49,8 @@ class CausalRunner:
         max_length: Most tokens in a sequence.
         max_loras: Most adapters at once; 0 for a graph without adapters.
         max_lora_rank: Highest adapter rank.
+        decode_operator: Computes single tokens: `float32` or `int8`, by `DecodeStep` where it is compiled and there are
+            no adapters, or `none`.
 
     Raises:
         UserError: `slots` or `max_length` is beyond the limit.
@@ -62,6 +65,7 @@ class CausalRunner:
         max_length: int,
         max_loras: int = 0,
         max_lora_rank: int = 16,
+        decode_operator: str = FLOAT32,
     ) -> None:
         if not 1 <= slots <= BATCHES[-1]:
             raise UserError(f"slots: must be from 1 to {BATCHES[-1]}, got {slots}")
@@ -92,10 +96,12 @@ class CausalRunner:
         self._window_tables = compute_rotations(get_window_config(config)) if config.windowed else ()
         self._compute_layers = CachedLayers(config, self._count, adapted=max_loras > 0)
         self._compute_logits = Head(config)
+        self._step = build_step(config, self._arrays, decode_operator, adapted=max_loras > 0)
         self._extents = [0] * slots
         self._cache = np.zeros((2 * config.layers, slots, config.kv_heads, 0, config.head_size), np.float32)
         self._allocate(self._fit_length(1))
         self.graph_bytes = sum(self._estimate_bytes(*size) for size in self._list_sizes())
+        self.graph_bytes += self._step.copied_bytes if self._step is not None else 0
 
     def prefill(
         self, slot: int, ids: NDArray[Any], position: int, *, adapter: int = 0, all_positions: bool = False
@@ -155,11 +161,17 @@ class CausalRunner:
         size = min(self.slots, next(batch for batch in BATCHES if batch >= count))
         padded, starts = self._pad(size, 1), np.zeros(size, np.int32)
         padded[:count, 0], starts[:count] = ids, positions
-        states, rows = self._extend(0, padded, starts, adapters)
+        if self._step is not None:
+            hidden = self._embed(padded, starts[:, None])[:, 0]
+            found, rows = self._step.compute(hidden, starts, self._tables, self._whole_cache)
+            rows = _replace_nonfinite(rows)
+        else:
+            states, rows = self._extend(0, padded, starts, adapters)
+            found, rows = self._predict(states[:, 0]), rows[:, :, :, 0]
         first = np.arange(count)
         # Two separated index arrays: their axis is the first one of the selection.
-        self._cache[:, first, :, positions] = rows[:, :count, :, 0].swapaxes(0, 1)
-        return self._predict(states[:, 0])[:count]
+        self._cache[:, first, :, positions] = rows[:, :count].swapaxes(0, 1)
+        return found[:count]
 
     def read_adapter(self, directory: Path | str) -> Callable[[int], None]:
         """Read an adapter in peft's format, in any thread, and return a function that stores it under a number.
@@ -205,12 +217,22 @@ class CausalRunner:
     def _estimate_bytes(self, batch: int, tokens: int, length: int) -> int:
         """Return about a graph's memory: MindSpore 2.9 keeps all layers' intermediate values between calls."""
         config = self.config
+        if tokens == 1 and self._step is not None:
+            return (1 << 20) + 4 * batch * config.vocabulary_size
         heads = config.heads + 2 * config.kv_heads
         values = 8 * config.width + 5 * heads * config.head_size + 6 * config.hidden
         values += 5 * config.heads * (length + tokens)
         return (16 << 20) + 5 * self._count * batch * tokens * values
 
     def _compile(self, batch: int, tokens: int, length: int) -> None:
+        if tokens == 1 and self._step is not None:
+            # Zeros that the kernel backs with no memory: the first position reads none of them.
+            whole = np.zeros((*self._cache.shape[:3], length, self.config.head_size), np.float32)
+            hidden = np.zeros((batch, self.config.width), np.float32)
+            self._step.compute(hidden, np.zeros(batch, np.int32), self._tables, Tensor.from_numpy(whole))
+            # Of a prompt's last token.
+            self._predict(np.zeros((1, self.config.width), np.float32))
+            return
         cache = np.zeros((batch, self.config.kv_heads, length, self.config.head_size), np.float32)
         parts = [Tensor.from_numpy(cache) for _ in self._cache]
         self._compute(parts, self._pad(batch, tokens), np.zeros(batch, np.int32), ())
@@ -242,6 +264,7 @@ class CausalRunner:
         if extent := min(max(self._extents), length, self._cache.shape[3]):
             cache[:, :, :, :extent] = self._cache[:, :, :, :extent]
         self._cache, self._length = cache, length
+        self._whole_cache = Tensor.from_numpy(cache)
         # Tensors of a cache's parts by first slot and count: they share its memory, and see later writes.
         self._parts: dict[tuple[int, int], list[Any]] = {}
 
@@ -287,9 +310,7 @@ class CausalRunner:
                 states, *inputs, *caches, *layers, *masks, *factors, *marks
             )
             rows.append(new.asnumpy())
-        computed = np.concatenate(rows)
-        # A masked NaN in the cache would spread to the slot's next sequence; this sequence's logits are NaN already.
-        return states.asnumpy(), np.where(np.isfinite(computed), computed, np.float32(0))
+        return states.asnumpy(), _replace_nonfinite(np.concatenate(rows))
 
     def _embed(self, ids: NDArray[Any], steps: NDArray[Any]) -> NDArray[np.float32]:
         if not self.config.embeds:
@@ -322,8 +343,22 @@ def list_window_masks(window: int, positions: NDArray[np.int32], tokens: int, le
     return [new[None, None], np.where(distances < window, 0, MASKED)[:, None]]
 
 
+def _replace_nonfinite(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a cache's rows with zeros for NaN and infinity, of which this sequence's logits are NaN already.
+
+    A masked NaN in the cache would spread to the slot's next sequence.
+    """
+    return np.where(np.isfinite(rows), rows, np.float32(0))
+
+
 def load(
-    directory: Path | str, *, slots: int, max_length: int, max_loras: int = 0, max_lora_rank: int = 16
+    directory: Path | str,
+    *,
+    slots: int,
+    max_length: int,
+    max_loras: int = 0,
+    max_lora_rank: int = 16,
+    decode_operator: str = FLOAT32,
 ) -> CausalRunner:
     """Load a bundle's network; its graphs are not compiled yet.
 
@@ -333,6 +368,7 @@ def load(
         max_length: Most tokens in a sequence.
         max_loras: Most adapters at once; 0 for a graph without adapters.
         max_lora_rank: Highest adapter rank.
+        decode_operator: `float32`, `int8` or `none`, see `CausalRunner`.
 
     Raises:
         CorruptBundleError: The configuration or weights are not readable; the message names the file.
@@ -340,7 +376,7 @@ def load(
     require_cpu("language models, whose caches are the host's memory")
     config, weights = read_network(Path(directory))
     sizes = {"slots": slots, "max_length": max_length, "max_loras": max_loras, "max_lora_rank": max_lora_rank}
-    return CausalRunner(config, weights, **sizes)
+    return CausalRunner(config, weights, decode_operator=decode_operator, **sizes)
 
 
 def read_network(directory: Path) -> tuple[DecoderConfig, dict[str, NDArray[np.float32]]]:

@@ -11,6 +11,7 @@ import pytest
 from mindspore import Tensor
 
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.lm.network.decode_step import compile_library
 from kfp_mindspore.lm.network.decoder import Decoder, DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.network.lora import LoraConfig, merge_adapter
 from kfp_mindspore.lm.serving import runner as runner_module
@@ -92,20 +93,30 @@ def test_runner_equals_full_forward_pass(config: DecoderConfig, monkeypatch: pyt
     assert runner._cache.shape[3] == (16 if config is LLAMA else 40)
 
 
-def test_warm_runner_compiles_no_graph_for_longer_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+# Two chunks, and without the operator two batch sizes, for 16, 32 and 40 tokens.
+@pytest.mark.parametrize(("operator", "count"), [pytest.param("none", 12, marks=pytest.mark.slow), ("float32", 6)])
+def test_warm_runner_compiles_no_graph_for_longer_sequences(
+    operator: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if operator != "none" and compile_library() is None:
+        pytest.skip("needs a C compiler")
     monkeypatch.setattr(runner_module, "_LEAST_LENGTH", 16)
     weights = make_weights(GPT2)
-    runner = CausalRunner(GPT2, weights, slots=2, max_length=40)
+    runner = CausalRunner(GPT2, weights, slots=2, max_length=40, decode_operator=operator)
     for compile_graph in runner.list_compilations():
         compile_graph()
-    compiled = len(runner._compute_layers.compile_cache)
-    # Two chunks and two batch sizes for 16, 32 and 40 tokens.
-    assert compiled == 12
+
+    def count_graphs() -> list[int]:
+        steps = runner._step._cells.values() if runner._step is not None else ()
+        return [len(cell.compile_cache) for cell in (runner._compute_layers, runner._compute_logits, *steps)]
+
+    compiled = count_graphs()
+    assert compiled[0] == count
     runner.prefill(0, np.arange(30, dtype=np.int32), 0)
     runner.prefill(1, np.arange(39, dtype=np.int32), 0)
     for count in (1, 2):
         runner.decode(range(count), np.ones(count, np.int32), np.array([31, 39][:count], np.int32))
-    assert len(runner._compute_layers.compile_cache) == compiled
+    assert count_graphs() == compiled
 
 
 def make_adapter(seed: int, lora: LoraConfig) -> dict[str, np.ndarray]:
