@@ -75,6 +75,11 @@ _LAST_LINES = 20
     help="Language models: send text between <think> and </think> as `reasoning_content`. [default: none]",
 )
 @click.option(
+    "--decode-operator",
+    type=click.Choice(["float32", "int8", "none"]),
+    help="Language models: computes single tokens; int8 rounds weights, none for MindSpore's. [default: float32]",
+)
+@click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),
     help="Handling of NaN and infinite inputs. [default: reject]",
@@ -117,6 +122,7 @@ def serve(
     max_lora_rank: int | None,
     allow_runtime_lora_updating: bool,
     reasoning_parser: str | None,
+    decode_operator: str | None,
     nonfinite: str | None,
     allow_model_code: bool,
     key_file: Path | None,
@@ -140,6 +146,7 @@ def serve(
         "max_lora_rank": max_lora_rank,
         "allow_runtime_lora_updating": "true" if allow_runtime_lora_updating else None,
         "reasoning_parser": reasoning_parser,
+        "decode_operator": decode_operator,
     }
     given = {
         "workers": workers,

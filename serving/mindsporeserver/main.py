@@ -91,6 +91,7 @@ def run_server(options: ServerFlags, link: WorkerLink | None) -> None:
         next_stage=options.next_stage or "",
         allow_lora_updates=options.allow_runtime_lora_updating,
         separates_reasoning=options.reasoning_parser != "none",
+        decode_operator=options.decode_operator,
     )
     check_stages(options, sources)
     # Kept by model name, so that a reloaded model has the adapters that were loaded meanwhile.

@@ -73,6 +73,7 @@ _DASHED = (
         "max_lora_rank",
         "allow_runtime_lora_updating",
         "reasoning_parser",
+        "decode_operator",
         "download_dir",
     ),
     *("served_model_name", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
@@ -145,6 +146,8 @@ class ServerFlags:
         max_lora_rank: Most rank of an adapter.
         allow_runtime_lora_updating: Answer /v1/load_lora_adapter and /v1/unload_lora_adapter.
         reasoning_parser: Send a chat's text between <think> and </think> as `reasoning_content`; both names do so.
+        decode_operator: Of a language model, computes single tokens: this package's operator with weights in float32 or
+            rounded to int8, where a C compiler is; none for MindSpore's operators.
         nonfinite: Handling of NaN and infinite inputs.
         reload_interval: Poll interval of the models' files in seconds; 0 disables reloading.
         allow_model_code: Run a transform.py of a model directory.
@@ -205,6 +208,7 @@ class ServerFlags:
     max_lora_rank: int = option(16, minimum=1)
     allow_runtime_lora_updating: bool = False
     reasoning_parser: str = option("none", enum=("none", "qwen3", "deepseek_r1"))
+    decode_operator: str = option("float32", enum=("float32", "int8", "none"))
     nonfinite: str = option("reject", enum=("reject", "allow"))
     reload_interval: float = option(1.0, **_SECONDS)
     allow_model_code: bool = False

@@ -66,6 +66,7 @@ class LanguageSettings:
         lora_modules: Adapters' directories by name, changed when adapters are loaded and unloaded.
         allow_lora_updates: Whether clients may load and unload adapters.
         separates_reasoning: Whether a chat's text between `<think>` and `</think>` is `reasoning_content`.
+        decode_operator: Computes single tokens, see `kfp_mindspore.lm.serving.runner.CausalRunner`.
     """
 
     max_model_len: int = 0
@@ -78,6 +79,7 @@ class LanguageSettings:
     lora_modules: dict[str, str] = field(default_factory=dict)
     allow_lora_updates: bool = False
     separates_reasoning: bool = False
+    decode_operator: str = "float32"
 
 
 # The prompt's last tokens, among which `<think>` is looked for.
@@ -374,11 +376,12 @@ def load_runner(directory: Path, max_length: int, settings: LanguageSettings) ->
         max_length: Most tokens of a sequence.
         settings: The server's.
     """
-    sizes = {"slots": settings.max_num_seqs, "max_length": max_length}
+    sizes: dict[str, Any] = {"slots": settings.max_num_seqs, "max_length": max_length}
     if ModelBundle.open(directory, verify=False).signature.kind == SEQ2SEQ_KIND:
         name = "kfp_mindspore.lm.seq2seq_bundle"
     else:
         name = "kfp_mindspore.lm.serving.runner"
         sizes |= {"max_loras": settings.max_loras, "max_lora_rank": settings.max_lora_rank}
+        sizes["decode_operator"] = settings.decode_operator
     runner: Runner = importlib.import_module(name).load(directory, **sizes)
     return runner

@@ -32,6 +32,7 @@ def serve(options: ServerFlags, directory: Path) -> None:
         lora_modules=dict(options.lora_paths),
         allow_lora_updates=options.allow_runtime_lora_updating,
         separates_reasoning=options.reasoning_parser != "none",
+        decode_operator=options.decode_operator,
     )
     size = write_decoder_bundle(directory)
 

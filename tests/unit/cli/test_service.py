@@ -62,6 +62,7 @@ def test_serve_has_example(capsys: pytest.CaptureFixture[str]) -> None:
         ["--lora-modules", "a=."],
         ["--allow-runtime-lora-updating"],
         ["--reasoning-parser", "qwen3"],
+        ["--decode-operator", "int8"],
     ],
 )
 def test_serve_refuses_options_of_language_models(
