@@ -1,8 +1,8 @@
 """How fast are language models computed and served, beside transformers and llama.cpp on the same weights?
 
-A random Llama of 22 million weights, and SmolLM2-135M: decode steps beside transformers; mindsporeserver with 1 and 8
-clients beside llama.cpp's server in float32 and 4 bits; what HTTP, events and sampling cost; first tokens beside other
-streams and after a cached prefix; memory and start.
+A random Llama of 22 million weights, and SmolLM2-135M: decode steps beside transformers and by each operator;
+mindsporeserver with 1 and 8 clients beside llama.cpp's server in float32 and 4 bits; what HTTP, events and sampling
+cost; first tokens beside other streams and after a cached prefix; memory and start.
 
     python benchmarks/language_models.py --quick     # the small network alone, one round
 """
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 PEERS = Path(__file__).parent / "peers"
 DECODE = PEERS / "language" / "decode.py"
-STEP, CLIENTS, LLAMA, SERVER, FIRST, GAP, PREFIX, MEMORY, READY = 0.9, 3.5, 0.9, 1.1, 3.0, 1.0, 0.3, 1.1, 40.0
+STEP, CLIENTS, LLAMA, SERVER, FIRST, GAP, PREFIX, MEMORY, READY = 1.0, 3.5, 0.9, 1.1, 3.0, 1.0, 0.3, 1.1, 40.0
+# Of the operator in int8 at batch 1.
+INT8 = 1.6
 # Of caches: what decode.py measures too.
 CACHE = 256
 SLOTS, LENGTH, TOKENS, CHUNK, PREFIX_TOKENS = 8, 1024, 64, 64, 256
@@ -120,7 +122,7 @@ def measure_step(framework: str, python: Path, model: Path, batch: int, steps: i
 
 
 def compare_steps(model: Model, rounds: int, steps: int) -> tuple[list[Target], dict[str, list[float]]]:
-    """Measure decode steps beside transformers, and how much memory five batch sizes need beside one."""
+    """Measure decode steps beside transformers and by each operator, and five batch sizes' memory beside one's."""
     here = Path(sys.executable)
     skipped = ""
     try:
@@ -130,7 +132,7 @@ def compare_steps(model: Model, rounds: int, steps: int) -> tuple[list[Target], 
         log(f"transformers: skipped, its packages cannot be installed ({skipped})")
     targets, samples = [], {}
     for batch in (1, SLOTS):
-        ways = {"ours": partial(measure_step, "ours", here, model.bundle, batch, steps)}
+        ways = {way: partial(measure_step, way, here, model.bundle, batch, steps) for way in ("ours", "int8", "graphs")}
         if not skipped:
             ways["transformers"] = partial(measure_step, "transformers", theirs, model.huggingface, batch, steps)
         found = run_in_turn(ways, rounds)
@@ -139,6 +141,13 @@ def compare_steps(model: Model, rounds: int, steps: int) -> tuple[list[Target], 
             ratios = compute_ratios(found["transformers"], found["ours"])
             name = f"{model.name}, batch {batch}: decode steps/s / transformers"
             targets.append(build_target(name, ratios, STEP, at_least=True))
+        for name, slower, faster, goal in (
+            ("operator / MindSpore's", "graphs", "ours", None),
+            ("int8 / float32", "ours", "int8", INT8 if batch == 1 else None),
+        ):
+            ratios = compute_ratios(found[slower], found[faster])
+            name = f"{model.name}, batch {batch}: decode steps/s, {name}"
+            targets.append(build_target(name, ratios, goal, at_least=True))
     one, five = (run_decode("ours", here, model.bundle, 1, slots, 4) for slots in (1, 16))
     extra = (five["memory"] - five["caches"]) - (one["memory"] - one["caches"])
     targets.append(

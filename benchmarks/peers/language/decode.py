@@ -1,4 +1,6 @@
-"""Decode steps without a server: python decode.py ours|transformers MODEL BATCH SLOTS STEPS.
+"""Decode steps without a server: python decode.py ours|int8|graphs|transformers MODEL BATCH SLOTS STEPS.
+
+`int8` and `graphs` are the decode operators int8 and none.
 
 Prints a line of JSON: the median step in seconds, and in bytes the process' memory and its caches'.
 """
@@ -20,12 +22,12 @@ PROMPT = 32
 LENGTH = 256
 
 
-def open_ours(model: str, batch: int, slots: int) -> tuple[Callable[[int], None], int]:
+def open_ours(model: str, batch: int, slots: int, operator: str = "float32") -> tuple[Callable[[int], None], int]:
     """Return the next step's function, and the caches' bytes."""
     import kfp_mindspore  # noqa: F401
     from kfp_mindspore.lm.serving.runner import load
 
-    runner = load(Path(model), slots=slots, max_length=LENGTH)
+    runner = load(Path(model), slots=slots, max_length=LENGTH, decode_operator=operator)
     for compile_graph in runner.list_compilations():
         compile_graph()
     for slot in range(batch):
@@ -66,7 +68,11 @@ def make_prompt(row: int, vocabulary: int) -> Any:
 
 def main(framework: str, model: str, batch: int, slots: int, steps: int) -> None:
     """Measure and print."""
-    step, caches = {"ours": open_ours, "transformers": open_transformers}[framework](model, batch, slots)
+    operators = {"ours": "float32", "int8": "int8", "graphs": "none"}
+    if framework == "transformers":
+        step, caches = open_transformers(model, batch, slots)
+    else:
+        step, caches = open_ours(model, batch, slots, operators[framework])
     seconds = []
     for number in range(steps):
         start = time.perf_counter()
