@@ -24,7 +24,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
-from kfp_mindspore.lm.network.decoder import DecoderConfig, list_rotated, list_weights
+from kfp_mindspore.lm.network.decoder import DecoderConfig, list_weights, mark_layers
 from kfp_mindspore.local.cores import count_cores
 from kfp_mindspore.settings import THREADS_VARIABLE
 
@@ -83,7 +83,7 @@ class DecodeStep:
         self._config, self._library = config, library
         threads = int(os.environ.get(THREADS_VARIABLE, "").partition(",")[0] or max(1, int(count_cores())))
         scale = config.attention_scale or config.head_size**-0.5
-        numbers = np.array([config.epsilon, scale, *list_rotated(config)], np.float32)
+        numbers = np.array([config.epsilon, scale, *mark_layers(config, config.unrotated)], np.float32)
         self._inputs = [Tensor(_build_plan(config, threads)), Tensor(numbers)]
         names = [name for name in list_weights(config) if name.startswith(("layers.", "norm."))]
         names += ["embedding" if config.tied else "head"] if config.predicts else []
