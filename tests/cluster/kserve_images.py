@@ -1,11 +1,11 @@
-"""Images for KServe on a cluster: its graph router, its storage initializer and our model server."""
+"""Images for KServe on a cluster: its graph router, its agent, its storage initializer and our model server."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from tests.cluster.infrastructure.binaries import KSERVE, get_binaries
+from tests.cluster.infrastructure.binaries import KSERVE, KSERVE_AGENT, get_binaries
 from tests.cluster.infrastructure.images import (
     PYTHON,
     ImageConfig,
@@ -18,6 +18,7 @@ from tests.cluster.infrastructure.packages import ENVIRONMENT, install_python_pa
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 
 ROUTER_IMAGE = "kfp-mindspore.test/kserve-router:1"
+AGENT_IMAGE = "kfp-mindspore.test/kserve-agent:1"
 INITIALIZER_IMAGE = "kfp-mindspore.test/kserve-storage-initializer:1"
 SERVER_IMAGE = "kfp-mindspore.test/server:1"
 _INITIALIZER = "/storage-initializer/scripts/initializer-entrypoint"
@@ -33,7 +34,12 @@ def make_kserve_archives() -> dict[str, Path]:
     """
     binaries, base = get_binaries(KSERVE), get_images()[PYTHON]
     digest = compute_digest([ROOT / "constraints.txt"], _RECIPE, binaries.name, base.name)
-    makers = {ROUTER_IMAGE: _make_router, INITIALIZER_IMAGE: _make_initializer, SERVER_IMAGE: _make_server}
+    makers = {
+        ROUTER_IMAGE: _make_router,
+        AGENT_IMAGE: _make_agent,
+        INITIALIZER_IMAGE: _make_initializer,
+        SERVER_IMAGE: _make_server,
+    }
     archives = {}
     with lock(get_cache() / "images" / ".lock-kserve"):
         for name, make in makers.items():
@@ -49,6 +55,12 @@ def _make_router(root: Path, binaries: Path, base: Path) -> ImageConfig:
     make_directory(root / "ko-app")
     shutil.copy(binaries / "kserve-router", root / "ko-app" / "router")
     return ImageConfig(entrypoint=["/ko-app/router"], user="65532:65532")
+
+
+def _make_agent(root: Path, binaries: Path, base: Path) -> ImageConfig:
+    make_directory(root / "ko-app")
+    shutil.copy(get_binaries(KSERVE_AGENT) / "kserve-agent", root / "ko-app" / "agent")
+    return ImageConfig(entrypoint=["/ko-app/agent"], user="65532:65532")
 
 
 def _make_initializer(root: Path, binaries: Path, base: Path) -> ImageConfig:

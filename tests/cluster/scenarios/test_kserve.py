@@ -27,6 +27,7 @@ from kfp_mindspore.inference.smoke import read_example_requests, run_smoke_test
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS, Resource
+from kfp_mindspore.mindir.monitoring.log import Exchange, read_log
 from tests.cluster.builder_images import push_busybox
 from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.node import NODE
@@ -34,7 +35,7 @@ from tests.support.controllers.keda_cluster import run_keda
 from tests.support.controllers.kserve_cluster import KServe, resolve_services, wait_replicas
 from tests.support.controllers.metrics_server_cluster import run_metrics_server
 from tests.support.kube.operators import wait_for
-from tests.support.remote.object_store import BUCKET, ObjectStore
+from tests.support.remote.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from tests.support.remote.registries import start_registry, write_login
 from tests.support.serving.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 from tests.support.serving.serving_client import messages
@@ -191,6 +192,36 @@ def test_storage_initializer_downloads_bundle(world: KServeEnvironment, store: O
     with pytest.raises(ProcessFailedError, match="storage-initializer"):
         world.deploy("absent/", service_account="models")
     assert world.identify(status.url) == FIRST
+
+
+@pytest.mark.parametrize("options", [{}, {"hash": ["image"], "writer": "server"}], ids=["agent", "server"])
+def test_requests_are_logged_into_a_store(
+    world: KServeEnvironment, store: ObjectStore, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace, count = world.client.namespace, 5
+    world.kserve.add_store(namespace, store)
+    logger = {"url": f"s3://{BUCKET}/{namespace}", **options}
+    status = world.deploy(FIRST, service_account="models", env_from=["secret/store"], logger=logger)
+    for _ in range(count):
+        assert world.identify(status.url) == FIRST
+    variables = {"ENDPOINT_URL": store.url, "ACCESS_KEY_ID": ACCESS_KEY, "SECRET_ACCESS_KEY": SECRET_KEY}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+    def list_logged() -> list[Exchange]:
+        if not store.list(f"{namespace}/"):
+            return []
+        exchanges = read_log(logger["url"], NAME).exchanges
+        return [one for one in exchanges if one.request is not None and one.response is not None]
+
+    wait_for(lambda: len(list_logged()) >= count, lambda: f"{store.list(namespace)} are logged")
+    logged = list_logged()
+    assert len(logged) == count
+    sample, prediction = world.read_sample()[0], read_outputs(world.bundles[FIRST])[0]
+    for exchange in logged:
+        ((image,), (output,)) = (next(iter(columns.values())) for columns in (exchange.request, exchange.response))
+        assert np.allclose(output, prediction, atol=1e-4)
+        assert isinstance(image, str) if options else np.array_equal(image, sample)
 
 
 def test_sidecar_provides_model_of_registry(world: KServeEnvironment, registry: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_healthy
 from tests.cluster.infrastructure.packages import ImagePackages
-from tests.cluster.kserve_images import INITIALIZER_IMAGE, ROUTER_IMAGE, SERVER_IMAGE, make_kserve_archives
+from tests.cluster.kserve_images import AGENT_IMAGE, INITIALIZER_IMAGE, ROUTER_IMAGE, SERVER_IMAGE, make_kserve_archives
 from tests.support.controllers.webhooks import issue_certificate, locate_webhook
 from tests.support.remote.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 
@@ -223,6 +223,8 @@ def _list_objects(folder: Path) -> list[dict[str, Any]]:
         "ingress": {"disableIngressCreation": True},
         "inferenceService": {"resource": _REQUESTS},
         "router": {"image": ROUTER_IMAGE, **_REQUESTS},
+        "agent": {"image": AGENT_IMAGE, **_REQUESTS},
+        "logger": {"image": AGENT_IMAGE, **_REQUESTS},
         # The sidecar of an oci:// model and the server have one user, who reads the sidecar's files below /proc.
         "storageInitializer": {"image": INITIALIZER_IMAGE, **_REQUESTS, "enableModelcar": True, "uidModelcar": 1010},
     }

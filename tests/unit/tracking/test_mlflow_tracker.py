@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,9 @@ def test_points_of_unreachable_server_are_counted_and_kept_for_checkpoint(
         tracker.end("FAILED", {})
     assert "MLflow has not received 2 of the training's points" in caplog.text
     assert "metrics.jsonl has every epoch" in caplog.text
+    # Its last request would log into another test.
+    for thread in [thread for thread in threading.enumerate() if thread.name == "mlflow"]:
+        thread.join(60)
 
 
 def test_full_queue_drops_step_losses_only(monkeypatch: pytest.MonkeyPatch) -> None:
