@@ -174,6 +174,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = {
     "select_from_pool": (_check_strategy,),
     "predict_batch": (_check_shard,),
     "compare_with_baseline": (_check_confidence, _check_service_name),
+    "monitor_model": (_check_service_name,),
     "create_model": (NetworkOptions,),
     "finetune_model": (FinetuneOptions,),
     "evaluate_examples": (EvaluationOptions,),

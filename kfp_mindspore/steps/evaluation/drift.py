@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kfp_mindspore import events, files
-from kfp_mindspore.errors import KfpMindSporeError, UserError, join_names
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, join_names
 from kfp_mindspore.outputs import check_output_file, has_mark
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ class DriftOutputs(NamedTuple):
     """monitor_drift outputs.
 
     Args:
-        passed: Whether nothing has drifted, and the metric has not fallen.
+        passed: Whether nothing has drifted, and the metric has not fallen; without a gate always.
         drifted: Columns and predictions that have drifted.
         rows: The window's rows.
         metric: The metric by labels; without labels `drifted`.
         value: Its value; without labels how many columns and predictions have drifted.
         fallen: Whether it has fallen.
+        retrain: Whether something has drifted or fallen, or there is nothing to compare.
+        reason: Why, in one sentence.
     """
 
     passed: bool
@@ -39,41 +43,62 @@ class DriftOutputs(NamedTuple):
     metric: str
     value: float
     fallen: bool
+    retrain: bool
+    reason: str
 
 
 def monitor_model(
-    model: dsl.Model,
     metrics: dsl.Metrics,
     report: dsl.HTML,
     *,
-    log: str,
+    model: dsl.Model | None = None,
+    log: str = "",
     labels: str = "",
     service_name: str = "",
+    namespace: str = "",
     prometheus: str = "",
+    gate: bool = True,
     options: DriftOptions,
 ) -> DriftOutputs:
     """Compare a log's window with a bundle's statistics, and emit the gate's decision.
 
+    Without a log, or without a service of that name, nothing is compared, and the model is to be trained.
+
     Args:
-        model: The model bundle.
         metrics: Receives rows, drifted columns, each column's least p-value, and the metric.
         report: Receives the HTML page.
-        log: A file, a folder or a URI with the log.
+        model: The model bundle; None for the one that the service serves.
+        log: A file, a folder or a URI with the log; empty for none.
         labels: A file or a URI with labels by event ID; empty for none.
         service_name: Only this service's events; empty for all.
+        namespace: Service namespace; empty for the step's.
         prometheus: A Pushgateway's URL, or a file for node exporter's textfile collector; empty for none.
+        gate: Whether a drift or a fallen metric is a gate that is not met.
         options: The options.
 
     Raises:
-        UserError: The bundle has no statistics, or the log has no rows to compare.
+        UserError: There is neither a bundle nor a service name, the bundle has no statistics, or the log has no rows to
+            compare.
         KfpMindSporeError: The Pushgateway cannot be reached.
     """
+    from kfp_mindspore.data.fetch import fetch_source
+    from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.mindir.monitoring.monitor import detect_drift
     from kfp_mindspore.steps.evaluation.drift_report import render_drift
 
-    found = detect_drift(model.path, log, options, labels=labels, service=service_name)
+    if model is None and not service_name:
+        raise UserError("monitor_drift: must have model or service_name")
+    if not log:
+        return _skip_comparison(metrics, report, "there is no log to compare")
+    try:
+        location = InferenceClient(namespace=namespace).get(service_name).model if model is None else model.path
+    except NotFoundError:
+        return _skip_comparison(metrics, report, f"service {service_name}: does not exist")
+    with fetch_source(location) as bundle:
+        found = detect_drift(bundle, log, options, labels=labels, service=service_name)
+    found = dataclasses.replace(found, model=location)
     Path(report.path).write_text(render_drift(found), encoding="utf-8")
-    publish_metrics(found, service_name or Path(model.path).name, prometheus)
+    publish_metrics(found, service_name or Path(location).name, prometheus)
     metrics.log_metric("rows", found.rows)
     metrics.log_metric("drifted", len(found.drifted))
     for test in sorted(found.tests, key=lambda test: -test.adjusted):
@@ -81,13 +106,24 @@ def monitor_model(
         metrics.log_metric(f"p.{test.column}", test.adjusted)
     if found.metric is not None:
         metrics.log_metric(found.metric.name, found.metric.value)
-    events.emit("gate", "drift", metric="drift", value=len(found.drifted), threshold=0, passed=found.passed)
-    print(describe_report(found), flush=True)
+    if gate:
+        events.emit("gate", "drift", metric="drift", value=len(found.drifted), threshold=0, passed=found.passed)
+    outcome = describe_report(found)
+    print(outcome, flush=True)
     name, value = (
         (found.metric.name, found.metric.value) if found.metric is not None else ("drifted", float(len(found.drifted)))
     )
     fallen = found.metric is not None and found.metric.fallen
-    return DriftOutputs(found.passed, list(found.drifted), found.rows, name, value, fallen)
+    passed = found.passed or not gate
+    return DriftOutputs(passed, list(found.drifted), found.rows, name, value, fallen, not found.passed, outcome)
+
+
+def _skip_comparison(metrics: dsl.Metrics, report: dsl.HTML, reason: str) -> DriftOutputs:
+    page = f"<!doctype html><meta charset=utf-8><title>Drift</title><h1>Not compared: {html.escape(reason)}</h1>\n"
+    Path(report.path).write_text(page, encoding="utf-8")
+    metrics.log_metric("rows", 0)
+    print(f"not compared: {reason}", flush=True)
+    return DriftOutputs(True, [], 0, "drifted", 0.0, False, True, reason)
 
 
 def describe_report(report: DriftReport) -> str:

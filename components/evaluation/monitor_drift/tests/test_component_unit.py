@@ -71,3 +71,37 @@ def test_foreign_log_fails_step(monitor) -> None:
 
     with pytest.raises(UserError, match="360 events of other services"):
         monitor(service_name="houses")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"service_name": "digits"}, "there is no log to compare"),
+        ({"service_name": "digits", "log": "log.jsonl"}, "service digits: does not exist"),
+    ],
+)
+def test_nothing_to_compare_is_reason_to_retrain(local_home, tmp_path, arguments, reason) -> None:
+    """Without a log or a service there is nothing to compare, and the model is to be trained."""
+    metrics, report = dsl.Metrics(metadata={}), dsl.HTML(uri=str(tmp_path / "report.html"), metadata={})
+    outputs = monitor_drift.python_func(metrics=metrics, report=report, **arguments)
+    assert (outputs.passed, outputs.retrain, outputs.rows, outputs.reason) == (True, True, 0, reason)
+    assert reason in (tmp_path / "report.html").read_text()
+
+
+def test_model_or_service_is_needed(tmp_path) -> None:
+    """Without a model and a service's name the step fails."""
+    from kfp_mindspore.errors import UserError
+
+    report = dsl.HTML(uri=str(tmp_path / "report.html"), metadata={})
+    with pytest.raises(UserError, match="must have model or service_name"):
+        monitor_drift.python_func(metrics=dsl.Metrics(metadata={}), report=report, log="log.jsonl")
+
+
+def test_drift_without_gate_is_reason_to_retrain(monitor, tmp_path) -> None:
+    """Without a gate a drift does not stop the run."""
+    outputs, _, _ = monitor(0.5, gate=False)
+    assert (outputs.passed, outputs.retrain) == (True, True)
+    assert outputs.reason.startswith("360 rows: drift in ")
+    assert not (tmp_path / "events.jsonl").exists()
+    outputs, _, _ = monitor(1.0)
+    assert (outputs.passed, outputs.retrain, outputs.reason) == (True, False, "360 rows: no drift")
