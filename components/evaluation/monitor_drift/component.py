@@ -50,8 +50,7 @@ def monitor_drift(
         metrics: Rows, drifted columns, each column's least corrected p-value, and the metric.
         report: HTML page with tests and distributions.
         model: The model bundle; default the one that the service serves.
-        log: URI, file or folder with requests and responses as CloudEvents, or with KServe's agent's objects; default
-            none.
+        log: URI, file or folder with CloudEvents, or with the objects of KServe's agent; default none.
         window: The log's last part, to compare: a row count such as `1000`, or a duration such as `24h`; default all.
         labels: URI or file, CSV or JSON lines with `id`, an event's ID, and `label`; default none.
         service_name: Only events of this InferenceService; default all.
