@@ -152,7 +152,6 @@ def test_service_recovers_from_shift_by_itself(
     service: InferenceClient,
     digits: tuple[NDArray[np.float32], NDArray[np.int32]],
     notices: list[str],
-    record_property: Any,
 ) -> None:
     images, labels = digits
     np.savez(tmp_path / "data.npz", image=images[:KEPT], label=labels[:KEPT])
@@ -190,7 +189,6 @@ def test_service_recovers_from_shift_by_itself(
             print(table[-1], round(result.seconds, 1), flush=True)
     finally:
         traffic.stop()
-        record_property("days", json.dumps(table))
     by_day = {row["day"]: row for row in table}
     assert traffic.lost == []
     assert len(traffic.sent) >= DAYS * REQUESTS
