@@ -62,7 +62,7 @@ def test_refusal_of_download_is_importers_and_leaves_nothing(tmp_path: Path, mon
 
     monkeypatch.setattr(storage.importlib.util, "find_spec", lambda _: True)
     monkeypatch.setattr(storage, "_fetch", fetch)
-    message = r"^--model_dir: hf://org/model/config\.json: architecture must be one of gpt2, "
+    message = r"^--model_dir: hf://org/model/config\.json: architecture must be one of gemma3_text, gpt2, "
     with pytest.raises(UserError, match=message) as caught:
         storage.resolve_model("hf://org/model", tmp_path / "cache")
     assert caught.value.exit_code == 2
