@@ -35,6 +35,8 @@ def build_secret(name: str, namespace: str, credentials: tuple[str, str], *, end
     """
     scheme, _, host = endpoint.rpartition("://")
     notes = {"endpoint": host, "usehttps": "0" if scheme == "http" else "1", "region": region}
+    # KServe's agent, which logs requests, else makes the bucket a part of the host name.
+    notes["usevirtualbucket"] = "false" if endpoint else ""
     data = dict(zip(KEYS, credentials, strict=True)) | {"AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": region}
     document = _make_document("Secret", name, namespace, type="Opaque")
     document["metadata"]["annotations"] = {f"{_ANNOTATION_PREFIX}{key}": note for key, note in notes.items() if note}

@@ -185,6 +185,7 @@ def test_setup_makes_service_account_of_services(
         "serving.kserve.io/s3-endpoint": "store.kubeflow:9000",
         "serving.kserve.io/s3-usehttps": "0",
         "serving.kserve.io/s3-region": "eu",
+        "serving.kserve.io/s3-usevirtualbucket": "false",
     }
     # Secrets that others gave the account stay.
     cluster.patch(ACCOUNTS, "reader", account.namespace, {"secrets": [{"name": "other"}, {"name": "reader"}]})

@@ -25,7 +25,7 @@ def run_metrics_server(kserve: KServe) -> Iterator[None]:
     cluster = kserve.cluster
     program = Path(start(lambda: get_binaries(METRICS_SERVER))) / _NAME
     host = f"{_NAME}.{_NAMESPACE}.svc"
-    certificate, key = cluster.authority.issue(_NAME, _NAME, hosts=[host, str(cluster.network.node)])
+    certificate, key = cluster.authority.issue(f"{_NAME}-serving", _NAME, hosts=[host, str(cluster.network.node)])
     kubeconfig = cluster.write_kubeconfig(_NAME)
     list(apply_objects(_list_objects(cluster), kubeconfig=str(cluster.kubeconfig)))
     flags = {
