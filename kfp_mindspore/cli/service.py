@@ -265,7 +265,7 @@ def drift(
 
     Without NAME, --model and --log are needed. Drift is not an error unless --gate is given.
     """
-    from kfp_mindspore.data.fetch import fetch_source
+    from kfp_mindspore.mindir.monitoring.log import open_location
     from kfp_mindspore.mindir.monitoring.monitor import detect_drift
     from kfp_mindspore.steps.evaluation.drift import describe_report, publish_metrics
     from kfp_mindspore.steps.evaluation.drift_report import render_drift
@@ -280,7 +280,7 @@ def drift(
             raise UserError(f"service {name}: has no log", hint="Give --log, or: kfp-mindspore service update --help")
     if report is not None:
         check_page(report, [model, log, labels or None])
-    with fetch_source(model) as bundle:
+    with open_location(model, hint="--model is a bundle, a folder or URI, as model export writes it.") as bundle:
         found = detect_drift(bundle, log, options, labels=labels, service=name)
     found = dataclasses.replace(found, model=model)
     if report is not None:

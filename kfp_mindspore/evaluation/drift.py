@@ -57,7 +57,7 @@ class DriftTest:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Shares of the training values and of the window's, to plot.
+    """Training values' and window values' shares, to plot.
 
     Args:
         column: Column name.

@@ -29,7 +29,7 @@ _GREEDY = {
     "logprobs": 1,
 }
 
-# Of logarithms of probabilities and values of embeddings, from weights in 16 or 8 bits.
+# For log probabilities and embedding values that weights in 16 or 8 bits give.
 OTHER_TOLERANCE = 0.1
 
 

@@ -117,7 +117,7 @@ class Service:
         spread: Node label over whose values replicas are spread, such as `topology.kubernetes.io/zone`.
         runtime: Serving runtime on a cluster; empty for the one that KServe selects.
         logger: Log of requests and responses, such as {"url": "s3://bucket/log", "sample": 0.1}.
-            Its further fields are those of `LoggerOptions`.
+            See `LoggerOptions` for all fields.
         model_format: Model format on a cluster: `mindspore`, `mindspore-lm` for language models, or one of `runtime`.
             KServe selects the serving runtime by it; a pipeline finds the first two in the bundle.
         model_name_flag: Flag with which another server names its model, such as `--served-model-name`; a canary has it.

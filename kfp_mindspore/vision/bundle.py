@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,8 +169,7 @@ def check_labels(labels: Sequence[str], template: str) -> None:
         raise UserError(f"--template: must have {{}} once, for the label, got {template!r}")
     if empty := [str(number) for number, label in enumerate(labels, 1) if not label]:
         raise UserError(f"--labels: label {', '.join(empty[:5])} is empty", hint="Separate names by one comma.")
-    seen: set[str] = set()
-    if equal := [label for label in labels if label in seen or seen.add(label)]:  # type: ignore[func-returns-value]
+    if equal := [label for label, count in Counter(labels).items() if count > 1]:
         raise UserError(f"--labels: must be different, got {equal[0]!r} twice")
     if not 2 <= len(labels) <= _MOST_LABELS:
         raise UserError(f"--labels: must be 2 to {_MOST_LABELS:,} names, got {len(labels):,}")

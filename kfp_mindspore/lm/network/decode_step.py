@@ -74,7 +74,7 @@ class DecodeStep:
         config: The decoder's dimensions and variants.
         weights: Arrays by `list_weights`' names, float32; kept by reference.
         library: `compile_library`'s.
-        is_int8: Whether matrices are rounded to int8 with a scale per row; copies, of a quarter of the weights' size.
+        is_int8: Whether matrices are rounded to int8 with a scale per row, in copies.
     """
 
     def __init__(

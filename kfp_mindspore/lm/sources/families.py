@@ -378,7 +378,7 @@ def list_exponents(head_size: int, rotated: int) -> list[float]:
 def build_partial_rope(
     theta: float, head_size: int, rotated: int, short: Sequence[float] | None, magnitude: float
 ) -> RopeScaling | None:
-    """Return the scaling of positions that rotate a part of each head.
+    """Return how positions are scaled that rotate a part of each head.
 
     Args:
         theta: The frequencies' base.

@@ -1,1 +1,1 @@
-"""A model's inputs and predictions in production, compared with those of its training."""
+"""A model's inputs and predictions in production, compared with its training data."""

@@ -120,7 +120,7 @@ def measure_predictions(outputs: Mapping[str, Any], task: str, labels: Sequence[
 
 
 def to_array(values: Sequence[Any]) -> NDArray[Any]:
-    """Return rows of equal shape as an array of numbers; other rows, such as texts, as objects."""
+    """Return rows with equal shapes as a number array; other rows, such as texts, as objects."""
     # NumPy parses texts as numbers.
     if not any(isinstance(value, str | bytes) for value in values):
         with contextlib.suppress(TypeError, ValueError):

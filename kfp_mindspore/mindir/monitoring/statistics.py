@@ -56,8 +56,8 @@ def compute_statistics(
 ) -> dict[str, Any]:
     """Return the statistics of a bundle's training data as JSON types, at most some kilobytes a column.
 
-    Columns are those of up to 20,000 rows of the training split. Predictions, the metric and the rate of unknown words
-    are those of up to 1,000 rows of the test split: a model is surer of its training samples and knows their words.
+    Columns come from up to 20,000 training rows. Predictions, the metric and the rate of unknown words come from up to
+    1,000 test rows: a model is surer of its training samples and knows their words.
 
     Args:
         bundle: The bundle; its signature needs the files that the model runs with.
@@ -124,9 +124,9 @@ def compute_statistics(
 
 
 def read_spread(dataset: Dataset, split: str, count: int) -> dict[str, NDArray[Any]]:
-    """Return the columns of at most `count` of a split's rows, from its start to its end, as stored.
+    """Return the stored columns for at most `count` rows that are spread over a split.
 
-    The first rows alone may be those of one day or class.
+    The first rows alone may come from one day or class.
     """
     rows = dataset.splits[split]
     places = np.linspace(0, rows - 1, min(rows, count)).astype(np.int64)
@@ -181,7 +181,7 @@ def _describe_metric(
 
 
 def _list_stacked(raw: Arrays, layout: RowLayout | None) -> dict[str, list[str]]:
-    """Return the column names of the inputs with a number for each of several columns."""
+    """Return the column names by input, for inputs that hold a number for each column."""
     known = {} if layout is None else {one.name: list(one.columns) for one in layout.inputs if one.stacked}
     for name, array in raw.items():
         if name not in known and array.ndim == 2 and array.shape[1] <= MAX_WIDTH:
