@@ -318,8 +318,11 @@ def measure_tail(seconds: Sequence[float]) -> float:
 
 def main() -> None:
     """Run the comparisons."""
-    is_quick = build_parser(__doc__ or "").parse_args().quick
-    rounds = 1 if is_quick else 5
+    parser = build_parser(__doc__ or "")
+    parser.add_argument("--rounds", type=int, help="rounds [default: 5, 1 with --quick]")
+    arguments = parser.parse_args()
+    is_quick = arguments.quick
+    rounds = arguments.rounds or (1 if is_quick else 5)
     targets: list[Target] = []
     raw: dict[str, Any] = {"bars": {}}
     with tempfile.TemporaryDirectory(prefix="language-") as directory:
