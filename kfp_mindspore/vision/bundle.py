@@ -7,6 +7,8 @@ text.mindir       the text tower: token IDs, int32 (N, length), to embeddings wi
 tokenizer.json
 network.json      text_length, pad_id, vocabulary_size, width, scale, bias, and the image network's configuration
 prompts.npz       verified texts: `ids.<n>` and the network's `embedding.<n>`
+
+A tower over 1 GiB has its weights beside its graph, such as model.weights_0.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import dataclasses
 import io
 import itertools
 import json
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ from kfp_mindspore.formats.bundle import (
 )
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.mindir.environment import use_graph_mode
-from kfp_mindspore.mindir.export.graph import export_graph, run_graph
+from kfp_mindspore.mindir.export.graph import export_graph, place_graph, run_graph
 from kfp_mindspore.mindir.graph.metadata import read_weights
 from kfp_mindspore.mindir.parameters.network import scratch_directory
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
@@ -299,7 +300,7 @@ def _write_images(
     with scratch_directory() as scratch:
         file = export_graph(cell, scratch, inputs, None, {})
         run_graph(cell, file, inputs, None)
-        shutil.copyfile(file, writer.directory / MODEL_FILE)
+        place_graph(file, writer.directory / MODEL_FILE)
     kept = VerifiedSamples(inputs, outputs, None, raw=raw)
     writer.write_verified(kept)
     writer.write_preprocessing(declaration)
@@ -351,7 +352,7 @@ def _write_texts(writer: BundleWriter, texts: SourceTexts, images: ImageConfig, 
     with scratch_directory() as scratch:
         file = export_graph(cell, scratch, {"ids": rows}, None, {})
         run_graph(cell, file, {"ids": rows}, None)
-        shutil.copyfile(file, writer.directory / TEXT_MODEL_FILE)
+        place_graph(file, writer.directory / TEXT_MODEL_FILE)
     (writer.directory / NETWORK_FILE).write_text(json.dumps(network, indent=2))
     (writer.directory / TOKENIZER_FILE).write_text(texts.tokenizer)
     found = TextEncoder(ModelBundle(writer.directory, Signature((), (), "")), network, tokenizer).compute(sequences)

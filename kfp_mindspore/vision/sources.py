@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,10 +203,9 @@ def read_images(directory: Path) -> SourceImages:
     steps, sides = _read_processor(directory, kind)
     config, source_side, labels = parse_images(values, sides, subject)
     shapes, parts = list_image_weights(config), _list_image_parts(config, kind, has_labels=bool(labels))
-    _check_size(shapes, subject)
     if kind in DUAL_TYPES:
         # What its other tower has to be refused for is found before weights are read, too.
-        _check_size(list_text_weights(parse_texts(values, subject)), subject)
+        parse_texts(values, subject)
     reader = _Reader(open_weights(directory))
     shapes["positions"] = (config.has_class + (source_side // config.patch) ** 2, config.blocks.width)
     scales = [name for name in parts if name.endswith(".scale")]
@@ -237,7 +235,6 @@ def read_texts(directory: Path) -> SourceTexts:
     values, kind, subject = _read_config(directory)
     config = parse_texts(values, subject)
     shapes, parts = list_text_weights(config), _list_text_parts(config, kind)
-    _check_size(shapes, subject)
     tokenizer = read_tokenizer(directory)
     reader = _Reader(open_weights(directory))
     bias = ("logit_bias",) if kind == "siglip" else ()
@@ -367,15 +364,6 @@ def _read_tower(top: Mapping[str, Any], kind: str, name: str, subject: str) -> t
 def _read_processor(directory: Path, kind: str) -> tuple[list[dict[str, Any]], tuple[int, int]]:
     file = directory / "preprocessor_config.json"
     return parse_processor(read_json(file), _PROCESSORS[kind], str(file))
-
-
-def _check_size(shapes: Mapping[str, Sequence[int]], subject: str) -> None:
-    """Raise for a network above 1 GiB, which MindSpore does not write as one file."""
-    gibibytes = 4 * sum(map(math.prod, shapes.values())) / (1 << 30)
-    if gibibytes >= 1:
-        raise UserError(
-            f"{subject}: weights: a tower must have less than 1 GiB in float32, this one has {gibibytes:.1f} GiB"
-        )
 
 
 def _read_labels(values: Mapping[str, Any], subject: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.formats.rows import build_field_layout, build_layout
 from kfp_mindspore.mindir.devices import use_device
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
-from kfp_mindspore.mindir.export.graph import export_graph, run_graph
+from kfp_mindspore.mindir.export.graph import export_graph, place_graph, run_graph
 from kfp_mindspore.mindir.export.padding import (
     check_inputs,
     check_padding,
@@ -177,7 +176,7 @@ def export_mindir(
             resolve_tolerance(options.tolerance, [array.dtype.name for array in outputs.values()])
         )
         with write_bundle(output_dir) as writer:
-            shutil.copyfile(file, writer.directory / MODEL_FILE)
+            place_graph(file, writer.directory / MODEL_FILE)
             writer.write_verified(kept)
             if declaration:
                 writer.write_preprocessing(declaration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,9 +83,33 @@ def export_graph(
         hint = "A network without a free batch may take a fixed one: --batch N." if fixed is None else ""
         raise KfpMindSporeError(message, hint=_join(source.line, hint)) from error
     if not file.is_file():
-        raise KfpMindSporeError(f"{type(cell).__name__}: MindSpore wrote no {MODEL_FILE}; over 1 GB it splits the file")
+        # Over 1 GiB MindSpore 2.9 writes the weights beside the graph.
+        file = file.with_stem(f"{file.stem}_graph")
+    if not file.is_file() or (key is not None and file.name != MODEL_FILE):
+        raise KfpMindSporeError(
+            f"{type(cell).__name__}: MindSpore wrote no {MODEL_FILE}; over 1 GB it has no encryption"
+        )
     _refuse_raise(cell, read_proto(file, key=key), fixed)
     return file
+
+
+def place_graph(file: Path, target: Path) -> None:
+    """Move a graph of `export_graph` with the weights beside it, named `<target's stem>.weights_<number>`.
+
+    Args:
+        file: The file.
+        target: Its path in a bundle.
+    """
+    model = read_proto(file) if file.name != MODEL_FILE else None
+    if model is None:
+        shutil.move(file, target)
+        return
+    for tensor in model.graph.parameter:
+        source = file.parent / tensor.external_data.location
+        tensor.external_data.location = f"{target.stem}.weights_{source.name.rpartition('_')[2]}"
+        if source.is_file():
+            shutil.move(source, target.parent / tensor.external_data.location)
+    target.write_bytes(model.SerializeToString())
 
 
 def check_exportable(cell: nn.Cell, arrays: Arrays, fixed: int | None) -> None:

@@ -34,7 +34,14 @@ from kfp_mindspore.mindir.export.padding import shorten_error
 from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, load_graph
 from kfp_mindspore.mindir.graph.execution import KERNEL_ERRORS
 from kfp_mindspore.mindir.graph.index_ranges import IndexRanges, add_ranges, compute_index_ranges
-from kfp_mindspore.mindir.graph.metadata import count_operators, inspect_mindir, is_encrypted, read_proto, read_weights
+from kfp_mindspore.mindir.graph.metadata import (
+    count_operators,
+    inspect_mindir,
+    is_encrypted,
+    list_weight_files,
+    read_proto,
+    read_weights,
+)
 from kfp_mindspore.mindir.options import ExportChanges, ExportOptions, resolve_tolerance
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
@@ -115,6 +122,8 @@ def import_mindir(
     use_device(options.device, options.device_id)
     with events.span("mindir.import"), write_bundle(output_dir) as writer:
         shutil.copyfile(file, writer.directory / MODEL_FILE)
+        for name in list_weight_files(model):
+            shutil.copyfile(file.with_name(name), writer.directory / name)
         plain = {"encryption": described["encryption"]} if "encryption" in described else {}
         bundle = ModelBundle(writer.directory, Signature(specs, (), version, metadata=plain))
         graph = _Runner(file, CompiledGraph(load_graph(bundle, key)), specs, batch)

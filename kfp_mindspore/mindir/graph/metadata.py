@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # The graph's own bookkeeping, which computes nothing.
 _BOOKKEEPING = frozenset({"Constant", "Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})
+# Weights beside a graph of a bundle, see `place_graph` of the export.
+_WEIGHTS = re.compile(r"[A-Za-z0-9]+\.weights_[0-9]+")
 _CIPHER_MAGIC = bytes.fromhex("d85e3a7f")
 _DTYPES = {
     "FLOAT": "float32",
@@ -167,6 +170,11 @@ def read_weights(path: Path | str, *, key: bytes | None = None) -> dict[str, NDA
     return {split_name(tensor.name): _read_weight(file, tensor) for tensor in read_proto(file, key=key).graph.parameter}
 
 
+def list_weight_files(model: Any) -> list[str]:
+    """Return the names of the files beside the graph that hold weights of a message from `read_proto`."""
+    return sorted({tensor.external_data.location for tensor in model.graph.parameter} - {""})
+
+
 def count_operators(model: Any) -> Counter[str]:
     """Return how often each operator occurs in a message from `read_proto`, bookkeeping included."""
     return Counter(operator.name for operator in list_operators(model))
@@ -202,26 +210,30 @@ def split_name(name: str) -> str:
 def _read_weight(file: Path, tensor: Any) -> NDArray[Any]:
     import numpy as np
 
-    name = split_name(tensor.name)
+    name, content = split_name(tensor.name), tensor.raw_data
     if tensor.HasField("external_data"):
-        raise UserError(
-            f"{file}: the weight {name} is in another file, {tensor.external_data.location}: MindSpore splits models "
-            "over 1 GB",
-            hint="Export the model from its checkpoint: kfp-mindspore model export",
-        )
+        place = tensor.external_data
+        if not _WEIGHTS.fullmatch(place.location) or not (beside := file.with_name(place.location)).is_file():
+            raise UserError(
+                f"{file}: the weight {name} is in another file, {place.location}: MindSpore splits models over 1 GB",
+                hint="Export the model from its checkpoint: kfp-mindspore model export",
+            )
+        with beside.open("rb") as opened:
+            opened.seek(place.offset)
+            content = opened.read(place.length)
     kind = _read_dtype(tensor)
     if kind not in _DTYPES.values():
         raise UserError(f"{file}: the weight {name} has the unknown dtype {kind}")
     # NumPy has no bfloat16: its bits are the upper half of a float32.
     dtype = np.dtype("uint16" if kind == "bfloat16" else kind)
     expected = _multiply(tensor.dims) * dtype.itemsize
-    if len(tensor.raw_data) != expected:
+    if len(content) != expected:
         raise UserError(
             f"{file}: damaged: the weight {name} {tuple(tensor.dims)} of {kind} must have {expected} bytes, got "
-            f"{len(tensor.raw_data)}",
+            f"{len(content)}",
             hint="Copy the file again from where it came from.",
         )
-    array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
+    array = np.frombuffer(content, dtype).reshape(tuple(tensor.dims))
     return (array.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat16" else array.copy()
 
 

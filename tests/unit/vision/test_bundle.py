@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.graph.runner import ModelRunner
 from kfp_mindspore.mindir.verify import verify_bundle
@@ -144,7 +144,6 @@ def test_classes_need_dual_encoder(bundles: dict[str, Path], tmp_path: Path) -> 
             {"vision_config": {"image_size": 32}},
             "vision_config.image_size: must be the processor's size 24 x 24, got 32",
         ),
-        ({"vision_config": {"hidden_size": 30000, "num_hidden_layers": 40, "image_size": 24}}, "less than 1 GiB"),
         ({"text_config_dict": {"hidden_size": 5}}, "text_config_dict.num_attention_heads: must divide hidden_size 5"),
     ],
 )
@@ -174,6 +173,38 @@ def test_older_files_with_towers_twice_are_read_as_transformers_does(tmp_path: P
     towers = {f"{name}_dict": values[name] for name in ("text_config", "vision_config")}
     (source / "config.json").write_text(json.dumps({**values, **towers, "text_config": {}, "vision_config": {}}))
     assert import_source(str(source), tmp_path / "bundle") <= 1e-5
+
+
+@pytest.mark.slow
+def test_tower_over_the_limit_of_a_file_has_its_weights_beside(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore splits the graphs of towers over 1 GiB; here of all over 1 KiB."""
+    from mindspore.train import serialization
+
+    assert serialization.TOTAL_SAVE == 1 << 20
+    monkeypatch.setattr(serialization, "TOTAL_SAVE", 1)
+    assert import_source(str(write_clip(tmp_path / "source")), tmp_path / "bundle") <= 1e-5
+    names = ("model", "text")
+    files = ModelBundle.open(tmp_path / "bundle").signature.files
+    assert {f"{name}.weights_0" for name in names} < set(files)
+    for name in names:
+        assert int(files[f"{name}.mindir"]["size"]) < int(
+            ModelBundle.open(bundles["clip"]).signature.files[f"{name}.mindir"]["size"]
+        )
+    np.testing.assert_array_equal(
+        predict(tmp_path / "bundle", draw())["output"], predict(bundles["clip"], draw())["output"]
+    )
+    texts = [TextEncoder.open(path).embed(["a red dog"]) for path in (tmp_path / "bundle", bundles["clip"])]
+    np.testing.assert_array_equal(*texts)
+    assert build_classifier(tmp_path / "bundle", ["cat", "dog"], "a {}", tmp_path / "classes") <= 1e-5
+    assert "model.weights_0" in ModelBundle.open(tmp_path / "classes").signature.files
+    assert predict(tmp_path / "classes", draw())["output"].shape == (1, 2)
+    with (tmp_path / "bundle/model.weights_0").open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff" * 8)
+    with pytest.raises(CorruptBundleError, match=r"model\.weights_0: sha256 must be"):
+        ModelBundle.open(tmp_path / "bundle")
 
 
 def test_positions_are_kept_for_their_own_grid() -> None:
