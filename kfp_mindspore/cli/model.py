@@ -42,7 +42,6 @@ _NETWORK, _FILES = ("network", "value"), ("file", "size", "sha256")
 # Of the kinds of language models.
 _ROUTES = {
     "causal-lm": "/openai/v1/chat/completions or /openai/v1/completions",
-    "dual-encoder": "/openai/v1/embeddings",
     "embedding": "/openai/v1/embeddings",
     "seq2seq": "/openai/v1/completions",
 }
@@ -392,7 +391,8 @@ def predict(
     bundle = ModelBundle.open(path)
     key = require_key(bundle, _read_key(key_file))
     signature: Signature = bundle.signature
-    if signature.is_language_model:
+    # A dual encoder's rows are images.
+    if signature.is_language_model and signature.kind != DUAL_KIND:
         raise UserError(
             f"{path}: {_name_kind(signature)}, which answers no rows",
             hint=f"Serve it, and send requests to {_ROUTES[signature.kind]}: kfp-mindspore serve {path}",

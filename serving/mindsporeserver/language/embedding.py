@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from kfp_mindspore.errors import MissingExtraError, UserError
-from kfp_mindspore.formats.bundle import MODEL_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE, WEIGHTS_FILE, ModelBundle
-from kfp_mindspore.transform.base import TransformInputError, fill_objects
-from kfp_mindspore.transform.declaration import build_pipeline
-from kfp_mindspore.transform.pipeline import Pipeline
-from mindsporeserver.errors import DeadlineExceededError, GraphError, NotReadyError, RequestError
+from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TOKENIZER_FILE, ModelBundle
+from kfp_mindspore.transform.base import TransformFailedError, TransformInputError, fill_objects
+from kfp_mindspore.transform.load import load_transform
+from mindsporeserver.errors import (
+    DeadlineExceededError,
+    GraphError,
+    InvalidRequestError,
+    NotReadyError,
+    OverloadedError,
+    RequestError,
+)
 from mindsporeserver.language.errors import LanguageError
 from mindsporeserver.language.fields.images import MESSAGE_FIELDS, Part, parse_parts
 from mindsporeserver.language.fields.pairs import TextPairs
@@ -31,11 +37,17 @@ from mindsporeserver.language.fields.requests import parse_embedding, parse_embe
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.text_model import TextModel, build_length_error, check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor
+from mindsporeserver.models.served_model import TensorModel
 from mindsporeserver.observability.metrics import ServerMetrics
+from mindsporeserver.protocols.tensors import InputReader, describe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
+
+    from kfp_mindspore.transform.bound import BoundTransform
+
+    Arrays = dict[str, NDArray[Any]]
 
 logger = logging.getLogger(__name__)
 
@@ -115,9 +127,7 @@ class EmbeddingModel(TextModel):
         start = time.perf_counter()
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.bundle.verify)
-        files = self.bundle.signature.files
-        names = (WEIGHTS_FILE, MODEL_FILE, TEXT_MODEL_FILE)
-        plan = MemoryPlan(sum(int(files[name]["size"]) for name in names if name in files), 0, 0)
+        plan = MemoryPlan(sum(int(entry["size"]) for entry in self.bundle.signature.files.values()), 0, 0)
         plan.check(read_memory_limit())
         self.tokenizer = await asyncio.to_thread(_read_tokenizer, self.bundle.path / TOKENIZER_FILE)
         load: Callable[[Path], EmbeddingRunner] = importlib.import_module(self.runner_module).load
@@ -299,15 +309,17 @@ class EmbeddingModel(TextModel):
         return texts
 
 
-class DualEncoderModel(EmbeddingModel):
-    """Serves a `dual-encoder` bundle: texts and images in one space.
+class DualEncoderModel(EmbeddingModel, TensorModel):
+    """Serves a `dual-encoder` bundle: texts and images in one space; images by V1, V2 and gRPC too.
 
     An image is prepared to pixels (3, H, W) and waits among the texts' token IDs.
     """
 
     platform = "mindspore_dual_encoder"
     runner_module = "kfp_mindspore.vision.serving"
-    _pipeline: Pipeline
+    rows = None
+    max_batch = _MAX_BATCH
+    _transform: BoundTransform
 
     async def open(self) -> None:
         """Load both towers.
@@ -315,9 +327,46 @@ class DualEncoderModel(EmbeddingModel):
         Raises:
             UserError: As `EmbeddingModel.open`.
         """
-        steps = await asyncio.to_thread(self.bundle.read_preprocessing)
-        self._pipeline = build_pipeline({"pre": steps["pre"]})
+        transform = await asyncio.to_thread(load_transform, self.bundle)
+        if transform is None:
+            raise UserError(f"{self.bundle.path}: {PREPROCESSING_FILE} is missing", hint="Import the model again.")
+        self._transform = transform
+        self.readers = {spec.name: InputReader(spec, finite=True) for spec in transform.inputs}
+        self.output_names = tuple(spec.name for spec in transform.outputs)
         await super().open()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the model's V2 metadata: the image tower's tensors."""
+        inputs, outputs = describe(self._transform.inputs), describe(self._transform.outputs)
+        return {**super().describe(), "inputs": inputs, "outputs": outputs}
+
+    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, None]:
+        """Compute the images' embeddings.
+
+        Args:
+            inputs: `image`, PNG or JPEG files, (N,).
+            deadline: As `embed` has it.
+
+        Returns:
+            `output`, float32 with shape (N, width).
+
+        Raises:
+            InvalidRequestError: An image is refused; the message has its row.
+            RequestError: As `embed` raises it.
+        """
+        try:
+            images = (await asyncio.to_thread(self._transform.run_preprocess, inputs))["image"]
+        except TransformInputError as error:
+            raise InvalidRequestError(error.message) from None
+        except TransformFailedError as error:
+            logger.exception("model %s", self.name)
+            raise GraphError(error.message) from None
+        try:
+            rows = await self._compute(list(images), deadline)
+        except LanguageError:
+            queued = sum(_weigh(text.ids) for text in self._waiting)
+            raise OverloadedError(queued, self._max_queue_tokens, what="tokens") from None
+        return {self.output_names[0]: np.stack(rows)}, None
 
     def encode_inputs(self, fields: Mapping[str, Any]) -> tuple[list[NDArray[Any]], bool]:
         """Return a request's token IDs and pixels, and whether embeddings are sent as base64; called in a thread.
@@ -336,7 +385,7 @@ class DualEncoderModel(EmbeddingModel):
         if not part.image:
             return self._encode_input(part.text, part.param)
         try:
-            pixels: NDArray[Any] = self._pipeline.preprocess({"image": fill_objects([part.image])})["image"][0]
+            pixels: NDArray[Any] = self._transform.run_preprocess({"image": fill_objects([part.image])})["image"][0]
         except TransformInputError as error:
             raise LanguageError(f"{part.param}: {error.message}", part.param) from None
         return pixels

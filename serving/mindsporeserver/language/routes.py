@@ -16,7 +16,7 @@ from mindsporeserver.bodies import BodyReader, Message, Receiver, RequestLimits
 from mindsporeserver.connection import EXTENSION, Connection
 from mindsporeserver.errors import ClientGoneError, InternalError, RequestError, ShuttingDownError, shorten_text
 from mindsporeserver.language.adapters import BASE, Adapter
-from mindsporeserver.language.embedding import EmbeddingModel
+from mindsporeserver.language.embedding import DualEncoderModel, EmbeddingModel
 from mindsporeserver.language.errors import LanguageError, describe_error
 from mindsporeserver.language.fields.messages import TEMPLATE_FIELDS
 from mindsporeserver.language.fields.pairs import parse_rerank, parse_score
@@ -79,7 +79,8 @@ class LanguageRoutes:
         contracts = []
         for model in self._state.repository.models.values():
             if isinstance(model, EmbeddingModel) and model.ready:
-                contracts.append(LanguageContract(self._list_names([model.name]), ["embeddings"]))
+                has_images = isinstance(model, DualEncoderModel)
+                contracts.append(LanguageContract(self._list_names([model.name]), ["embeddings"], has_images))
             elif isinstance(model, LanguageModel) and model.ready:
                 routes = ["completions"] if model.template is None else ["chat/completions", "completions"]
                 contracts.append(LanguageContract(self._list_names([model.name, *model.adapters.loaded]), routes))

@@ -61,10 +61,12 @@ class LanguageContract:
     Args:
         names: The names that `model` may have: the model's, its adapters' and further ones.
         routes: `chat/completions`, `completions` or `embeddings`.
+        has_images: Whether embeddings take messages with texts and images, too.
     """
 
     names: Sequence[str]
     routes: Sequence[str]
+    has_images: bool = False
 
 
 def build_document(version: str, tensors: Sequence[TensorContract], languages: Sequence[LanguageContract]) -> Document:
@@ -98,8 +100,11 @@ def build_document(version: str, tensors: Sequence[TensorContract], languages: S
             routes.setdefault(route, []).extend(language.names)
     if routes:
         paths["/openai/v1/models"] = _get("Language models", _describe_list("data"))
+    viewers = [name for language in languages if language.has_images for name in language.names]
     for route, names in routes.items():
         described = _describe_generation(route, names)
+        if route == "embeddings" and viewers:
+            described = (_add_messages(described[0], viewers), *described[1:])
         paths[f"/openai/v1/{route}"] = _post(f"OpenAI's {route}", *described, error=_LANGUAGE_ERROR)
     return {
         "openapi": "3.1.0",
@@ -216,6 +221,21 @@ def _describe_value(datatype: str) -> Schema:
     is_signed = datatype.startswith("INT")
     most: int = 2 ** (bits - is_signed) - 1
     return {"type": "integer", "minimum": -most - 1 if is_signed else 0, "maximum": most}
+
+
+def _add_messages(request: Schema, names: Sequence[str]) -> Schema:
+    """Return the schema of an embedding request by `input`, or for models of images by `messages`."""
+    url = {**_TEXT, "pattern": "^data:image/(png|jpeg);base64,", "description": "A data URL"}
+    image: Schema = {"type": "object", "required": ["url"], "properties": {"url": url}}
+    parts = [
+        {"type": "object", "required": ["type", name], "properties": {"type": {"const": name}, name: schema}}
+        for name, schema in (("text", _TEXT), ("image_url", image))
+    ]
+    content = {"anyOf": [_TEXT, {"type": "array", "items": {"anyOf": parts}, "minItems": 1}]}
+    message = {**_MESSAGE, "properties": {"role": {"const": "user"}, "content": content}}
+    messages = {"type": "array", "items": message, "minItems": 1}
+    properties = {"model": {"enum": list(names)}, "messages": messages}
+    return {"anyOf": [request, {"type": "object", "required": ["model", "messages"], "properties": properties}]}
 
 
 def _describe_generation(route: str, names: Sequence[str]) -> tuple[Schema, Any, Schema]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
+import jsonschema
 import numpy as np
 import pytest
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 from PIL import Image
 
 from kfp_mindspore.cli.main import run
@@ -124,10 +129,32 @@ def words(bundle: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(bundle: Path, words: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ModelServer(tmp_path_factory.mktemp("served"), {"clip": bundle, "words": words}) as server:
+def server(bundle: Path, words: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    models = {"clip": bundle, "words": words}
+    with ModelServer(tmp_path_factory.mktemp("served"), models, "--enable_docs_url=true") as server:
         server.wait_ready()
-        yield f"http://127.0.0.1:{server.port}"
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(server: ModelServer) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def compute(bundle: Path, *images: bytes) -> Any:
+    with ModelRunner(bundle) as runner:
+        return runner.predict({"image": fill_objects(list(images))})
+
+
+def infer(server: ModelServer, name: str, *images: bytes) -> Any:
+    """Return a model's response by gRPC."""
+    contents = pb.InferTensorContents(bytes_contents=list(images))
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name="image", datatype="BYTES", shape=[len(images)], contents=contents
+    )
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        return stub.ModelInfer(pb.ModelInferRequest(model_name=name, inputs=[tensor]), timeout=60)
 
 
 def post(url: str, **fields: Any) -> Any:
@@ -205,6 +232,57 @@ class TestServed:
         expected = embed(url, to_part(to_url(PNG))) @ texts.T * np.exp(2.5)
         np.testing.assert_allclose(answer["output"], expected[0], atol=1e-5)
         assert answer["label"] == ("cat", "dog", "two circles")[int(expected.argmax())]
+
+    def test_classes_by_words_answer_by_grpc(self, server: ModelServer, words: Path) -> None:
+        expected = compute(words, PNG, encode(draw(seed=3)))
+        found = {output.name: output.contents for output in infer(server, "words", PNG, encode(draw(seed=3))).outputs}
+        np.testing.assert_allclose(found["output"].fp32_contents, expected["output"].ravel(), atol=1e-5)
+        assert list(found["label"].bytes_contents) == expected["label"].tolist()
+
+    def test_images_are_embedded_by_each_protocol(self, server: ModelServer, url: str, bundle: Path) -> None:
+        # More than a batch of the graph.
+        images = [encode(draw(seed=seed)) for seed in range(34)]
+        expected = compute(bundle, *images)["output"]
+        (output,) = infer(server, "clip", *images).outputs
+        assert (output.name, list(output.shape)) == ("output", [34, SPACE])
+        np.testing.assert_allclose(output.contents.fp32_contents, expected.ravel(), atol=1e-6)
+        body = {"instances": [to_url(image) for image in images[:3]]}
+        found = httpx.post(f"{url}/v1/models/clip:predict", json=body, timeout=60).json()["predictions"]
+        np.testing.assert_allclose(found, expected[:3], atol=1e-6)
+        tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [to_url(PNG)]}
+        (answer,) = httpx.post(f"{url}/v2/models/clip/infer", json={"inputs": [tensor]}, timeout=60).json()["outputs"]
+        np.testing.assert_allclose(answer["data"], expected[0], atol=1e-6)
+        assert httpx.get(f"{url}/v2/models/clip").json()["outputs"] == [
+            {"name": "output", "datatype": "FP32", "shape": [-1, SPACE]}
+        ]
+
+    def test_refused_image_is_named_by_each_protocol(self, server: ModelServer, url: str) -> None:
+        body = {"instances": [to_url(PNG), to_url(PNG[:40])]}
+        response = httpx.post(f"{url}/v1/models/clip:predict", json=body, timeout=60)
+        assert response.status_code == 400
+        assert "image of row 1: must be a whole PNG or JPEG file" in response.json()["error"]
+        with pytest.raises(grpc.RpcError, match="must be a whole PNG or JPEG file"):
+            infer(server, "clip", b"no picture")
+
+    def test_document_has_messages_and_tensors(self, url: str) -> None:
+        document = httpx.get(f"{url}/openapi.json").json()
+        content = document["paths"]["/openai/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]
+        request = {"model": "clip", "messages": to_messages({"type": "text", "text": "a cat"}, to_part(to_url(PNG)))}
+        for example in (content["example"], request):
+            jsonschema.validate(example, content["schema"])
+            response = httpx.post(f"{url}/openai/v1/embeddings", json=example, timeout=60)
+            assert response.status_code == 200, response.text
+        remote = to_messages(to_part("https://example.com/cat.png"))
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**request, "messages": remote}, content["schema"])
+        content = document["paths"]["/v2/models/clip/infer"]["post"]["requestBody"]["content"]["application/json"]
+        assert httpx.post(f"{url}/v2/models/clip/infer", json=content["example"], timeout=60).status_code == 200
+
+    def test_command_predicts_images(self, bundle: Path, tmp_path: Path, capsys: Any) -> None:
+        (tmp_path / "rows.json").write_text(json.dumps([to_url(PNG), to_url(encode(draw(seed=3)))]))
+        assert run(["model", "predict", str(bundle), str(tmp_path / "rows.json"), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["outputs"]["output"]
+        np.testing.assert_allclose(found, compute(bundle, PNG, encode(draw(seed=3)))["output"], atol=1e-6)
 
     @pytest.mark.parametrize(
         "prepare", [prepare_rotated, prepare_cmyk, prepare_animated, prepare_one_pixel, prepare_transparent]
