@@ -146,8 +146,10 @@ class DecodeImage(Step):
         if self.rotate:
             from PIL import ImageOps
 
-            image = ImageOps.exif_transpose(image)
-        image = image.convert(self.mode)
+            # Otherwise Pillow copies an image that is not rotated, as `convert` does one of the mode.
+            ImageOps.exif_transpose(image, in_place=True)
+        if image.mode != self.mode:
+            image = image.convert(self.mode)
         if self.resize:
             width, height = image.size
             sides = self.resize
