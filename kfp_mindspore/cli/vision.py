@@ -7,8 +7,15 @@ from pathlib import Path
 import click
 
 from kfp_mindspore.cli.shared.command import StrictGroup
-from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json
+from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
+from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_table
+from kfp_mindspore.files import write_text
+from kfp_mindspore.outputs import check_page
+from kfp_mindspore.vision.index_options import IndexOptions
 
+_MODEL = click.option(
+    "--model", required=True, type=click.Path(path_type=Path), help="Bundle by `vision import` of a dual encoder."
+)
 _OUTPUT = click.option(
     "-o", "--output", required=True, type=OutputPath(), help="Bundle directory; replaced when it exists."
 )
@@ -16,7 +23,7 @@ _OUTPUT = click.option(
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore vision import ./clip-vit-base-patch32 -o clip")
 def vision() -> None:
-    """Import image models, and classify by words."""
+    """Import image models, classify by words, and search for pictures."""
 
 
 @vision.command("import", epilog="Example: kfp-mindspore vision import ./clip-vit-base-patch32 -o clip")
@@ -48,6 +55,79 @@ def classes(model: Path, labels: str, template: str, output: Path, as_json: bool
     from kfp_mindspore.vision.bundle import build_classifier
 
     _report(output, build_classifier(model, labels.split(","), template, output), as_json=as_json)
+
+
+@vision.command(epilog="Example: kfp-mindspore vision index photos --model clip -o photos.parquet")
+@click.argument("source")
+@_MODEL
+@click.option("-o", "--output", required=True, type=OutputPath(), help="Parquet file; an earlier index is replaced.")
+@click.option("--captions", help="Path or URI of JSON lines with image, a name in SOURCE, and caption: for recall.")
+@click.option("--report", type=OutputPath(), help="HTML page to write.")
+@dataclass_options(IndexOptions, only=("max_pictures", "strict"))
+@add_json_option
+def index(
+    source: str,
+    model: Path,
+    output: Path,
+    captions: str | None,
+    report: Path | None,
+    options: IndexOptions,
+    as_json: bool,
+) -> None:
+    """Embed the pictures of SOURCE for `vision search`, and write their names and vectors.
+
+    SOURCE is a folder of PNG and JPEG files, also in folders, its URI, or a file *.txt with a path or URI a line. With
+    --captions, captions are searched for by the model and, as a baseline, by words.
+    """
+    from kfp_mindspore.vision import search
+
+    search.check_index_file(output, [source, model, captions])
+    if report is not None:
+        check_page(report, [source, model, captions, output])
+    encoder = search.PictureEncoder(model)
+    found = search.index_pictures(source, encoder, options)
+    evaluation = search.evaluate_captions(found, encoder, captions) if captions else None
+    found.write(output)
+    if report is not None:
+        examples = evaluation.examples if evaluation else ()
+        write_text(report, search.render_page(f"Pictures of {source}", examples, evaluation, found.skipped))
+    if as_json:
+        scores = evaluation.scores if evaluation else {}
+        print_json({"index": str(output), "pictures": len(found.ids), "skipped": dict(found.skipped), "scores": scores})
+        return
+    for name, reason in found.skipped.items():
+        click.echo(f"left out: {name}: {reason}", err=True)
+    click.echo(f"{output}: {len(found.ids)} pictures, {len(found.skipped)} left out")
+    if evaluation is not None:
+        for metric in evaluation.scores["model"]:
+            values = ", ".join(f"{which} {scores[metric]:.4g}" for which, scores in evaluation.scores.items())
+            click.echo(f"{metric}: {values}")
+
+
+@vision.command(epilog='Example: kfp-mindspore vision search photos.parquet "two cats" --model clip --html found.html')
+@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("text", default="")
+@_MODEL
+@click.option("--picture", type=click.Path(path_type=Path), help="PNG or JPEG file to search by, instead of TEXT.")
+@click.option("--count", default=5, show_default=True, type=click.IntRange(1, 100), help="How many to find.")
+@click.option("--html", type=OutputPath(), help="HTML page to write, which shows the pictures found.")
+@add_json_option
+def search(
+    index: Path, text: str, model: Path, picture: Path | None, count: int, html: Path | None, as_json: bool
+) -> None:
+    """Search an INDEX by `vision index` for the pictures most similar to TEXT or to --picture."""
+    from kfp_mindspore.vision.search import PictureEncoder, PictureIndex, search_pictures
+
+    if html is not None:
+        check_page(html, [index, model, picture])
+    opened = PictureIndex.read(index)
+    found = search_pictures(opened, PictureEncoder(model), text=text, picture=picture, count=count)
+    if html is not None:
+        write_text(html, found.render())
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print_table([{"score": f"{score:.4f}", "id": name} for name, score in found.matches], ["score", "id"])
 
 
 def _report(output: Path, difference: float, *, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfp_mindspore.errors import ValidationError, require_extra
 from kfp_mindspore.lm.embedding import TextEmbedder
@@ -47,7 +48,7 @@ def search_answers(
         right.setdefault(record["prompt"], []).append(place)
     questions, answers = list(right), list(places)
     if bundle is None:
-        rows, columns = _embed_by_words(questions, answers)
+        rows, columns = embed_by_words(questions, answers)
     else:
         embedder = TextEmbedder.open(bundle)
         texts, parts = [*questions, *answers], []
@@ -58,20 +59,47 @@ def search_answers(
         rows, columns = np.split(np.concatenate(parts), [len(questions)])
         # Cosines, also of a model without normalisation.
         rows, columns = (array / np.linalg.norm(array, axis=1, keepdims=True) for array in (rows, columns))
-    ranks, firsts = np.zeros(len(questions)), []
-    for start in range(0, len(questions), _ROWS):
+    ranks, first = rank_right(rows, columns, list(right.values()))
+    firsts = [
+        (question, answers[right[question][0]], answers[found])
+        for question, found in zip(questions, first, strict=True)
+    ]
+    return summarise_ranks(ranks), firsts
+
+
+def rank_right(rows: Any, columns: Any, right: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each query's rank of its first right document from 1, and the document found first, (queries,) each.
+
+    Wrong documents that are as similar as the right one precede it.
+
+    Args:
+        rows: The queries' vectors, (queries, width); sparse ones too.
+        columns: The documents' vectors, (documents, width).
+        right: Each query's right documents.
+    """
+    ranks, first = np.zeros(len(right), np.int64), np.zeros(len(right), np.int64)
+    for start in range(0, len(right), _ROWS):
         product = rows[start : start + _ROWS] @ columns.T
-        similarities = np.asarray(product if bundle is not None else product.toarray())
+        similarities = np.asarray(product.toarray() if hasattr(product, "toarray") else product)
         for row, scores in enumerate(similarities, start):
-            own = scores[right[questions[row]]]
-            wrong = np.delete(scores, right[questions[row]])
-            ranks[row] = 1 + (wrong >= own.max()).sum()
-            firsts.append((questions[row], answers[right[questions[row]][0]], answers[int(scores.argmax())]))
-    return {RECALL: float((ranks <= 5).mean()), MRR: float((1 / ranks).mean())}, firsts
+            own = scores[right[row]].max()
+            ranks[row] = 1 + (np.delete(scores, right[row]) >= own).sum()
+            first[row] = scores.argmax()
+    return ranks, first
 
 
-def _embed_by_words(questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Any]:
-    """Return normalised sparse rows: words weighted by their rarity among the answers."""
+def summarise_ranks(ranks: NDArray[np.int64]) -> dict[str, float]:
+    """Return `recall_at_5` and `mrr` of `rank_right`'s ranks."""
+    return {RECALL: float((ranks <= 5).mean()), MRR: float((1 / ranks).mean())}
+
+
+def embed_by_words(questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Any]:
+    """Return normalised sparse rows of questions and of answers: words weighted by their rarity among the answers.
+
+    Args:
+        questions: Texts.
+        answers: Texts; at least one has a word.
+    """
     with require_extra("scikit-learn", "train"):
         from sklearn.feature_extraction.text import TfidfVectorizer
     # One letter is a word too: else answers such as "I" have none.

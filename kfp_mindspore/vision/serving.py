@@ -27,7 +27,7 @@ class DualRunner:
     lower_case = False
 
     def __init__(self, texts: TextEncoder) -> None:
-        self._texts = texts
+        self.texts = texts
         self._images = CompiledGraph(mindspore.load(str(texts.bundle.mindir)))
         self.vocabulary_size, self.max_length, self.width = texts.vocabulary_size, texts.max_length, texts.width
 
@@ -52,7 +52,7 @@ class DualRunner:
         images = [index for index, sequence in enumerate(sequences) if sequence.ndim == 3]
         texts = [index for index, sequence in enumerate(sequences) if sequence.ndim == 1]
         if texts:
-            result[texts] = self._texts.compute([sequences[index] for index in texts])
+            result[texts] = self.texts.compute([sequences[index] for index in texts])
         if images:
             # Few batch sizes: each is compiled once.
             rows = [sequences[index] for index in images]

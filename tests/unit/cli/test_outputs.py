@@ -57,6 +57,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("lm import", "output"): Case("lm import {model} -o {out}"),
     ("vision classes", "output"): Case("vision classes {model} --labels a,b -o {out}"),
     ("vision import", "output"): Case("vision import {model} -o {out}"),
+    ("vision index", "output"): Case("vision index {dataset} --model {model} -o {out}", ".parquet"),
+    ("vision index", "report"): Case("vision index {dataset} --model {model} -o x.parquet --report {out}", ".html"),
+    ("vision search", "html"): Case("vision search {table} cat --model {model} --html {out}", ".html"),
     ("lm split", "output"): Case("lm split {model} --layer 1 -o {out}", keeps_others=True),
     ("model compress", "output"): Case("model compress {checkpoint} --dataset {dataset} -o {out}"),
     ("model export", "output"): Case("model export {checkpoint} --dataset {dataset} --strategy {strategy} -o {out}"),
@@ -83,7 +86,8 @@ READ = {
     ("model verify", "path"),
     ("serve", "model_dir"), ("sweep best", "directory"), ("sweep export", "output"), ("sweep export", "script"),
     ("sweep report", "directory"), ("sweep resume", "directory"), ("sweep run", "output"), ("sweep run", "script"),
-    ("sweep show", "directory"), ("vision classes", "model"),
+    ("sweep show", "directory"), ("vision classes", "model"), ("vision index", "model"),
+    ("vision search", "index"), ("vision search", "model"), ("vision search", "picture"),
 }  # fmt: skip
 # Files with credentials, of all commands.
 OUTPUT_NAME = re.compile(r"output|output_dir|directory|out|to|written")
