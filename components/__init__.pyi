@@ -11,6 +11,7 @@ from .evaluation.compare_models.component import compare_models as compare_model
 from .evaluation.evaluate_function.component import evaluate_function as evaluate_function
 from .evaluation.evaluate_language_model.component import evaluate_language_model as evaluate_language_model
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
+from .evaluation.index_pictures.component import index_pictures as index_pictures
 from .evaluation.monitor_drift.component import monitor_drift as monitor_drift
 from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
@@ -19,6 +20,7 @@ from .training.create_language_model.component import create_language_model as c
 from .training.export_mindir.component import export_mindir as export_mindir
 from .training.finetune_language_model.component import finetune_language_model as finetune_language_model
 from .training.import_language_model.component import import_language_model as import_language_model
+from .training.import_vision_model.component import import_vision_model as import_vision_model
 from .training.ray_job.component import ray_job as ray_job
 from .training.stop_msjobs.component import stop_msjobs as stop_msjobs
 from .training.sweep_msjob.component import sweep_msjob as sweep_msjob

@@ -6,6 +6,7 @@ from .training.compress_and_deploy.pipeline import compress_and_deploy as compre
 from .training.connect4.pipeline import connect4 as connect4
 from .training.digits_from_sources.pipeline import digits_from_sources as digits_from_sources
 from .training.digits_lifecycle.pipeline import digits_lifecycle as digits_lifecycle
+from .training.image_search.pipeline import image_search as image_search
 from .training.language_model.pipeline import language_model as language_model
 from .training.ray_lifecycle.pipeline import ray_lifecycle as ray_lifecycle
 from .training.retrain_and_promote.pipeline import retrain_and_promote as retrain_and_promote

@@ -13,8 +13,11 @@ from kfp_mindspore.errors import GateNotMetError
 from kfp_mindspore.inference import InferenceClient, LocalServingBackend, Service
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
+from kfp_mindspore.vision.drawings import HELD_OUT_FILE, draw_pictures, write_drawings
+from kfp_mindspore.vision.search import PictureIndex
 from tests.support.language.tiny_bert import WIDTH, write_bert, write_questions
 from tests.support.language.tiny_language_model import write_pairs, write_source
+from tests.support.tiny_vision import SPACE, write_clip
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,6 +107,36 @@ def test_embedding_model_that_finds_answers_is_served(local_home: Path, tmp_path
         assert [len(row["embedding"]) for row in response.json()["data"]] == [WIDTH, WIDTH]
     finally:
         client.delete("search")
+
+
+def test_pictures_are_indexed_and_model_is_served_unless_words_find_more(local_home: Path, tmp_path: Path) -> None:
+    client = InferenceClient(LocalServingBackend(local_home))
+    write_drawings(tmp_path / "drawings", draw_pictures(1))
+    (tmp_path / "drawings/images/broken.png").write_bytes(b"no picture")
+    arguments = {
+        "source": str(write_clip(tmp_path / "source")), "pictures": str(tmp_path / "drawings"),
+        "captions": str(tmp_path / "drawings" / HELD_OUT_FILE), "service_name": "images", "min_improvement": -1.0,
+    }  # fmt: skip
+    try:
+        result = run_local("image_search", arguments, home=local_home, keep=True)
+        assert result.state == "succeeded"
+        outputs = result.steps["index-pictures"].outputs
+        assert (outputs["passed"], outputs["pictures"]) == (True, 180)
+        assert 0 <= outputs["words_recall_at_5"] <= 1
+        assert "2 samples tested" in result.steps["deploy-kserve"].outputs["verdict"]
+        (index,) = (Path(item["uri"]) for _, name, item in result.list_artifacts() if name == "index")
+        assert PictureIndex.read(index).skipped.keys() == {"images/broken.png"}
+        (report,) = (Path(item["uri"]) for _, name, item in result.list_artifacts() if name == "report")
+        assert report.read_text().count("data:image/png;base64,") == 40
+        body = {"model": "images", "input": ["a red circle"]}
+        response = httpx.post(f"{client.get('images').url}/openai/v1/embeddings", json=body, timeout=120)
+        assert len(response.json()["data"][0]["embedding"]) == SPACE
+        refused = run_local("image_search", {**arguments, "serve": False}, home=local_home)
+        assert "deploy-kserve" not in {name for name, step in refused.steps.items() if step.state == "succeeded"}
+        with pytest.raises(GateNotMetError, match="index-pictures"):
+            run_local("image_search", {**arguments, "min_improvement": 1.0}, home=local_home)
+    finally:
+        client.delete("images")
 
 
 def test_rewriter_is_trained_from_scratch_and_served(local_home: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from kfp_mindspore.components import (
     evaluate_language_model,
     export_mindir,
     finetune_language_model,
+    index_pictures,
     load_dataset,
     monitor_drift,
     notify,
@@ -52,6 +53,7 @@ from kfp_mindspore.pipelines import compress_and_deploy, sweep_and_deploy
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
 from kfp_mindspore.sweeps.options import SweepChanges, SweepOptions
+from kfp_mindspore.vision.index_options import IndexOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
@@ -100,6 +102,7 @@ SIGNATURES = [
     Signature(CompressionOptions, compress_model, COMPONENT),
     Signature(EvaluationOptions, evaluate_language_model, COMPONENT),
     Signature(DriftOptions, monitor_drift, COMPONENT),
+    Signature(IndexOptions, index_pictures, COMPONENT),
     Signature(FinetuneOptions, finetune_language_model, COMPONENT),
     Signature(NetworkOptions, create_language_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),

@@ -50,6 +50,8 @@ STEP_NEEDS: Mapping[str, StepNeeds] = {
     "export_model": StepNeeds(("train",)),
     "finetune_model": StepNeeds(("lm", "train")),
     "import_model": StepNeeds(("lm", "train")),
+    "import_vision_model": StepNeeds(("lm", "train")),
+    "index_folder": StepNeeds(("data", "lm", "train")),
     "train_on_ray": StepNeeds((*_JOB, "ray"), "ray"),
     "stop_jobs": StepNeeds(("kubernetes",), "training"),
     "sweep_models": StepNeeds((*_JOB, "sweeps"), "training"),
@@ -65,7 +67,7 @@ _ARGUMENT_EXTRAS = {
     **{(parameter, "movielens"): "workloads" for parameter in ("name", "data")},
     **{(parameter, "new_testament"): "workloads" for parameter in ("name", "data")},
 }
-_SOURCE_PARAMETERS = ("name", "validation", "test", "data", "source", "log", "labels")
+_SOURCE_PARAMETERS = ("name", "validation", "test", "data", "source", "log", "labels", "captions")
 _SCHEME_EXTRAS = {"s3": "artifacts", "minio": "artifacts", "gs": "gcs"}
 
 

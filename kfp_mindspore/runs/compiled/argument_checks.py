@@ -18,6 +18,7 @@ from kfp_mindspore.lm.options import EvaluationOptions, FinetuneOptions, Network
 from kfp_mindspore.msjob.build import JobOptions
 from kfp_mindspore.options import from_literals
 from kfp_mindspore.runs.compiled.known_tasks import KnownTask, list_known_tasks
+from kfp_mindspore.vision.index_options import IndexOptions
 
 Check = Callable[..., object]
 _EMPTY = inspect.Parameter.empty
@@ -178,6 +179,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = {
     "create_model": (NetworkOptions,),
     "finetune_model": (FinetuneOptions,),
     "evaluate_examples": (EvaluationOptions,),
+    "index_folder": (IndexOptions,),
     "train_model": (_check_job_name, JobOptions),
     "build_step_image": (_check_image,),
     "deploy_model": (_check_required_name, _check_service_name, _check_service),

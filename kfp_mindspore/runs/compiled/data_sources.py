@@ -12,6 +12,8 @@ _FUNCTION = "prepare_dataset"
 # What the components of language models with the parameter `data` call.
 _EXAMPLES = {"create_model", "finetune_model", "evaluate_examples"}
 _PARAMETERS = ("name", "validation", "test")
+# Paths of the component index_pictures, by the function that it calls.
+_INDEX, _INDEXED = "index_folder", ("source", "captions")
 
 
 def list_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
@@ -25,7 +27,7 @@ def list_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[
 
 
 def check_local_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Look for the files of `load_dataset` steps, and read those with examples for language models.
+    """Look for the files of `load_dataset` and `index_pictures` steps, and read language models' examples.
 
     Args:
         spec: A compiled pipeline.
@@ -34,6 +36,7 @@ def check_local_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -
     Raises:
         UserError: There is no such file, a line is no example, or they are too few.
     """
+    from kfp_mindspore.data.fetch import resolve_path
     from kfp_mindspore.data.load import check_source
     from kfp_mindspore.lm.text.examples import check_examples
 
@@ -43,6 +46,10 @@ def check_local_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -
         data, held_out = (task.arguments.get(name) for name in ("data", "held_out"))
         if isinstance(data, str) and data and not _EXAMPLES.isdisjoint(task.functions):
             check_examples(data, held_out)
+        for name in _INDEXED if _INDEX in task.functions else ():
+            path = task.arguments.get(name)
+            if isinstance(path, str) and path and "://" not in path:
+                resolve_path(path, hint=f"Give {name} as a path or URI.")
 
 
 def _iterate_uris(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:

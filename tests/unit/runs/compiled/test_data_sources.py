@@ -20,7 +20,7 @@ PAIRS = "".join(json.dumps({"prompt": str(number), "completion": "b"}) + "\n" fo
 
 @pytest.fixture(scope="module")
 def specs() -> dict[str, Any]:
-    names = ("chat_lora", "t5_rewrite", "semantic_search", "language_model", "tabular")
+    names = ("chat_lora", "t5_rewrite", "semantic_search", "language_model", "tabular", "image_search")
     return {name: parse_spec(compile_text(name, "registry.example.com/mine:1")) for name in names}
 
 
@@ -49,6 +49,15 @@ def test_examples_are_read_before_run(
             check_local_sources(specs[pipeline], {"data": str(file)})
     else:
         check_local_sources(specs[pipeline], {"data": str(file)})
+
+
+def test_pictures_are_looked_for_before_run(specs: dict[str, Any], tmp_path: Path) -> None:
+    arguments = {"source": "clip", "pictures": str(tmp_path), "captions": str(tmp_path / "captions.jsonl")}
+    with pytest.raises(UserError, match=r"captions\.jsonl: neither a named data set nor an existing path"):
+        check_local_sources(specs["image_search"], arguments)
+    check_local_sources(specs["image_search"], {**arguments, "captions": "", "pictures": "s3://photos"})
+    with pytest.raises(UserError, match="absent: neither"):
+        check_local_sources(specs["image_search"], {**arguments, "pictures": str(tmp_path / "absent")})
 
 
 def test_options_are_checked_before_run(specs: dict[str, Any]) -> None:

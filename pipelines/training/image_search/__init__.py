@@ -1,0 +1,5 @@
+"""The pipeline `image_search`."""
+
+from .pipeline import image_search
+
+__all__ = ["image_search"]
