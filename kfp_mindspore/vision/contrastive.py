@@ -72,7 +72,8 @@ class DualNetwork(nn.Cell):  # type: ignore[misc]
         self.log_scale = Parameter(Tensor(np.log(np.full(1, scale, np.float32))), name="log_scale")
         self.bias = Parameter(Tensor(np.full(1, bias or 0.0, np.float32)), name="bias", requires_grad=bias is not None)
         part = get_part(batch_size, worker.rank, worker.size)
-        self.factor = batch_size / (part.stop - part.start)
+        # `fit` refuses more workers than pairs.
+        self.factor = batch_size / max(part.stop - part.start, 1)
         self.is_parallel = worker.size > 1
         if self.is_parallel:
             self.place = ops.Pad(((part.start, batch_size - part.stop), (0, 0)))

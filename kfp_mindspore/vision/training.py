@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mindspore
 import numpy as np
@@ -129,7 +129,8 @@ def finetune(
     set_seed(options.seed)
     towers = _open_towers(opened, options)
     images, texts = towers.images, towers.texts
-    decode, norm = build_steps(images.steps, "pre")
+    # `DecodeImage` and `Normalize`, as each dual encoder's.
+    decode, norm = (cast("Any", step) for step in build_steps(images.steps, "pre"))
     # Shuffled: the loss of a batch with equal captions measures nothing.
     held = [held[index] for index in np.random.default_rng(options.seed).permutation(len(held))]
     pixels = {name: decode_pictures(part, decode) for name, part in (("training", training), ("held", held))}
@@ -209,7 +210,8 @@ def _compute(cell: nn.Cell, rows: NDArray[Any]) -> NDArray[np.float32]:
             # One batch size: another one is compiled again.
             part = np.resize(rows[start : start + size], (size, *rows.shape[1:]))
             parts.append(cell(mindspore.Tensor(part)).asnumpy())
-    return np.concatenate(parts)[: len(rows)]
+    found: NDArray[np.float32] = np.concatenate(parts)[: len(rows)]
+    return found
 
 
 def _encode_captions(pairs: Sequence[Pair], texts: SourceTexts) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -22,6 +22,7 @@ from kfp_mindspore.components import (
     deploy_kserve,
     evaluate_language_model,
     export_mindir,
+    finetune_dual_encoder,
     finetune_language_model,
     load_dataset,
     monitor_drift,
@@ -52,6 +53,7 @@ from kfp_mindspore.pipelines import compress_and_deploy, sweep_and_deploy
 from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
 from kfp_mindspore.sweeps.options import SweepChanges, SweepOptions
+from kfp_mindspore.vision.options import ContrastiveOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
@@ -101,6 +103,7 @@ SIGNATURES = [
     Signature(EvaluationOptions, evaluate_language_model, COMPONENT),
     Signature(DriftOptions, monitor_drift, COMPONENT),
     Signature(FinetuneOptions, finetune_language_model, COMPONENT),
+    Signature(ContrastiveOptions, finetune_dual_encoder, COMPONENT),
     Signature(NetworkOptions, create_language_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),
     *(
