@@ -18,6 +18,7 @@ from .training.build_image.component import build_image as build_image
 from .training.compress_model.component import compress_model as compress_model
 from .training.create_language_model.component import create_language_model as create_language_model
 from .training.export_mindir.component import export_mindir as export_mindir
+from .training.finetune_dual_encoder.component import finetune_dual_encoder as finetune_dual_encoder
 from .training.finetune_language_model.component import finetune_language_model as finetune_language_model
 from .training.import_language_model.component import import_language_model as import_language_model
 from .training.import_vision_model.component import import_vision_model as import_vision_model

@@ -10,8 +10,9 @@ from kfp_mindspore.cli.shared.command import StrictGroup
 from kfp_mindspore.cli.shared.dataclass_options import dataclass_options
 from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_json, print_table
 from kfp_mindspore.files import write_text
-from kfp_mindspore.outputs import check_page
+from kfp_mindspore.outputs import check_directory, check_page
 from kfp_mindspore.vision.index_options import IndexOptions
+from kfp_mindspore.vision.options import ContrastiveOptions
 
 _MODEL = click.option(
     "--model", required=True, type=click.Path(path_type=Path), help="Bundle by `vision import` of a dual encoder."
@@ -23,7 +24,7 @@ _OUTPUT = click.option(
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore vision import ./clip-vit-base-patch32 -o clip")
 def vision() -> None:
-    """Import image models, classify by words, and search for pictures."""
+    """Import, train and use models of images and words, and search for pictures."""
 
 
 @vision.command("import", epilog="Example: kfp-mindspore vision import ./clip-vit-base-patch32 -o clip")
@@ -55,6 +56,36 @@ def classes(model: Path, labels: str, template: str, output: Path, as_json: bool
     from kfp_mindspore.vision.bundle import build_classifier
 
     _report(output, build_classifier(model, labels.split(","), template, output), as_json=as_json)
+
+
+@vision.command(epilog="Example: kfp-mindspore vision finetune minilm-bundle captions.csv -o pictures --epochs 30")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("data")
+@click.option("-o", "--output", required=True, type=OutputPath(), help="Directory for model/ and curves.html.")
+@dataclass_options(ContrastiveOptions)
+@add_json_option
+def finetune(bundle: Path, data: str, output: Path, options: ContrastiveOptions, as_json: bool) -> None:
+    """Train the dual encoder BUNDLE on DATA, pictures with captions.
+
+    BUNDLE is by `vision import` of a CLIPModel or SiglipModel, or an embedding model's by `lm import`, which gets a new
+    image tower. DATA is the path or URI of a CSV, JSON lines or Parquet file with image (a path relative to the file)
+    and caption, of a folder with such a file named metadata or train, or of a folder with a folder of images for each
+    class; or drawings: drawn pictures.
+    """
+    from kfp_mindspore.evaluation.curves import render_curves
+    from kfp_mindspore.vision import training
+
+    check_directory(output, [bundle, data])
+    check_page(output / "curves.html", [data])
+    result = training.finetune(bundle, data, output / "model", options, verbose=not as_json)
+    write_text(output / "curves.html", render_curves("Contrastive training", {"training": result.history}))
+    if as_json:
+        print_json({"bundle": str(output / "model"), **result.to_dict()})
+        return
+    click.echo(
+        f"{output}: {result.examples} pairs, {result.held_out} held out: accuracy {result.accuracy:.3f}, recall at 5 "
+        f"{result.recall_at_5:.3f} after epoch {result.best_epoch}, {result.seconds:.0f} s"
+    )
 
 
 @vision.command(epilog="Example: kfp-mindspore vision index photos --model clip -o photos.parquet")

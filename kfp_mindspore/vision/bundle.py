@@ -5,7 +5,7 @@ the same files for its image tower, and
 
 text.mindir       the text tower: token IDs, int32 (N, length), to embeddings with length 1
 tokenizer.json
-network.json      text_length, pad_id, vocabulary_size, width, scale, bias, and the image network's configuration
+network.json      text_length, pad_id, vocabulary_size, width, scale, bias, and both networks' configurations
 prompts.npz       verified texts: `ids.<n>` and the network's `embedding.<n>`
 
 A tower over 1 GiB has its weights beside its graph, such as model.weights_0.
@@ -59,10 +59,10 @@ from kfp_mindspore.vision.network import (
     ClassNetwork,
     ImageConfig,
     ImageNetwork,
-    TextNetwork,
     list_image_weights,
 )
-from kfp_mindspore.vision.sources import DUAL_TYPES, SourceTexts, read_images, read_texts
+from kfp_mindspore.vision.sources import DUAL_TYPES, SourceImages, SourceTexts, read_images, read_texts
+from kfp_mindspore.vision.text_towers import build_text_network
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -111,17 +111,41 @@ def import_model(source: Path, bundle: Path) -> float:
     """
     check_replaceable(bundle, OUTPUT, [source])
     images = read_images(source)
-    texts = read_texts(source) if images.architecture in DUAL_TYPES else None
     cell = ImageNetwork(images.config, images.weights)
+    if images.architecture in DUAL_TYPES:
+        texts = read_texts(source)
+        return write_dual_encoder(
+            bundle, images, cell, texts, build_text_network(texts.config, texts.weights), str(source)
+        )
     with use_graph_mode(), write_bundle(bundle) as writer:
         metadata = {"architecture": images.architecture}
-        if texts is None:
-            return _write_images(writer, cell, images.steps, images.labels, images.config.size, metadata, str(source))
-        difference = _write_texts(writer, texts, images.config, str(source))
-        metadata |= {"kind": DUAL_KIND, "max_length": str(texts.config.length)}
-        return _write_images(
-            writer, cell, images.steps, (), images.config.size, metadata, str(source), difference=difference
-        )
+        return _write_images(writer, cell, images.steps, images.labels, images.config.size, metadata, str(source))
+
+
+def write_dual_encoder(
+    bundle: Path, images: SourceImages, image_cell: nn.Cell, texts: SourceTexts, text_cell: nn.Cell, subject: str
+) -> float:
+    """Write two towers as a `dual-encoder` bundle.
+
+    Args:
+        bundle: The bundle's directory; replaced when it exists.
+        images: The image tower's configuration and preprocessing.
+        image_cell: Its network.
+        texts: The text tower's configuration, tokenizer and scale.
+        text_cell: Its network.
+        subject: The model's origin, for messages.
+
+    Returns:
+        The graphs' largest difference from the networks.
+
+    Raises:
+        KfpMindSporeError: It is more than 1e-5 of the largest value.
+    """
+    size = images.config.size
+    with use_graph_mode(), write_bundle(bundle) as writer:
+        difference = _write_texts(writer, texts, text_cell, images.config, subject)
+        metadata = {"architecture": images.architecture, "kind": DUAL_KIND, "max_length": str(texts.config.length)}
+        return _write_images(writer, image_cell, images.steps, (), size, metadata, subject, difference=difference)
 
 
 def build_classifier(model: Path, labels: Sequence[str], template: str, bundle: Path) -> float:
@@ -145,10 +169,9 @@ def build_classifier(model: Path, labels: Sequence[str], template: str, bundle: 
     encoder = TextEncoder.open(model)
     texts = encoder.embed([template.replace("{}", label) for label in labels])
     opened, network = encoder.bundle, encoder.network
-    images = ImageNetwork(config := _parse_image_config(network["images"]), _build_zeros(network["images"]))
-    values = read_weights(opened.mindir)
-    for parameter in images.get_parameters():
-        parameter.set_data(mindspore.Tensor(np.ascontiguousarray(values[parameter.name])))
+    config = parse_image_config(network["images"])
+    images = ImageNetwork(config, build_zeros(list_image_weights(config)))
+    set_weights(images, read_weights(opened.mindir))
     cell = ClassNetwork(images, texts * np.float32(network["scale"]), network["bias"] or 0.0)
     steps = opened.read_preprocessing()["pre"]
     metadata = {"architecture": opened.signature.metadata["architecture"], "template": template}
@@ -323,12 +346,11 @@ def _write_images(
     return difference
 
 
-def _write_texts(writer: BundleWriter, texts: SourceTexts, images: ImageConfig, subject: str) -> float:
+def _write_texts(writer: BundleWriter, texts: SourceTexts, cell: nn.Cell, images: ImageConfig, subject: str) -> float:
     """Write the text graph and its files; return its largest difference."""
     from tokenizers import Tokenizer
 
     config = texts.config
-    cell = TextNetwork(config, texts.weights)
     cell.set_train(False)
     tokenizer = Tokenizer.from_str(texts.tokenizer)
     tokenizer.no_padding()
@@ -344,6 +366,7 @@ def _write_texts(writer: BundleWriter, texts: SourceTexts, images: ImageConfig, 
         "scale": texts.scale,
         "bias": texts.bias,
         "images": dataclasses.asdict(images),
+        "texts": dataclasses.asdict(config),
     }
     rows = np.full((len(sequences), config.length), texts.pad_id, np.int32)
     for row, ids in enumerate(sequences):
@@ -372,11 +395,18 @@ def _check(difference: float, subject: str, what: str) -> float:
     return difference
 
 
-def _parse_image_config(value: Mapping[str, Any]) -> ImageConfig:
+def parse_image_config(value: Mapping[str, Any]) -> ImageConfig:
+    """Return the configuration in network.json's `images`."""
     fields = dict(value)
     return ImageConfig(**{**fields, "blocks": BlockConfig(**fields["blocks"]), "size": tuple(fields["size"])})
 
 
-def _build_zeros(value: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    shapes = list_image_weights(_parse_image_config(value))
+def build_zeros(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
+    """Return weights that `set_weights` replaces."""
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
+def set_weights(cell: nn.Cell, values: Mapping[str, NDArray[Any]]) -> None:
+    """Set a network's parameters to a MindIR file's, by name."""
+    for parameter in cell.get_parameters():
+        parameter.set_data(mindspore.Tensor(np.ascontiguousarray(values[parameter.name])))

@@ -238,7 +238,8 @@ class _AttentionPooling(nn.Cell):  # type: ignore[misc]
         return mixed + self.feed(self.norm(mixed))
 
 
-def _normalise(value: Any) -> Any:
+def normalise(value: Any) -> Any:
+    """Return rows (N, width) with length 1."""
     return value / ops.sqrt((value * value).sum(-1, keepdims=True))
 
 
@@ -294,7 +295,7 @@ class ImageNetwork(nn.Cell):  # type: ignore[misc]
             value = self.norm(tokens[:, 0])
         if self.has_output:
             value = self.output(value)
-        return _normalise(value) if self.normalised else value
+        return normalise(value) if self.normalised else value
 
 
 class ClassNetwork(nn.Cell):  # type: ignore[misc]
@@ -348,4 +349,4 @@ class TextNetwork(nn.Cell):  # type: ignore[misc]
             rank = (ids == wanted).astype(states.dtype) * self.lift + self.order
             first = (rank == rank.max(1, keepdims=True)).astype(states.dtype)
             state = (states * ops.expand_dims(first, -1)).sum(1)
-        return _normalise(self.output(self.norm(state)))
+        return normalise(self.output(self.norm(state)))

@@ -40,6 +40,7 @@ from kfp_mindspore.vision.network import (
     list_text_weights,
 )
 from kfp_mindspore.vision.processor import parse_processor
+from kfp_mindspore.vision.text_towers import EncoderTextConfig
 
 DUAL_TYPES, IMAGE_TYPES = ("clip", "siglip"), ("vit", "dinov2")
 _PROCESSORS = {"clip": "CLIP", "siglip": "Siglip", "vit": "ViT", "dinov2": "Bit"}
@@ -181,7 +182,7 @@ class SourceTexts:
         bias: Added to that product; None for a model whose scores are a softmax over texts.
     """
 
-    config: TextConfig
+    config: TextConfig | EncoderTextConfig
     weights: Weights
     tokenizer: str
     pad_id: int

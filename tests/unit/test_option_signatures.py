@@ -22,6 +22,7 @@ from kfp_mindspore.components import (
     deploy_kserve,
     evaluate_language_model,
     export_mindir,
+    finetune_dual_encoder,
     finetune_language_model,
     index_pictures,
     load_dataset,
@@ -54,6 +55,7 @@ from kfp_mindspore.runs import RemoteClient
 from kfp_mindspore.runs.notice import NotifyOptions
 from kfp_mindspore.sweeps.options import SweepChanges, SweepOptions
 from kfp_mindspore.vision.index_options import IndexOptions
+from kfp_mindspore.vision.options import ContrastiveOptions
 from mindsporeserver.options import ServerFlags
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, CommandOptions, Signature
 
@@ -104,6 +106,7 @@ SIGNATURES = [
     Signature(DriftOptions, monitor_drift, COMPONENT),
     Signature(IndexOptions, index_pictures, COMPONENT),
     Signature(FinetuneOptions, finetune_language_model, COMPONENT),
+    Signature(ContrastiveOptions, finetune_dual_encoder, COMPONENT),
     Signature(NetworkOptions, create_language_model, COMPONENT),
     Signature(NotifyOptions, notify, COMPONENT),
     *(
