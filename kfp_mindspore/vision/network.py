@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,37 @@ class ImageConfig:
 
 
 @dataclass(frozen=True)
+class DetectorConfig:
+    """A YOLOS detector.
+
+    Args:
+        blocks: The transformer.
+        size: The images' height and width.
+        patch: A patch's side.
+        queries: Detection tokens: the most boxes an image can have.
+        classes: Classes, without the one for no object.
+        mid_positions: Whether each block but the last is followed by positions of its own.
+    """
+
+    blocks: BlockConfig
+    size: tuple[int, int]
+    patch: int
+    queries: int
+    classes: int
+    mid_positions: bool = False
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches in height and width."""
+        return self.size[0] // self.patch, self.size[1] // self.patch
+
+    @property
+    def tokens(self) -> int:
+        """The class token, patches and detection tokens."""
+        return 1 + self.grid[0] * self.grid[1] + self.queries
+
+
+@dataclass(frozen=True)
 class TextConfig:
     """A text tower.
 
@@ -135,6 +167,48 @@ def list_image_weights(config: ImageConfig) -> dict[str, tuple[int, ...]]:
     inputs = 2 * width if config.pooling == "class_mean" else width
     shapes |= {"output.weight": (config.outputs, inputs)} if config.outputs else {}
     return shapes | ({"output.bias": (config.outputs,)} if config.output_bias else {})
+
+
+def list_detector_weights(config: DetectorConfig) -> dict[str, tuple[int, ...]]:
+    """Return a detector's weights, see `list_block_weights`; `classes` and `boxes` are its heads.
+
+    Args:
+        config: The detector.
+    """
+    width = config.blocks.width
+    shapes: dict[str, tuple[int, ...]] = {"patch.weight": (width, 3, config.patch, config.patch)}
+    shapes |= {"patch.bias": (width,), "class": (width,), "queries": (config.queries, width)}
+    shapes["positions"] = (config.tokens, width)
+    if config.mid_positions:
+        shapes["mid_positions"] = (config.blocks.layers - 1, config.tokens, width)
+    shapes |= list_block_weights(config.blocks)
+    for head, outputs in (("classes", config.classes + 1), ("boxes", 4)):
+        for index, rows in enumerate((width, width, outputs)):
+            shapes |= {f"{head}.{index}.weight": (rows, width), f"{head}.{index}.bias": (rows,)}
+    return shapes
+
+
+def draw_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return random weights for training from the start.
+
+    Biases are 0, norms 1, tokens and positions normal with deviation 0.02, matrices normal with Glorot's deviation
+    √(2 / (inputs + outputs)).
+
+    Args:
+        shapes: By name, such as `list_detector_weights` returns them.
+        seed: The generator's.
+    """
+    random, weights = np.random.default_rng(seed), {}
+    for name, shape in shapes.items():
+        if name.endswith(".bias"):
+            weights[name] = np.zeros(shape, np.float32)
+        elif "norm" in name:
+            weights[name] = np.ones(shape, np.float32)
+        else:
+            inputs = math.prod(shape[1:])
+            deviation = math.sqrt(2 / (shape[0] + inputs)) if name.endswith(".weight") else 0.02
+            weights[name] = random.normal(0, deviation, shape).astype(np.float32)
+    return weights
 
 
 def list_text_weights(config: TextConfig) -> dict[str, tuple[int, ...]]:
@@ -210,9 +284,9 @@ class _Block(nn.Cell):  # type: ignore[misc]
         return tokens + self.feed(self.norm2(tokens))
 
 
-def _build_blocks(config: BlockConfig, weights: Weights, count: int, *, causal: bool) -> nn.SequentialCell:
+def _build_blocks(config: BlockConfig, weights: Weights, count: int, *, causal: bool) -> list[_Block]:
     prefixes = [f"layers.{index}." for index in range(config.layers)]
-    return nn.SequentialCell(*[_Block(config, weights, prefix, count, causal=causal) for prefix in prefixes])
+    return [_Block(config, weights, prefix, count, causal=causal) for prefix in prefixes]
 
 
 class _AttentionPooling(nn.Cell):  # type: ignore[misc]
@@ -243,6 +317,20 @@ def normalise(value: Any) -> Any:
     return value / ops.sqrt((value * value).sum(-1, keepdims=True))
 
 
+def _build_patch(weights: Weights) -> nn.Dense:
+    # Equal to a convolution, without the kernels that are slow for a changing batch.
+    weight = weights["patch.weight"]
+    return _build_dense({**weights, "patch.weight": weight.reshape(len(weight), -1)}, "patch")
+
+
+def _split_patches(image: Any, grid: tuple[int, int], side: int) -> Any:
+    """Return an image's patches (N, rows · columns, 3 · side²), without what is left over at its right and bottom."""
+    rows, columns = grid
+    patches = image[:, :, : rows * side, : columns * side]
+    patches = patches.reshape(-1, 3, rows, side, columns, side).transpose(0, 2, 4, 1, 3, 5)
+    return patches.reshape(-1, rows * columns, 3 * side * side)
+
+
 class ImageNetwork(nn.Cell):  # type: ignore[misc]
     """An image tower or classifier.
 
@@ -254,19 +342,17 @@ class ImageNetwork(nn.Cell):  # type: ignore[misc]
     def __init__(self, config: ImageConfig, weights: Weights) -> None:
         super().__init__()
         blocks, side = config.blocks, config.patch
-        self.width, self.patches, self.pooling = blocks.width, config.grid[0] * config.grid[1], config.pooling
+        self.pooling = config.pooling
         self.has_class, self.pre_normed, self.normalised = config.has_class, config.pre_norm, config.normalised
-        # Equal to a convolution, without the kernels that are slow for a changing batch.
         self.grid, self.side = config.grid, side
-        flat = {"patch.weight": weights["patch.weight"].reshape(self.width, -1)}
-        self.patch = _build_dense({**weights, **flat}, "patch")
+        self.patch = _build_patch(weights)
         self.positions = Parameter(Tensor(weights["positions"]), name="positions")
         if config.has_class:
             self.first = Parameter(Tensor(weights["class"].reshape(1, 1, -1)), name="class")
         if config.pre_norm:
             self.pre_norm = _build_norm(weights, "pre_norm", blocks.epsilon)
-        count = self.patches + config.has_class
-        self.blocks = _build_blocks(blocks, weights, count, causal=False)
+        count = config.grid[0] * config.grid[1] + config.has_class
+        self.blocks = nn.SequentialCell(*_build_blocks(blocks, weights, count, causal=False))
         self.norm = _build_norm(weights, "norm", blocks.epsilon)
         if config.pooling == "attention":
             self.head = _AttentionPooling(blocks, weights, count)
@@ -276,10 +362,7 @@ class ImageNetwork(nn.Cell):  # type: ignore[misc]
 
     def construct(self, image: Any) -> Any:
         """Return embeddings or scores (N, …) for images with shape (N, 3, H, W)."""
-        rows, columns = self.grid
-        patches = image[:, :, : rows * self.side, : columns * self.side]
-        patches = patches.reshape(-1, 3, rows, self.side, columns, self.side).transpose(0, 2, 4, 1, 3, 5)
-        tokens = self.patch(patches.reshape(-1, self.patches, 3 * self.side * self.side))
+        tokens = self.patch(_split_patches(image, self.grid, self.side))
         if self.has_class:
             tokens = ops.concat((ops.zeros_like(tokens[:, :1]) + self.first, tokens), 1)
         tokens = tokens + self.positions
@@ -319,6 +402,52 @@ class ClassNetwork(nn.Cell):  # type: ignore[misc]
         return self.classes(self.images(image))
 
 
+class DetectorNetwork(nn.Cell):  # type: ignore[misc]
+    """A YOLOS detector: a vision transformer with a detection token for each box (arXiv:2106.00666).
+
+    Args:
+        config: Dimensions and variants.
+        weights: Arrays by `list_detector_weights`' names.
+    """
+
+    def __init__(self, config: DetectorConfig, weights: Weights) -> None:
+        super().__init__()
+        self.grid, self.side, self.queries = config.grid, config.patch, config.queries
+        self.patch = _build_patch(weights)
+        self.first = Parameter(Tensor(weights["class"].reshape(1, 1, -1)), name="class")
+        self.tokens = Parameter(Tensor(weights["queries"][np.newaxis]), name="queries")
+        self.positions = Parameter(Tensor(weights["positions"]), name="positions")
+        self.has_mid, self.last = config.mid_positions, config.blocks.layers - 1
+        if config.mid_positions:
+            self.mid_positions = Parameter(Tensor(weights["mid_positions"]), name="mid_positions")
+        self.blocks = nn.CellList(_build_blocks(config.blocks, weights, config.tokens, causal=False))
+        self.norm = _build_norm(weights, "norm", config.blocks.epsilon)
+        self.classes, self.boxes = (
+            nn.SequentialCell(
+                *(_build_dense(weights, f"{head}.0"), nn.ReLU(), _build_dense(weights, f"{head}.1"), nn.ReLU()),
+                _build_dense(weights, f"{head}.2"),
+            )
+            for head in ("classes", "boxes")
+        )
+
+    def construct(self, image: Any) -> Any:
+        """Return scores and boxes for images with shape (N, 3, H, W).
+
+        Returns:
+            Scores before softmax (N, queries, classes + 1), the last for no object, and boxes (N, queries, 4): the
+            centre's x and y, width and height as parts of the image's width and height, 0 to 1.
+        """
+        tokens = self.patch(_split_patches(image, self.grid, self.side))
+        zeros = ops.zeros_like(tokens[:, :1])
+        tokens = ops.concat((zeros + self.first, tokens, zeros + self.tokens), 1) + self.positions
+        for index, block in enumerate(self.blocks):
+            tokens = block(tokens)
+            if self.has_mid and index < self.last:
+                tokens = tokens + self.mid_positions[index]
+        states = self.norm(tokens[:, -self.queries :])
+        return self.classes(states), ops.sigmoid(self.boxes(states))
+
+
 class TextNetwork(nn.Cell):  # type: ignore[misc]
     """A text tower.
 
@@ -332,7 +461,8 @@ class TextNetwork(nn.Cell):  # type: ignore[misc]
         self.end_id = config.end_id
         self.embedding = Parameter(Tensor(weights["embedding"]), name="embedding")
         self.positions = Parameter(Tensor(weights["positions"]), name="positions")
-        self.blocks = _build_blocks(config.blocks, weights, config.length, causal=config.end_id is not None)
+        blocks = _build_blocks(config.blocks, weights, config.length, causal=config.end_id is not None)
+        self.blocks = nn.SequentialCell(*blocks)
         self.norm = _build_norm(weights, "norm", config.blocks.epsilon)
         self.output = _build_dense(weights, "output")
         # Less for later positions; twice the length lifts each end token above all other tokens.
