@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,17 @@ class Transform:
             Arrays by name that fit `outputs`, with as many rows.
         """
         return outputs
+
+    def adapt(self, parameters: Mapping[str, Any]) -> Transform:
+        """Return the transform for a request with parameters, by default itself; unknown ones are ignored.
+
+        Args:
+            parameters: `parameters` of a V1 or V2 request, JSON values by name.
+
+        Raises:
+            TransformInputError: A known parameter has a wrong value.
+        """
+        return self
 
     @property
     def preprocesses(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from kfp_mindspore.transform.base import (
     TransformInputError,
     to_bytes_objects,
 )
+
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,15 @@ class BoundTransform:
     def postprocesses(self) -> bool:
         """Whether `run_postprocess` does anything."""
         return self.transform.postprocesses
+
+    def adapt(self, parameters: Mapping[str, Any]) -> BoundTransform:
+        """Return the transform for a request with parameters.
+
+        Raises:
+            TransformInputError: A known parameter has a wrong value.
+            TransformFailedError: The transform raised.
+        """
+        return replace(self, transform=self._guard("adapt", self.transform.adapt, parameters))
 
     def run_preprocess(self, inputs: Mapping[str, NDArray[Any]], unknown: dict[str, int] | None = None) -> Arrays:
         """Return the graph's inputs for one request.
@@ -136,9 +148,9 @@ class BoundTransform:
         if errors:
             raise TransformInputError("; ".join(errors))
 
-    def _guard(self, method: str, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    def _guard(self, method: str, function: Callable[[_Given], _Result], argument: _Given) -> _Result:
         try:
-            return function(arrays)
+            return function(argument)
         except TransformInputError:
             raise
         except (Exception, SystemExit) as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -70,6 +71,10 @@ class Step:
             computed: The step's result.
         """
         raise NotImplementedError(f"{type(self).__name__}.find_unknown")
+
+    def adapt(self, parameters: Mapping[str, Any]) -> Step:
+        """Return the step for a request with parameters, by default itself; see `Transform.adapt`."""
+        return self
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the input spec for the output `spec`; called for preprocessing, last step first.
@@ -210,6 +215,16 @@ class Pipeline(Transform):
                     f"input {name!r}: all rows must have the same shape, got {' and '.join(map(str, shapes[:3]))}"
                 )
         return arrays
+
+    def adapt(self, parameters: Mapping[str, Any]) -> Pipeline:
+        """Return the pipeline with each step that a request's parameters change.
+
+        Raises:
+            TransformInputError: A known parameter has a wrong value.
+        """
+        adapted = copy.copy(self)
+        adapted.pre, adapted.post = (tuple(step.adapt(parameters) for step in steps) for steps in (self.pre, self.post))
+        return adapted
 
     def postprocess(self, outputs: Arrays) -> Arrays:
         """Apply the postprocessing steps."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -232,13 +232,14 @@ class Application:
         reply: Headers,
     ) -> bytes:
         event = RequestEvent(all_headers, body) if is_event(headers) else None
-        if event is not None:
-            inputs = v1.decode(event.payload, model.readers, model.rows, body)
-        elif len(body) <= _LARGE:
-            inputs = v1.decode(v1.parse_json(body), model.readers, model.rows, body)
-        else:
-            inputs = await asyncio.to_thread(lambda: v1.decode(v1.parse_json(body), model.readers, model.rows, body))
-        outputs, record.ticket = await model.infer(inputs, deadline=deadline)
+
+        def decode() -> tuple[v1.Arrays, Mapping[str, Any]]:
+            payload = v1.parse_json(body) if event is None else event.payload
+            return v1.decode(payload, model.readers, model.rows, body), v1.read_parameters(payload, "parameters")
+
+        is_small = event is not None or len(body) <= _LARGE
+        inputs, parameters = decode() if is_small else await asyncio.to_thread(decode)
+        outputs, record.ticket = await model.infer(inputs, deadline=deadline, parameters=parameters)
         content = v1.encode(outputs)
         reply += _list_unknown(record)
         if event is None:
@@ -261,7 +262,7 @@ class Application:
         arguments = (body, headers.get(_JSON_LENGTH), model.readers, model.output_names, model.rows)
         request = v2.decode(*arguments) if len(body) <= _LARGE else await asyncio.to_thread(v2.decode, *arguments)
         record.request_id = record.request_id or request.id
-        outputs, record.ticket = await model.infer(request.inputs, deadline=deadline)
+        outputs, record.ticket = await model.infer(request.inputs, deadline=deadline, parameters=request.parameters)
         unknown = describe_unknown(record.unknown)
         content, json_length = v2.encode(outputs, request, model.name, model.version, unknown)
         reply += _list_unknown(record)

@@ -173,7 +173,12 @@ class InferenceService:
                 deadline = read_deadline(started, self._timeout_seconds, None)
                 if remaining is not None:
                     deadline = min(started + remaining, deadline or started + remaining)
-                outputs, record.ticket = await model.infer(inputs, deadline=deadline)
+                parameters = {
+                    name: getattr(value, field)
+                    for name, value in request.parameters.items()
+                    if (field := value.WhichOneof("parameter_choice"))
+                }
+                outputs, record.ticket = await model.infer(inputs, deadline=deadline, parameters=parameters)
                 response = encode(request, outputs, names, model)
                 if record.unknown:
                     response.parameters[UNKNOWN_PARAMETER].string_param = describe_unknown(record.unknown)

@@ -17,6 +17,7 @@ import asyncio
 import importlib
 import logging
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.formats.bundle import WEIGHTS_FILE, ModelBundle, TensorSpec
@@ -25,7 +26,7 @@ from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.next_stage import StageCall, compute_pair
 from mindsporeserver.language.runner import DEFAULT_LENGTH
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.models.served_model import RequestCounter, TensorModel
+from mindsporeserver.models.served_model import NO_PARAMETERS, RequestCounter, TensorModel
 from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.protocols.tensors import InputReader, describe
 
@@ -138,7 +139,9 @@ class StageModel(TensorModel):
             raise NotReadyError(self.name)
         return self.requests
 
-    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, None]:
+    async def infer(
+        self, inputs: Arrays, *, deadline: float | None = None, parameters: Mapping[str, Any] = NO_PARAMETERS
+    ) -> tuple[Arrays, None]:
         """Compute a stage call.
 
         Raises:

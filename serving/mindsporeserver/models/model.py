@@ -23,7 +23,7 @@ from kfp_mindspore.transform.load import load_transform
 from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError, RequestError
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.models.served_model import TensorModel
+from mindsporeserver.models.served_model import NO_PARAMETERS, TensorModel
 from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
 from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.protocols.rows import RowReader
@@ -164,12 +164,15 @@ class MindSporeModel(TensorModel):
         """Refuse queued requests whose deadline has passed."""
         self._batcher.expire()
 
-    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, Ticket]:
+    async def infer(
+        self, inputs: Arrays, *, deadline: float | None = None, parameters: Mapping[str, Any] = NO_PARAMETERS
+    ) -> tuple[Arrays, Ticket]:
         """Compute a request's outputs; when cancelled, it leaves the queue at once.
 
         Args:
             inputs: Arrays by name, read by `readers`.
             deadline: `time.monotonic()` after which the request is refused.
+            parameters: The request's, for the transform; unknown ones are ignored.
 
         Returns:
             Outputs by name, and the ticket with the times in the queue and in computation.
@@ -182,6 +185,11 @@ class MindSporeModel(TensorModel):
         if transform is None:
             ticket = self._batcher.submit(inputs, deadline=deadline)
             return await ticket.future, ticket
+        if parameters:
+            try:
+                transform = transform.adapt(parameters)
+            except (TransformInputError, TransformFailedError) as error:
+                raise self._translate(error) from None
         if transform.preprocesses:
             if "preprocess" in transform.light and _is_small(inputs):
                 inputs = self._run_light(transform.run_light_preprocess, inputs, unknown)

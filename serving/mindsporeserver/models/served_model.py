@@ -6,6 +6,7 @@ import abc
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.formats.bundle import ModelBundle
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from mindsporeserver.protocols.tensors import InputReader
 
     Arrays = dict[str, NDArray[Any]]
+
+
+NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class RequestCounter:
@@ -111,12 +115,15 @@ class TensorModel(ServedModel):
         """
 
     @abc.abstractmethod
-    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, Ticket | None]:
+    async def infer(
+        self, inputs: Arrays, *, deadline: float | None = None, parameters: Mapping[str, Any] = NO_PARAMETERS
+    ) -> tuple[Arrays, Ticket | None]:
         """Compute a request's outputs.
 
         Args:
             inputs: Arrays by name, read by `readers`.
             deadline: `time.monotonic()` after which the request is refused.
+            parameters: The request's, for the transform; unknown ones are ignored.
 
         Returns:
             Outputs by name, and the ticket with the times in the queue and in computation, if there is one.

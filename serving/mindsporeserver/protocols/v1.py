@@ -96,6 +96,24 @@ def decode(
     return {first.name: first.read_nested(rows)}
 
 
+def read_parameters(holder: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return `parameters` of a request, or of an output; empty without them.
+
+    Args:
+        holder: Their object.
+        where: The field in messages.
+
+    Raises:
+        InvalidRequestError: They are no object.
+    """
+    parameters = holder.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequestError(f"{where}: must be an object, got {name_type(parameters)}")
+    return parameters
+
+
 def _refuse_duplicates(body: bytes, payload: dict[str, Any], rows: list[Any]) -> None:
     """Refuse an object with a key twice, of which orjson keeps the last value.
 

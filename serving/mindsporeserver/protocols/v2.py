@@ -24,7 +24,7 @@ from mindsporeserver.protocols.tensors import (
     name_type,
     shorten,
 )
-from mindsporeserver.protocols.v1 import parse_json, to_json
+from mindsporeserver.protocols.v1 import parse_json, read_parameters, to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,12 +51,14 @@ class Inference:
         inputs: Arrays by input name.
         outputs: Requested outputs by name, each with whether it is returned as binary data; None for all.
         binary: Whether outputs are returned as binary data by default.
+        parameters: The request's.
     """
 
     id: str
     inputs: Arrays
     outputs: Mapping[str, bool] | None
     binary: bool
+    parameters: Mapping[str, Any]
 
 
 class ResponseBody(NamedTuple):
@@ -138,10 +140,11 @@ def decode(
         raise InvalidRequestError(f"id: must be a string, got {name_type(request_id)}")
     if request_id and not request_id.isascii():
         _check_unicode("id", request_id)
-    parameters = _read_parameters(payload, "parameters")
+    parameters = read_parameters(payload, "parameters")
     refuse_extensions(parameters, "parameters")
     binary = _read_flag(parameters, "binary_data_output", False, "parameters")
-    return Inference(request_id or "", inputs, _read_outputs(payload.get("outputs"), outputs, binary), binary)
+    wanted = _read_outputs(payload.get("outputs"), outputs, binary)
+    return Inference(request_id or "", inputs, wanted, binary, parameters)
 
 
 def encode(
@@ -281,15 +284,6 @@ def _read_size(tensor: Mapping[str, Any], name: str) -> int | None:
     return size
 
 
-def _read_parameters(holder: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    parameters = holder.get("parameters")
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise InvalidRequestError(f"{where}: must be an object, got {name_type(parameters)}")
-    return parameters
-
-
 def _read_flag(parameters: Mapping[str, Any], name: str, default: bool, where: str) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
@@ -312,7 +306,7 @@ def _read_outputs(value: Any, names: Sequence[str], binary: bool) -> Mapping[str
         if name in wanted:
             raise InvalidRequestError(f"output {name!r}: requested twice")
         where = f"outputs[{index}].parameters"
-        parameters = _read_parameters(output, where)
+        parameters = read_parameters(output, where)
         refuse_extensions(parameters, where)
         wanted[name] = _read_flag(parameters, "binary_data", binary, where)
     return wanted
