@@ -15,6 +15,7 @@ import numpy as np
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.tensors import TensorSpec
 from kfp_mindspore.transform.base import Arrays
+from kfp_mindspore.transform.boxes import LetterboxImage, SelectBoxes
 from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
 from kfp_mindspore.transform.columns import Cast, Concatenate, Rename
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
@@ -31,12 +32,14 @@ STEPS: Mapping[str, type[Step]] = {
         Concatenate,
         DecodeImage,
         Label,
+        LetterboxImage,
         MinMax,
         Normalize,
         OneHot,
         Pad,
         Rename,
         Resize,
+        SelectBoxes,
         Softmax,
         Standardize,
         Tokenize,
@@ -45,7 +48,7 @@ STEPS: Mapping[str, type[Step]] = {
     )
 }
 # Arithmetic and look-ups: their time is linear in the element count.
-_LIGHT_STEPS = (Cast, Concatenate, Label, Normalize, OneHot, Pad, Rename, Softmax, TopK, Vocabulary)
+_LIGHT_STEPS = (Cast, Concatenate, Label, Normalize, OneHot, Pad, Rename, SelectBoxes, Softmax, TopK, Vocabulary)
 _PARTS = ("inputs", "pre", "post")
 _CODE_HINT = "Steps of your own belong in a transform: kfp-mindspore model export --transform FILE"
 

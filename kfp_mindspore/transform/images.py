@@ -84,13 +84,17 @@ class DecodeImage(Step):
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Decode an array of N `bytes` objects, or uint8 with shape (N, byte count)."""
+        return stack_rows([row for row, _ in self.decode(batch)])
+
+    def decode(self, batch: NDArray[Any]) -> list[tuple[NDArray[Any], tuple[int, int]]]:
+        """Return each image, float32 with shape (C, H, W), with the height and width that it is shown with."""
         files = [row.tobytes() if isinstance(row, np.ndarray) else bytes(row) for row in batch]
-        rows: list[NDArray[Any]] = []
+        rows: list[tuple[NDArray[Any], tuple[int, int]]] = []
         left = self.max_rows * self.max_pixels
         for index, content in enumerate(files):
             rows.append(self._decode(content, "image" if len(files) == 1 else f"image of row {index}", left))
-            left -= rows[-1].shape[1] * rows[-1].shape[2]
-        return stack_rows(rows)
+            left -= rows[-1][0].shape[1] * rows[-1][0].shape[2]
+        return rows
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return bytes, one object a row."""
@@ -116,7 +120,7 @@ class DecodeImage(Step):
         _import_pillow().fromarray(grey).save(buffer, "PNG")
         return fill_objects([buffer.getvalue()] * rows)
 
-    def _decode(self, content: bytes, where: str, left: int) -> NDArray[Any]:
+    def _decode(self, content: bytes, where: str, left: int) -> tuple[NDArray[Any], tuple[int, int]]:
         images = _import_pillow()
         content = _decode_base64(content)
         try:
@@ -128,7 +132,13 @@ class DecodeImage(Step):
                     raise TransformInputError(
                         f"{where}: all images of a request must have at most {self.max_rows * self.max_pixels} pixels"
                     )
-                pixels = self._arrange(image, where)
+                if self.rotate:
+                    from PIL import ImageOps
+
+                    # Otherwise Pillow copies an image that is not rotated, as `convert` does one of the mode.
+                    ImageOps.exif_transpose(image, in_place=True)
+                shown = (image.height, image.width)
+                pixels = self.arrange(image if image.mode == self.mode else image.convert(self.mode), where)
         except images.DecompressionBombError:
             raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
         except _DAMAGES as error:
@@ -138,18 +148,11 @@ class DecodeImage(Step):
             ) from error
         planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         scaled: NDArray[Any] = planes.astype(np.float32) / np.float32(255)
-        return scaled
+        return scaled, shown
 
-    def _arrange(self, image: Any, where: str) -> NDArray[np.uint8]:
-        """Return an opened image's pixels, uint8 with shape (H, W) or (H, W, C)."""
+    def arrange(self, image: Any, where: str) -> NDArray[np.uint8]:
+        """Return a Pillow image's pixels after `resize` and `crop`, uint8 with shape (H, W) or (H, W, C)."""
         images = _import_pillow()
-        if self.rotate:
-            from PIL import ImageOps
-
-            # Otherwise Pillow copies an image that is not rotated, as `convert` does one of the mode.
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode != self.mode:
-            image = image.convert(self.mode)
         if self.resize:
             width, height = image.size
             sides = self.resize
