@@ -31,6 +31,7 @@ from kfp_mindspore.formats.manifest import check_files, describe_files, naming_f
 from kfp_mindspore.formats.model_options import Dimension
 from kfp_mindspore.formats.signature import (
     CAUSAL_KIND,
+    DETECTOR_KIND,
     DUAL_KIND,
     EMBEDDING_KIND,
     FIRST_STAGE_KIND,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSAL_KIND",
+    "DETECTOR_KIND",
     "DUAL_KIND",
     "EMBEDDING_KIND",
     "EXAMPLE_FILE",

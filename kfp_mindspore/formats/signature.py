@@ -18,6 +18,8 @@ FORMAT_VERSION = 1
 CAUSAL_KIND, EMBEDDING_KIND, SEQ2SEQ_KIND = "causal-lm", "embedding", "seq2seq"
 # Images and texts in one space (kfp_mindspore.vision.bundle).
 DUAL_KIND = "dual-encoder"
+# Boxes in pictures; it is served as a graph (kfp_mindspore.vision.bundle).
+DETECTOR_KIND = "detector"
 # A causal language model cut at a layer (kfp_mindspore.lm.bundle.stages); the second stage serves the first's server.
 FIRST_STAGE_KIND, SECOND_STAGE_KIND = "causal-lm-first", "causal-lm-second"
 # Kinds that are served by the OpenAI protocol.

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError
-from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.formats.bundle import (
+    DETECTOR_KIND,
+    PREPROCESSING_FILE,
+    TRANSFORM_FILE,
+    ModelBundle,
+    TensorSpec,
+    VerifiedSamples,
+)
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES
@@ -105,8 +112,8 @@ def run_smoke_test(
     if bundle.signature.is_language_model:
         return _test_language_model(url.rstrip("/"), model_name, bundle, samples, tolerance, timeout, openai_path)
     verified = read_example_requests(bundle)
-    if _is_transformed(bundle):
-        # An example's row count depends on the transform.
+    if _is_transformed(bundle) or bundle.signature.kind == DETECTOR_KIND:
+        # An example's row count depends on the transform, a detector's on its canvas.
         samples, index = min(samples, len(verified)), min(index, len(verified) - 1)
     if not 1 <= samples <= len(verified):
         raise UserError(f"samples: must be 1 to {len(verified)}, as many as {bundle.path} has, got {samples}")

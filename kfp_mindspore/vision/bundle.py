@@ -1,6 +1,7 @@
-"""Bundles of published vision models: image classifiers, image embeddings and dual encoders.
+"""Bundles of published vision models: image classifiers, image embeddings, dual encoders and detectors.
 
-A classifier or an embedding of images alone is an ordinary bundle with a declared preprocessing. A `dual-encoder` has
+A classifier or an embedding of images alone is an ordinary bundle with a declared preprocessing, and so is a
+`detector`: its graph has the images and their extents as inputs, scores and boxes as outputs. A `dual-encoder` has
 the same files for its image tower, and
 
 text.mindir       the text tower: token IDs, int32 (N, length), to embeddings with length 1
@@ -30,6 +31,7 @@ from kfp_mindspore.compat.graph_executor import CompiledGraph
 from kfp_mindspore.data.fetch import fetch_source
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import (
+    DETECTOR_KIND,
     DUAL_KIND,
     MODEL_FILE,
     NETWORK_FILE,
@@ -48,20 +50,34 @@ from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.mindir.environment import use_graph_mode
 from kfp_mindspore.mindir.export.graph import export_graph, place_graph, run_graph
 from kfp_mindspore.mindir.graph.metadata import read_weights
+from kfp_mindspore.mindir.graph.runner import GraphRunner
 from kfp_mindspore.mindir.parameters.network import scratch_directory
-from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
+from kfp_mindspore.mindir.verify import measure_difference
 from kfp_mindspore.outputs import check_replaceable
 from kfp_mindspore.transform.base import BYTES, fill_objects
+from kfp_mindspore.transform.boxes import SelectBoxes
 from kfp_mindspore.transform.declaration import build_pipeline, declare_step
 from kfp_mindspore.transform.values import Label
 from kfp_mindspore.vision.network import (
     BlockConfig,
     ClassNetwork,
+    DetectorNetwork,
     ImageConfig,
     ImageNetwork,
+    PixelDetector,
     list_image_weights,
 )
-from kfp_mindspore.vision.sources import DUAL_TYPES, SourceImages, SourceTexts, read_images, read_texts
+from kfp_mindspore.vision.sources import (
+    DETECTOR_TYPE,
+    DUAL_TYPES,
+    SourceDetector,
+    SourceImages,
+    SourceTexts,
+    read_config,
+    read_detector,
+    read_images,
+    read_texts,
+)
 from kfp_mindspore.vision.text_towers import build_text_network
 
 if TYPE_CHECKING:
@@ -74,13 +90,15 @@ _MOST_LABELS, _BATCH = 1000, 32
 # The verified images, which are drawn: as many as a smoke test sends, with these heights and widths.
 _SAMPLES = 32
 _SIDES = ((48, 64), (90, 50), (33, 33))
+# Memory for a detector's attention scores, which limits its batch.
+_ATTENTION_BYTES = 1 << 30
 
 
 def import_source(source: str, bundle: Path) -> float:
     """Write a published model as a bundle.
 
     Args:
-        source: Path, or URI that fsspec reads, of a Hugging Face directory with a CLIP, SigLIP, ViT or DINOv2.
+        source: Path, or URI that fsspec reads, of a Hugging Face directory with a CLIP, SigLIP, ViT, DINOv2 or YOLOS.
         bundle: The bundle's directory; replaced when it exists.
 
     Returns:
@@ -110,6 +128,8 @@ def import_model(source: Path, bundle: Path) -> float:
         UserError, KfpMindSporeError: As `import_source`.
     """
     check_replaceable(bundle, OUTPUT, [source])
+    if read_config(source)[1] == DETECTOR_TYPE:
+        return write_detector(read_detector(source), bundle, str(source))
     images = read_images(source)
     cell = ImageNetwork(images.config, images.weights)
     if images.architecture in DUAL_TYPES:
@@ -119,7 +139,7 @@ def import_model(source: Path, bundle: Path) -> float:
         )
     with use_graph_mode(), write_bundle(bundle) as writer:
         metadata = {"architecture": images.architecture}
-        return _write_images(writer, cell, images.steps, images.labels, images.config.size, metadata, str(source))
+        return _write_images(writer, cell, images.steps, images.labels, metadata, str(source))
 
 
 def write_dual_encoder(
@@ -141,11 +161,34 @@ def write_dual_encoder(
     Raises:
         KfpMindSporeError: It is more than 1e-5 of the largest value.
     """
-    size = images.config.size
     with use_graph_mode(), write_bundle(bundle) as writer:
         difference = _write_texts(writer, texts, text_cell, images.config, subject)
         metadata = {"architecture": images.architecture, "kind": DUAL_KIND, "max_length": str(texts.config.length)}
-        return _write_images(writer, image_cell, images.steps, (), size, metadata, subject, difference=difference)
+        return _write_images(writer, image_cell, images.steps, (), metadata, subject, difference=difference)
+
+
+def write_detector(source: SourceDetector, bundle: Path, subject: str, architecture: str = DETECTOR_TYPE) -> float:
+    """Write a detector as a bundle.
+
+    Args:
+        source: The network, its weights and preprocessing, and the classes.
+        bundle: The bundle's directory; replaced when it exists.
+        subject: The detector's origin, for messages.
+        architecture: The signature's `architecture`.
+
+    Returns:
+        The graph's largest difference from the network, as a part of the largest score or side.
+
+    Raises:
+        KfpMindSporeError: The graph differs from its network by more than 1e-5.
+    """
+    config = source.config
+    most = _ATTENTION_BYTES // (4 * config.blocks.heads * config.tokens**2)
+    rows = 1 << min(max(most, 1).bit_length() - 1, 6)
+    metadata = {"architecture": architecture, "kind": DETECTOR_KIND, "serving": json.dumps({"max_batch": rows})}
+    cell = PixelDetector(DetectorNetwork(config, source.weights))
+    with use_graph_mode(), write_bundle(bundle) as writer:
+        return _write_images(writer, cell, source.steps, source.labels, metadata, subject, rows=rows)
 
 
 def build_classifier(model: Path, labels: Sequence[str], template: str, bundle: Path) -> float:
@@ -176,7 +219,7 @@ def build_classifier(model: Path, labels: Sequence[str], template: str, bundle: 
     steps = opened.read_preprocessing()["pre"]
     metadata = {"architecture": opened.signature.metadata["architecture"], "template": template}
     with use_graph_mode(), write_bundle(bundle) as writer:
-        return _write_images(writer, cell, steps, labels, config.size, metadata, str(model))
+        return _write_images(writer, cell, steps, labels, metadata, str(model))
 
 
 def check_labels(labels: Sequence[str], template: str) -> None:
@@ -307,35 +350,43 @@ def _write_images(
     cell: nn.Cell,
     steps: Sequence[Mapping[str, Any]],
     labels: Sequence[str],
-    size: tuple[int, int],
     metadata: dict[str, str],
     subject: str,
     *,
     difference: float = 0.0,
+    rows: int = _SAMPLES,
 ) -> float:
     """Write the image graph and its preprocessing, sign the bundle, and return the largest difference."""
-    raw = {"image": fill_objects(make_images())}
-    post = [declare_step(Label(labels))] if labels else []
+    is_detector = metadata.get("kind") == DETECTOR_KIND
+    raw = {"image": fill_objects(make_images()[:rows])}
+    post = [declare_step(SelectBoxes(labels) if is_detector else Label(labels))] if labels else []
     declaration = {"inputs": [TensorSpec("image", BYTES, (-1,)).to_dict()], "pre": list(steps), "post": post}
-    inputs = {"image": np.ascontiguousarray(build_pipeline(declaration).preprocess(raw)["image"])}
+    inputs = {name: np.ascontiguousarray(array) for name, array in build_pipeline(declaration).preprocess(raw).items()}
     cell.set_train(False)
-    outputs = {"output": cell(mindspore.Tensor(inputs["image"])).asnumpy()}
+    computed = cell(*map(mindspore.Tensor, inputs.values()))
+    outputs = dict(zip(("logits", "boxes"), computed, strict=True)) if is_detector else {"output": computed}
+    outputs = {name: tensor.asnumpy() for name, tensor in outputs.items()}
     with scratch_directory() as scratch:
         file = export_graph(cell, scratch, inputs, None, {})
-        run_graph(cell, file, inputs, None)
+        if rows >= _SAMPLES:
+            run_graph(cell, file, inputs, None)
         place_graph(file, writer.directory / MODEL_FILE)
     kept = VerifiedSamples(inputs, outputs, None, raw=raw)
     writer.write_verified(kept)
     writer.write_preprocessing(declaration)
     if labels:
-        metadata |= {"labels": json.dumps(list(labels)), "task": "classification"}
-    specs = (
-        (TensorSpec("image", "float32", (-1, 3, *size)),),
-        (TensorSpec("output", "float32", (-1, outputs["output"].shape[1])),),
+        metadata |= {"labels": json.dumps(list(labels)), "task": "none" if is_detector else "classification"}
+    inward, outward = (
+        tuple(TensorSpec(name, "float32", (-1, *array.shape[1:])) for name, array in arrays.items())
+        for arrays in (inputs, outputs)
     )
-    signature = Signature(*specs, mindspore.__version__, describe_files(writer.directory), metadata=metadata)
-    found = run_and_compare(ModelBundle(writer.directory, signature), kept, None)
-    difference = max(difference, _check(found / float(np.abs(outputs["output"]).max()), subject, "images"))
+    signature = Signature(inward, outward, mindspore.__version__, describe_files(writer.directory), metadata=metadata)
+    with GraphRunner(ModelBundle(writer.directory, signature), warm=()) as runner:
+        answers = runner.predict(inputs)
+    found = measure_difference(outputs, answers)
+    for name, array in outputs.items():
+        share = measure_difference({name: array}, answers) / float(np.abs(array).max())
+        difference = max(difference, _check(share, subject, "images"))
     verified = {
         "dataset": "drawn",
         "samples": len(kept),

@@ -448,6 +448,28 @@ class DetectorNetwork(nn.Cell):  # type: ignore[misc]
         return self.classes(states), ops.sigmoid(self.boxes(states))
 
 
+class PixelDetector(nn.Cell):  # type: ignore[misc]
+    """A detector with its boxes in pixels.
+
+    Args:
+        detector: The network.
+    """
+
+    def __init__(self, detector: DetectorNetwork) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def construct(self, image: Any, extent: Any) -> Any:
+        """Return scores and boxes, see `DetectorNetwork.construct`, the boxes in the extent's units.
+
+        Args:
+            image: With shape (N, 3, H, W).
+            extent: The images' height and width, float32 (N, 2).
+        """
+        logits, boxes = self.detector(image)
+        return logits, boxes * ops.concat((extent[:, 1:], extent[:, :1]) * 2, 1).expand_dims(1)
+
+
 class TextNetwork(nn.Cell):  # type: ignore[misc]
     """A text tower.
 

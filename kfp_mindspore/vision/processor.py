@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.lm.sources.fields import IGNORED, Key, choice, flag, number, off, read_keys, refuse
+from kfp_mindspore.lm.sources.fields import IGNORED, Key, choice, flag, number, off, only, read_keys, refuse
+from kfp_mindspore.transform.boxes import LetterboxImage
 from kfp_mindspore.transform.declaration import declare_step
 from kfp_mindspore.transform.images import DecodeImage
 from kfp_mindspore.transform.values import Normalize
@@ -22,6 +24,14 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 _ENDS = ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")
 _NAMES = {f"{kind}{end}": kind for kind in _KINDS for end in _ENDS}
+_DETECTOR: Mapping[str, Any] = {
+    "size": {"shortest_edge": 800, "longest_edge": 1333},
+    "crops": False,
+    "resample": 2,
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+}
+_DETECTOR_SIZES = ({"shortest_edge", "longest_edge"}, {"max_height", "max_width"}, {"height", "width"})
 # By Pillow's number.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 # A photograph's pixels; 3 bytes each while it is resized.
@@ -35,6 +45,16 @@ def _is_side(value: Any) -> bool:
 def _is_size(value: Any) -> bool:
     sides = value if isinstance(value, dict) else {"shortest_edge": value}
     return set(sides) in ({"shortest_edge"}, {"height", "width"}) and all(map(_is_side, sides.values()))
+
+
+def _is_detector_size(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return _is_side(value)
+    return set(value) in _DETECTOR_SIZES and all(map(_is_side, value.values()))
+
+
+def _is_canvas(value: Any) -> bool:
+    return value is None or (_is_size(value) and "height" in value)
 
 
 def _is_channels(value: Any) -> bool:
@@ -66,6 +86,23 @@ def _list_keys(kind: Mapping[str, Any]) -> dict[str, Key]:
         "do_normalize": flag(True),
         "image_mean": Key("must be three numbers", _is_channels, kind["mean"]),
         "image_std": Key("must be three numbers > 0", _is_deviations, kind["std"]),
+    }
+
+
+def _list_detector_keys() -> dict[str, Key]:
+    size = "must have shortest_edge and longest_edge, max_height and max_width, or height and width"
+    always = only(True, reason="must be true: images have one size")
+    return {
+        **_list_keys(_DETECTOR),
+        **dict.fromkeys(
+            ("image_processor_type", "feature_extractor_type"), choice(None, [f"Yolos{end}" for end in _ENDS])
+        ),
+        "size": Key(size, _is_detector_size, _DETECTOR["size"]),
+        "max_size": Key("must be a side", _is_side, 1333),
+        **dict.fromkeys(("do_resize", "do_pad", "pad_and_return_pixel_mask"), always),
+        "pad_size": Key("must have height and width", _is_canvas),
+        # Of training data.
+        **dict.fromkeys(("format", "do_convert_annotations"), IGNORED),
     }
 
 
@@ -102,11 +139,53 @@ def parse_processor(
     refuse(
         [] if fixed else ["size: must have height and width, or do_center_crop be true: images have one size"], subject
     )
-    factor = 255 * found["rescale_factor"] if found["do_rescale"] else 255.0
-    mean, std = (found["image_mean"], found["image_std"]) if found["do_normalize"] else ([0.0] * 3, [1.0] * 3)
+    mean, std = _read_scale(found)
     steps = [
         DecodeImage(max_pixels=MAX_PIXELS, resize=resize, resample=_FILTERS[found["resample"]], crop=crop, rotate=True),
-        # `DecodeImage` gives 0 to 1.
-        Normalize([value / factor for value in mean], [value / factor for value in std]),
+        Normalize(mean, std),
     ]
     return [declare_step(step) for step in steps], (fixed[0], fixed[1])
+
+
+def parse_detector_processor(values: Mapping[str, Any], subject: str) -> tuple[list[dict[str, Any]], tuple[int, int]]:
+    """Return a detector's preprocessing steps, and the height and width of the canvas that holds each image.
+
+    Args:
+        values: preprocessor_config.json's content.
+        subject: The file's path, for messages.
+
+    Raises:
+        ValidationError: A key or a processor is not supported; the message names the key.
+    """
+    found = read_keys(values, _list_detector_keys(), subject)
+    size: Any = found["size"]
+    if not isinstance(size, dict):
+        size = {"shortest_edge": size, "longest_edge": found["max_size"]}
+    rule: dict[str, Any] = {"stretch": True} if "height" in size else {}
+    if "longest_edge" in size:
+        rule = {"shorter": size["shortest_edge"], "longer": size["longest_edge"]}
+        largest = (size["longest_edge"] - size["longest_edge"] % 16,) * 2
+        refuse([] if largest[0] else ["size: longest_edge must be at least 16"], subject)
+    else:
+        largest = (size["height"], size["width"]) if rule else (size["max_height"], size["max_width"])
+    padded = found["pad_size"]
+    canvas = (padded["height"], padded["width"]) if padded else largest
+    fits = all(map(operator.ge, canvas, largest)) if "longest_edge" in size else canvas == largest
+    refuse(
+        [] if fits else [f"pad_size: must be height and width of the largest image, {largest}, got {canvas}"], subject
+    )
+    mean, std = _read_scale(found)
+    steps = [
+        LetterboxImage(
+            canvas, **rule, fill=mean, max_pixels=MAX_PIXELS, resample=_FILTERS[found["resample"]], column="image"
+        ),
+        Normalize(mean, std, column="image"),
+    ]
+    return [declare_step(step) for step in steps], canvas
+
+
+def _read_scale(found: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Return mean and std for values from 0 to 1, as `DecodeImage` gives them."""
+    factor = 255 * found["rescale_factor"] if found["do_rescale"] else 255.0
+    mean, std = (found["image_mean"], found["image_std"]) if found["do_normalize"] else ([0.0] * 3, [1.0] * 3)
+    return [value / factor for value in mean], [value / factor for value in std]

@@ -1,7 +1,8 @@
-"""CLIP, SigLIP, ViT and DINOv2 in Hugging Face directories: each family's keys and tensors (transformers 4.57)."""
+"""CLIP, SigLIP, ViT, DINOv2 and YOLOS in Hugging Face directories: keys and tensors by family (transformers 4.57)."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,16 +34,18 @@ from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 from kfp_mindspore.lm.text.template import read_special_tokens
 from kfp_mindspore.vision.network import (
     BlockConfig,
+    DetectorConfig,
     ImageConfig,
     TextConfig,
     Weights,
+    list_detector_weights,
     list_image_weights,
     list_text_weights,
 )
-from kfp_mindspore.vision.processor import parse_processor
+from kfp_mindspore.vision.processor import parse_detector_processor, parse_processor
 from kfp_mindspore.vision.text_towers import EncoderTextConfig
 
-DUAL_TYPES, IMAGE_TYPES = ("clip", "siglip"), ("vit", "dinov2")
+DUAL_TYPES, IMAGE_TYPES, DETECTOR_TYPE = ("clip", "siglip"), ("vit", "dinov2"), "yolos"
 _PROCESSORS = {"clip": "CLIP", "siglip": "Siglip", "vit": "ViT", "dinov2": "Bit"}
 _ACTIVATIONS = {
     **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
@@ -58,6 +61,10 @@ def _is_object(value: Any) -> bool:
 
 def _is_object_or_null(value: Any) -> bool:
     return value is None or _is_object(value)
+
+
+def _is_sides(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(size(None, most=_SIDE).accepts, value))
 
 
 def _blocks(width: int, hidden: int, layers: int, heads: int, epsilon: float, activation: str) -> dict[str, Key]:
@@ -126,6 +133,17 @@ KEYS: Mapping[str, Mapping[str, Key]] = {
         **dict.fromkeys(("stage_names", "out_features", "out_indices", "apply_layernorm"), IGNORED),
         "reshape_hidden_states": IGNORED,
     },
+    DETECTOR_TYPE: {
+        **_images(_blocks(768, 3072, 12, 12, 1e-12, "gelu"), 16),
+        "architectures": classes("YolosForObjectDetection"),
+        "image_size": Key("must be a list of height and width", _is_sides, [512, 864]),
+        "qkv_bias": flag(True),
+        "num_detection_tokens": size(100),
+        "use_mid_position_embeddings": flag(True),
+        # Of training.
+        **dict.fromkeys(("auxiliary_loss", "class_cost", "bbox_cost", "giou_cost", "eos_coefficient"), IGNORED),
+        **dict.fromkeys(("bbox_loss_coefficient", "giou_loss_coefficient"), IGNORED),
+    },
 }
 TOWER_KEYS: Mapping[str, tuple[Mapping[str, Key], Mapping[str, Key]]] = {
     "clip": (
@@ -190,6 +208,23 @@ class SourceTexts:
     bias: float | None
 
 
+@dataclass(frozen=True)
+class SourceDetector:
+    """A detector as it is published.
+
+    Args:
+        config: The network's.
+        weights: By `list_detector_weights`' names, positions for the config's images.
+        steps: The preprocessing's declarations.
+        labels: Class names.
+    """
+
+    config: DetectorConfig
+    weights: Weights
+    steps: list[dict[str, Any]]
+    labels: tuple[str, ...]
+
+
 def read_images(directory: Path) -> SourceImages:
     """Read a ViT classifier, a DINOv2, or a dual encoder's image tower.
 
@@ -200,7 +235,7 @@ def read_images(directory: Path) -> SourceImages:
         NotFoundError: A file is missing.
         UserError: A model, key or processor is not supported, or a file is damaged; the message names the key.
     """
-    values, kind, subject = _read_config(directory)
+    values, kind, subject = read_config(directory)
     steps, sides = _read_processor(directory, kind)
     config, source_side, labels = parse_images(values, sides, subject)
     shapes, parts = list_image_weights(config), _list_image_parts(config, kind, has_labels=bool(labels))
@@ -233,7 +268,7 @@ def read_texts(directory: Path) -> SourceTexts:
     Raises:
         UserError: As `read_images`.
     """
-    values, kind, subject = _read_config(directory)
+    values, kind, subject = read_config(directory)
     config = parse_texts(values, subject)
     shapes, parts = list_text_weights(config), _list_text_parts(config, kind)
     tokenizer = read_tokenizer(directory)
@@ -248,6 +283,61 @@ def read_texts(directory: Path) -> SourceTexts:
     shift = float(found.pop("logit_bias")[0]) if bias else None
     pad_id = _read_pad(directory, tokenizer, config.vocabulary_size)
     return SourceTexts(config, found, tokenizer, pad_id, scale, shift)
+
+
+def read_detector(directory: Path) -> SourceDetector:
+    """Read a YOLOS detector.
+
+    Args:
+        directory: As for `read_images`.
+
+    Raises:
+        UserError: As `read_images`.
+    """
+    values, _, subject = read_config(directory)
+    file = directory / "preprocessor_config.json"
+    steps, sides = parse_detector_processor(read_json(file), str(file))
+    config, source = parse_detector(values, sides, subject)
+    shapes, parts = list_detector_weights(config), _list_detector_parts(config)
+    stored = dataclasses.replace(config, size=source)
+    tables = ("positions", "mid_positions") if config.mid_positions else ("positions",)
+    shapes |= {name: list_detector_weights(stored)[name] for name in tables}
+    ignored = () if config.mid_positions else ("mid_position_embeddings",)
+    found = read_tensors(shapes, parts, _Reader(open_weights(directory)), subject=str(directory), ignored=ignored)
+    for name in tables:
+        first, grid, last = np.split(found[name], (1, stored.tokens - config.queries), -2)
+        found[name] = np.concatenate([first, resize_grid(grid, stored.grid, config.grid), last], -2)
+    return SourceDetector(config, found, steps, _read_labels(values, subject, unique=False))
+
+
+def parse_detector(
+    values: Mapping[str, Any], sides: tuple[int, int], subject: str
+) -> tuple[DetectorConfig, tuple[int, int]]:
+    """Return the detector, and the height and width of the images that its positions are for.
+
+    Args:
+        values: config.json's content.
+        sides: The canvas' height and width.
+        subject: The file's path, for messages.
+
+    Raises:
+        UserError: A key is not supported.
+    """
+    found = read_keys(values, KEYS[DETECTOR_TYPE], subject, hint=HINT)
+    (height, width), patch, layers = found["image_size"], found["patch_size"], found["num_hidden_layers"]
+    has_mid = found["use_mid_position_embeddings"] and layers > 1
+    errors = []
+    if min(height, width, *sides) < patch:
+        errors.append(f"patch_size: must be at most {min(height, width, *sides)}, an image's side, got {patch}")
+    elif has_mid and height * width // patch**2 != (height // patch) * (width // patch):
+        errors.append(f"image_size: must be multiples of patch_size {patch} with mid positions, got {height} x {width}")
+    refuse(errors, subject)
+    config = DetectorConfig(
+        *(_build_blocks(found, subject, ""), sides, patch, found["num_detection_tokens"]),
+        len(_read_labels(values, subject, unique=False)),
+        has_mid,
+    )
+    return config, (height, width)
 
 
 def parse_images(
@@ -328,11 +418,25 @@ def interpolate_positions(positions: NDArray[np.float32], config: ImageConfig) -
     """
     first, grid = positions[: config.has_class], positions[config.has_class :]
     side = round(len(grid) ** 0.5)
-    if (side, side) == config.grid:
+    return np.concatenate([first, resize_grid(grid, (side, side), config.grid)])
+
+
+def resize_grid(
+    positions: NDArray[np.float32], source: tuple[int, int], target: tuple[int, int]
+) -> NDArray[np.float32]:
+    """Return positions (…, rows · columns, width) for another grid, see `interpolate_positions`.
+
+    Args:
+        positions: For the source's grid.
+        source: Its rows and columns.
+        target: The result's rows and columns.
+    """
+    if source == target:
         return positions
-    rows, columns = (_build_cubic(side, count) for count in config.grid)
-    resized = np.einsum("ri,cj,ijw->rcw", rows, columns, grid.reshape(side, side, -1).astype(np.float64))
-    return np.concatenate([first, resized.reshape(-1, grid.shape[1]).astype(np.float32)])
+    rows, columns = map(_build_cubic, source, target)
+    grid = positions.reshape(*positions.shape[:-2], *source, -1).astype(np.float64)
+    resized: NDArray[np.float64] = np.einsum("ri,cj,...ijw->...rcw", rows, columns, grid)
+    return resized.reshape(*positions.shape[:-2], -1, positions.shape[-1]).astype(np.float32)
 
 
 def _build_cubic(source: int, target: int) -> NDArray[np.float64]:
@@ -347,10 +451,18 @@ def _build_cubic(source: int, target: int) -> NDArray[np.float64]:
     return matrix
 
 
-def _read_config(directory: Path) -> tuple[dict[str, Any], str, str]:
+def read_config(directory: Path) -> tuple[dict[str, Any], str, str]:
+    """Return config.json's content, its `model_type`, and its path for messages.
+
+    Args:
+        directory: The Hugging Face directory.
+
+    Raises:
+        UserError: It is missing, damaged, or of a model that is not supported.
+    """
     values = read_json(directory / "config.json")
     subject = str(directory / "config.json")
-    refuse_architecture(subject, values.get("model_type"), (*DUAL_TYPES, *IMAGE_TYPES))
+    refuse_architecture(subject, values.get("model_type"), (*DUAL_TYPES, *IMAGE_TYPES, DETECTOR_TYPE))
     return values, values["model_type"], subject
 
 
@@ -367,7 +479,7 @@ def _read_processor(directory: Path, kind: str) -> tuple[list[dict[str, Any]], t
     return parse_processor(read_json(file), _PROCESSORS[kind], str(file))
 
 
-def _read_labels(values: Mapping[str, Any], subject: str) -> tuple[str, ...]:
+def _read_labels(values: Mapping[str, Any], subject: str, *, unique: bool = True) -> tuple[str, ...]:
     named = values.get("id2label")
     if named is None:
         count = values.get("num_labels", 2)
@@ -375,7 +487,8 @@ def _read_labels(values: Mapping[str, Any], subject: str) -> tuple[str, ...]:
         named = {number: f"LABEL_{number}" for number in range(count)}
     texts = {str(number): text for number, text in named.items()} if isinstance(named, dict) else {}
     labels = tuple(str(texts.get(str(number), "")) for number in range(len(texts)))
-    if not labels or "" in labels or len({*labels}) < len(labels):
+    # Detectors of COCO have "N/A" for the numbers that it does not use.
+    if not labels or "" in labels or (unique and len({*labels}) < len(labels)):
         raise UserError(f"{subject}: id2label: must have a different name for each class from 0, got {named!r:.80}")
     return labels
 
@@ -471,6 +584,19 @@ def _list_image_parts(config: ImageConfig, kind: str, *, has_labels: bool) -> di
     return parts
 
 
+def _list_detector_parts(config: DetectorConfig) -> dict[str, tuple[str, ...]]:
+    embeddings = "vit.embeddings."
+    parts = _list_layers(config.blocks, "vit.encoder.layer", _VIT_LAYER) | _pair("norm", "vit.layernorm")
+    parts |= {"class": (f"{embeddings}cls_token",), "queries": (f"{embeddings}detection_tokens",)}
+    parts |= {"positions": (f"{embeddings}position_embeddings",)}
+    parts |= {"mid_positions": ("vit.encoder.mid_position_embeddings",)}
+    parts |= _pair("patch", f"{embeddings}patch_embeddings.projection")
+    for head, source in (("classes", "class_labels_classifier"), ("boxes", "bbox_predictor")):
+        for index in range(3):
+            parts |= _pair(f"{head}.{index}", f"{source}.layers.{index}")
+    return parts
+
+
 def _list_text_parts(config: TextConfig, kind: str) -> dict[str, tuple[str, ...]]:
     root = "text_model."
     parts = _list_layers(config.blocks, f"{root}encoder.layers", _TOWER_LAYER)
@@ -480,13 +606,24 @@ def _list_text_parts(config: TextConfig, kind: str) -> dict[str, tuple[str, ...]
     return parts | _pair("output", "text_projection" if kind == "clip" else f"{root}head")
 
 
+# Dimensions by the ends of names.
+_DIMENSIONS = {
+    "cls_token": 1,
+    "probe": 1,
+    "detection_tokens": 2,
+    "mid_position_embeddings": 3,
+    "position_embeddings": 2,
+}
+
+
 class _Reader(SafetensorsReader):
-    """Tensors without leading dimensions of 1, which learned tokens and positions have; scalars with shape (1,)."""
+    """Tensors without further dimensions of 1, which learned tokens and positions have; scalars with shape (1,)."""
 
     def __init__(self, reader: SafetensorsReader) -> None:
         self.entries = {}
         for name, (file, start, entry) in reader.entries.items():
             shape = list(entry["shape"]) or [1]
-            while len(shape) > 1 and shape[0] == 1 and name.endswith(("cls_token", "position_embeddings", "probe")):
-                del shape[0]
+            count = next((count for end, count in _DIMENSIONS.items() if name.endswith(end)), len(shape))
+            while len(shape) > count and 1 in shape[:-1]:
+                shape.remove(1)
             self.entries[name] = file, start, {**entry, "shape": shape}

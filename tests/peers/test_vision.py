@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.mindir.graph.runner import GraphRunner
+from kfp_mindspore.mindir.graph.runner import GraphRunner, ModelRunner
 from kfp_mindspore.transform.declaration import build_pipeline
 from kfp_mindspore.vision.bundle import TextEncoder, import_model
 from kfp_mindspore.vision.processor import parse_processor
 from kfp_mindspore.vision.sources import KEYS, TOWER_KEYS, read_texts
-from tests.peers.test_language_models import HERE, measure_difference, peers, run_peer
-
-__all__ = ["peers"]
+from tests.peers.test_language_models import HERE, measure_difference, run_peer
 
 pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)]
 
@@ -28,6 +27,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)
 SIDES = {
     "clip": (30, 30), "clip-gelu": (30, 30), "siglip": (30, 30), "siglip2": (28, 28), "vit": (30, 30),
     "vit-unbiased": (30, 30), "dinov2": (37, 30), "dinov2-same": (30, 30), "dinov2-swiglu": (65, 44),
+    "yolos": (65, 44), "yolos-plain": (57, 71), "yolos-two": (49, 28),
 }  # fmt: skip
 LENGTH, END = 13, 299
 # Of published models, with other sizes.
@@ -87,6 +87,14 @@ def test_imported_model_gives_transformers_outputs(
     (root, outputs), bundle = sources, tmp_path / "bundle"
     assert import_model(root / name, bundle) <= 1e-5
     expected = outputs[name]
+    if name.startswith("yolos"):
+        with GraphRunner(ModelBundle.open(bundle)) as runner:
+            answers = runner.predict({
+                "image": np.load(root / f"{name}-images.npy"), "extent": np.ones((5, 2), np.float32)
+            })  # fmt: skip
+        for what in ("logits", "boxes"):
+            assert measure_difference(answers[what], expected[what]) <= 1e-5
+        return
     with GraphRunner(ModelBundle.open(bundle)) as runner:
         found = runner.predict({"image": np.load(root / f"{name}-images.npy")})["output"]
     pairs = {"image": found}
@@ -110,15 +118,49 @@ def test_each_key_of_transformers_configurations_is_known(peers: Path) -> None:
             assert [name for name in found if name not in table and not name.startswith("_")] == []
 
 
-def test_pixels_equal_transformers_processors(peers: Path, tmp_path: Path) -> None:
+def draw_images(directory: Path) -> list[Path]:
     random, images = np.random.default_rng(0), []
     for number, (height, width, kind) in enumerate(
         [(333, 500, "PNG"), (480, 321, "JPEG"), (224, 224, "PNG"), (57, 203, "PNG"), (1080, 1920, "JPEG")]
     ):
         coarse = Image.fromarray(random.integers(0, 256, (height // 8, width // 8, 3), np.uint8))
-        images.append(tmp_path / f"{number}.{kind.lower()}")
+        images.append(directory / f"{number}.{kind.lower()}")
         coarse.resize((width, height), Image.Resampling.BICUBIC).save(images[-1], kind)
-    items = []
+    return images
+
+
+@pytest.mark.parametrize("shorter", [48, 64])
+def test_detections_equal_transformers(sources: tuple[Path, Any], peers: Path, tmp_path: Path, shorter: int) -> None:
+    directory = shutil.copytree(sources[0] / "yolos", tmp_path / "yolos")
+    values = {"image_processor_type": "YolosImageProcessor", "size": {"shortest_edge": shorter, "longest_edge": 96}}
+    (directory / "preprocessor_config.json").write_text(json.dumps(values))
+    images = draw_images(tmp_path)
+    item = {"directory": str(directory), "images": list(map(str, images)), "output": str(tmp_path / "boxes.npz")}
+    (tmp_path / "request.json").write_text(json.dumps([{**item, "threshold": 0.35}]))
+    run_peer(peers, HERE / "torch_vision.py", "detect", tmp_path / "request.json")
+    expected = dict(np.load(tmp_path / "boxes.npz"))
+    import_model(directory, tmp_path / "bundle")
+    files = np.array([file.read_bytes() for file in images], object)
+    with ModelRunner(tmp_path / "bundle") as runner:
+        assert runner.transform is not None
+        pixels = runner.transform.run_preprocess({"image": files})["image"]
+        runner.transform = runner.transform.adapt({"threshold": 0.35})
+        found = runner.predict({"image": files})
+    most = 1.01 if expected["pillow"] == PIL.__version__ else 2.01
+    assert sum(found["count"]) > 3
+    for number, count in enumerate(found["count"]):
+        assert np.abs(pixels[number] - expected[f"pixels.{number}"]).max() <= most / 255 / 0.224
+        labels = [b"LABEL_%d" % label for label in expected[f"labels.{number}"]]
+        assert found["labels"][number, :count].tolist() == labels
+        tolerance = 1e-5 if expected["pillow"] == PIL.__version__ else 0.02
+        assert np.abs(found["scores"][number, :count] - expected[f"scores.{number}"]).max(initial=0) <= tolerance
+        boxes = expected[f"boxes.{number}"]
+        largest = np.abs(boxes).max(initial=1)
+        assert np.abs(found["boxes"][number, :count] - boxes).max(initial=0) <= tolerance * largest
+
+
+def test_pixels_equal_transformers_processors(peers: Path, tmp_path: Path) -> None:
+    images, items = draw_images(tmp_path), []
     for name, values in PROCESSORS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "preprocessor_config.json").write_text(json.dumps(values))

@@ -3,6 +3,7 @@
 python torch_vision.py write REQUEST.json       random models, each by a variant of MODELS
 python torch_vision.py compute REQUEST.json     embeddings or scores for images and token IDs, into an .npz file each
 python torch_vision.py pixels REQUEST.json      the processors' pixels for images, into an .npz file each
+python torch_vision.py detect REQUEST.json      boxes for images, into an .npz file each
 python torch_vision.py defaults                 each configuration's keys with their defaults
 """
 
@@ -25,9 +26,11 @@ from transformers import (
     Dinov2Model,
     SiglipModel,
     ViTForImageClassification,
+    YolosForObjectDetection,
     set_seed,
 )
 
+KINDS = ("clip", "siglip", "vit", "dinov2", "yolos")
 TEXT: Any = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
 IMAGE: Any = {
     "hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 56, "image_size": 30,
@@ -58,6 +61,17 @@ MODELS: dict[str, tuple[Any, str, Any]] = {
     "dinov2-swiglu": (Dinov2ForImageClassification, "dinov2", {
         **IMAGE, "image_size": 42, "use_swiglu_ffn": True, "qkv_bias": False, "num_labels": 5,
     }),
+    # Positions for another grid of other proportions; the canvas is no multiple of a patch.
+    "yolos": (YolosForObjectDetection, "yolos", {
+        **IMAGE, "image_size": [35, 63], "num_detection_tokens": 11, "num_hidden_layers": 3, "num_labels": 4,
+    }),
+    "yolos-plain": (YolosForObjectDetection, "yolos", {
+        **IMAGE, "image_size": [61, 43], "num_detection_tokens": 1, "use_mid_position_embeddings": False,
+        "qkv_bias": False, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-3, "num_labels": 1,
+    }),
+    "yolos-two": (YolosForObjectDetection, "yolos", {
+        **IMAGE, "image_size": [49, 28], "num_detection_tokens": 5, "hidden_act": "relu", "num_labels": 91,
+    }),
 }  # fmt: skip
 
 
@@ -81,6 +95,7 @@ def compute(directory: Path, images: str, ids: str | None, output: str) -> None:
     """Write `image`, and for a dual encoder `text` and `logits` of images by texts."""
     config = AutoConfig.from_pretrained(directory)
     kinds = {"clip": CLIPModel, "siglip": SiglipModel, "vit": ViTForImageClassification}
+    kinds["yolos"] = YolosForObjectDetection
     is_base = config.architectures == ["Dinov2Model"]
     kind = kinds.get(config.model_type, Dinov2Model if is_base else Dinov2ForImageClassification)
     model = kind.from_pretrained(directory, attn_implementation="eager").eval()
@@ -88,6 +103,9 @@ def compute(directory: Path, images: str, ids: str | None, output: str) -> None:
     with torch.inference_mode():
         if ids is None:
             found = model(pixel_values=pixels)
+            if config.model_type == "yolos":
+                np.savez(output, logits=found.logits.numpy(), boxes=found.pred_boxes.numpy())
+                return
             np.savez(output, image=(found.pooler_output if is_base else found.logits).numpy())
             return
         found = model(pixel_values=pixels, input_ids=torch.from_numpy(np.load(ids)).long())
@@ -103,12 +121,33 @@ def process(directory: Path, images: list[str], output: str) -> None:
     np.savez(output, pillow=PIL.__version__, **{str(number): pixels for number, pixels in enumerate(found)})
 
 
+def detect(directory: Path, images: list[str], output: str, threshold: float) -> None:
+    """Write each image's pixels, and its boxes after the processor's postprocessing, by number."""
+    processor = AutoImageProcessor.from_pretrained(directory, use_fast=False)
+    model = YolosForObjectDetection.from_pretrained(directory, attn_implementation="eager").eval()
+    pad, arrays = {"height": processor.size["longest_edge"], "width": processor.size["longest_edge"]}, {}
+    for number, image in enumerate(images):
+        opened = Image.open(image).convert("RGB")
+        bare = processor(opened, return_tensors="pt")["pixel_values"].shape[2:]
+        pixels = processor(opened, return_tensors="pt", pad_size=pad)["pixel_values"]
+        with torch.inference_mode():
+            answer = model(pixel_values=pixels)
+        # Relative to the padded picture, as the processor prepares annotations.
+        sides = [
+            side * whole / part for side, whole, part in zip(opened.size[::-1], pixels.shape[2:], bare, strict=True)
+        ]
+        (found,) = processor.post_process_object_detection(answer, threshold, torch.tensor([sides]))
+        arrays |= {f"{key}.{number}": value.numpy() for key, value in found.items()}
+        arrays[f"pixels.{number}"] = pixels[0].numpy()
+    np.savez(output, pillow=PIL.__version__, **arrays)
+
+
 def main() -> None:
     command = sys.argv[1]
     if command == "defaults":
-        print(json.dumps({kind: AutoConfig.for_model(kind).to_dict() for kind in ("clip", "siglip", "vit", "dinov2")}))
+        print(json.dumps({kind: AutoConfig.for_model(kind).to_dict() for kind in KINDS}))
         return
-    functions = {"write": write, "compute": compute, "pixels": process}
+    functions = {"write": write, "compute": compute, "pixels": process, "detect": detect}
     for item in json.loads(Path(sys.argv[2]).read_text()):
         functions[command](**{**item, "directory": Path(item["directory"])})
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 WIDTH, LAYERS, HEADS, HIDDEN, SIDE, PATCH, LENGTH, SPACE = 16, 2, 2, 24, 24, 8, 12, 10
+QUERIES = 6
 WORDS = ["a", "photo", "of", "cat", "dog", "red", "blue", "circle", "two", "small", "square", "circles", "above"]
 _SIZES = {
     "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": HIDDEN,
@@ -86,22 +89,49 @@ def write_vit(directory: Path, **changes: Any) -> Path:
     """Write a ViTForImageClassification; `changes` replace fields of config.json."""
     values: dict[str, Any] = {"model_type": "vit", "architectures": ["ViTForImageClassification"], **_IMAGES}
     values["id2label"] = {"0": "cat", "1": "dog", "2": "owl"}
+    directory.mkdir(exist_ok=True)
+    _write(directory, {**values, **changes}, _fill_vit({"classifier": (3, WIDTH)}, (SIDE // PATCH) ** 2 + 1))
+    (directory / "preprocessor_config.json").write_text(json.dumps({"size": SIDE}))
+    return directory
+
+
+def write_yolos(directory: Path, processor: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    """Write a YolosForObjectDetection with 6 queries; `changes` replace fields of config.json.
+
+    Args:
+        directory: Where to.
+        processor: preprocessor_config.json's fields.
+    """
+    values: dict[str, Any] = {"model_type": "yolos", "architectures": ["YolosForObjectDetection"], **_IMAGES}
+    values |= {"id2label": {"0": "cat", "1": "dog", "2": "owl"}, "image_size": [SIDE, 2 * SIDE]}
+    values |= {"num_detection_tokens": QUERIES}
+    count = 1 + 2 * (SIDE // PATCH) ** 2 + QUERIES
+    dense = {f"class_labels_classifier.layers.{index}": (rows, WIDTH) for index, rows in enumerate((WIDTH, WIDTH, 4))}
+    dense |= {f"bbox_predictor.layers.{index}": (rows, WIDTH) for index, rows in enumerate((WIDTH, WIDTH, 4))}
+    tensors: dict[str, Any] = {"vit.embeddings.detection_tokens": (1, QUERIES, WIDTH)}
+    tensors["vit.encoder.mid_position_embeddings"] = (LAYERS - 1, 1, count, WIDTH)
+    directory.mkdir(exist_ok=True)
+    _write(directory, {**values, **changes}, _fill_vit(dense, count, tensors))
+    fields = {"size": {"shortest_edge": 32, "longest_edge": 64}, "image_processor_type": "YolosImageProcessor"}
+    (directory / "preprocessor_config.json").write_text(json.dumps({**fields, **(processor or {})}))
+    return directory
+
+
+def _fill_vit(
+    dense: dict[str, tuple[int, ...]], positions: int, tensors: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     root = "vit.embeddings"
-    tensors: dict[str, Any] = {f"{root}.cls_token": (1, 1, WIDTH)}
-    tensors[f"{root}.position_embeddings"] = (1, (SIDE // PATCH) ** 2 + 1, WIDTH)
-    tensors |= {f"{root}.patch_embeddings.projection.weight": (WIDTH, 3, PATCH, PATCH)}
-    tensors |= {f"{root}.patch_embeddings.projection.bias": (WIDTH,)}
-    dense: dict[str, tuple[int, ...]] = {"classifier": (3, WIDTH)}
+    shapes: dict[str, Any] = {**tensors, f"{root}.cls_token": (1, 1, WIDTH)}
+    shapes[f"{root}.position_embeddings"] = (1, positions, WIDTH)
+    shapes |= {f"{root}.patch_embeddings.projection.weight": (WIDTH, 3, PATCH, PATCH)}
+    shapes |= {f"{root}.patch_embeddings.projection.bias": (WIDTH,)}
     norms = ["vit.layernorm"]
     for layer in (f"vit.encoder.layer.{index}" for index in range(LAYERS)):
         dense |= {f"{layer}.attention.attention.{part}": (WIDTH, WIDTH) for part in ("query", "key", "value")}
         dense |= {f"{layer}.attention.output.dense": (WIDTH, WIDTH)}
         dense |= {f"{layer}.intermediate.dense": (HIDDEN, WIDTH), f"{layer}.output.dense": (WIDTH, HIDDEN)}
         norms += [f"{layer}.layernorm_before", f"{layer}.layernorm_after"]
-    directory.mkdir(exist_ok=True)
-    _write(directory, {**values, **changes}, _fill(tensors, dense, norms))
-    (directory / "preprocessor_config.json").write_text(json.dumps({"size": SIDE}))
-    return directory
+    return _fill(shapes, dense, norms)
 
 
 def _fill(tensors: dict[str, Any], dense: dict[str, tuple[int, ...]], norms: list[str]) -> dict[str, Any]:
