@@ -21,6 +21,7 @@ from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_j
 from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.bundle import (
+    DETECTOR_KIND,
     DUAL_KIND,
     MODEL_FILE,
     NETWORK_FILE,
@@ -350,14 +351,25 @@ def push(path: Path, destination: str, base: str, platform: str, registry: Regis
 Examples:
   kfp-mindspore model predict out/model sales.csv -o predictions.csv
   kfp-mindspore model predict out/model rows.csv --output label
-  kfp-mindspore model predict out/model rows.json --json"""
+  kfp-mindspore model predict out/model rows.json --json
+  kfp-mindspore model predict detector street.jpg --threshold 0.8 -o boxes.png"""
 )
 @click.argument("path", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("-o", "--write", "written", metavar="FILE", type=OutputPath(), help="CSV or Parquet to write.")
+@click.option(
+    "-o",
+    "--write",
+    "written",
+    metavar="FILE",
+    type=OutputPath(),
+    help="CSV or Parquet to write; PNG with a detector's boxes.",
+)
 @click.option("--output", "names", metavar="NAME", multiple=True, help="Output to print; repeatable, default all.")
 @click.option(
     "--delimiter", default="", help="Character between two cells of a CSV file, or tab.  [default: found in FILE]"
+)
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), help="Least score of a detector's boxes.  [default: the bundle's]"
 )
 @click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @_add_key_option("File with the key of an encrypted model")
@@ -369,6 +381,7 @@ def predict(
     written: Path | None,
     names: tuple[str, ...],
     delimiter: str,
+    threshold: float | None,
     allow_model_code: bool,
     key_file: Path | None,
     place: DeviceOptions,
@@ -378,17 +391,24 @@ def predict(
 
     FILE is .json, .jsonl, .csv, .npz or .npy with raw rows, as in requests to the server, or the table that the model
     was trained with: CSV, Parquet or JSON lines. Its target column is printed beside the outputs, other columns are
-    ignored. Each output row is printed as a line of JSON; with --json all of them in one object.
+    ignored. For a model of images, FILE may be a PNG or JPEG. Each output row is printed as a line of JSON; with --json
+    all of them in one object. A detector's rows are lists of label, score and box: left, top, right, bottom in pixels.
     """
-    from kfp_mindspore.data.rows import check_written, read_rows, write_predictions
+    from kfp_mindspore.data.rows import PICTURES, check_written, read_rows, write_predictions
     from kfp_mindspore.inference.predict import to_json
     from kfp_mindspore.mindir.devices import use_device
     from kfp_mindspore.mindir.graph.encryption import require_key
     from kfp_mindspore.mindir.graph.runner import ModelRunner
+    from kfp_mindspore.vision.detections import check_drawn, list_detections, write_detections
 
-    if written is not None:
-        check_written(written, [path, file, key_file])
     bundle = ModelBundle.open(path)
+    is_detector = bundle.signature.kind == DETECTOR_KIND
+    if threshold is not None and not is_detector:
+        raise UserError(f"--threshold: is for detectors, {path} is none")
+    if written is not None:
+        (check_drawn if is_detector else check_written)(written, [path, file, key_file])
+        if is_detector and not file.name.lower().endswith(PICTURES):
+            raise UserError(f"-o: boxes are drawn into a PNG or JPEG image, FILE is {file}")
     key = require_key(bundle, _read_key(key_file))
     signature: Signature = bundle.signature
     # A dual encoder's rows are images.
@@ -403,8 +423,16 @@ def predict(
         if unknown := [name for name in names if name not in found]:
             raise UserError(f"--output: must be one of {', '.join(found)}, got {unknown[0]!r}")
         rows = read_rows(file, runner.inputs, signature.rows, delimiter=delimiter)
+        runner.adapt({} if threshold is None else {"threshold": threshold})
         outputs = runner.predict(rows.inputs)
     columns: dict[str, Any] = {name: _decode(to_json(outputs[name])) for name in names or outputs}
+    if is_detector:
+        detections = list_detections(outputs)
+        columns = columns if names else {"detections": detections}
+        if written is not None:
+            write_detections(written, file.read_bytes(), detections[0])
+            click.echo(f"{written}: {len(detections[0])} boxes", err=True)
+            written = None
     columns = rows.scatter(columns)
     for name, values in rows.target.items():
         columns[name if name not in found else f"target_{name}"] = values

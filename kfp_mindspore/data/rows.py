@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FORMATS = (".json", ".jsonl", ".csv", ".npz", ".npy")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".tab", ".parquet", ".pq", ".jsonl.gz", ".ndjson")
 WRITTEN = (".csv", ".parquet")
+PICTURES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def read_rows(
     | .jsonl | a row per line |
     | .csv | a header and a row per line: a column by input name, or all values of the only input, in order |
     | .npz, .npy | arrays by input name; of the only input by any name |
+    | .png, .jpg, .jpeg | one row, for a model whose only input is bytes |
 
     A row is an object with values by input name, or the only input's value. A value with dtype bytes is a text, or
     `{"b64": "…"}`. With a layout, rows have the table's columns by name, and the file may be any table that
@@ -91,7 +93,8 @@ def read_rows(
     """
     path = Path(path)
     check_delimiter(delimiter)
-    formats = FORMATS if layout is None else (*FORMATS, *TABLES)
+    takes_pictures = layout is None and [spec.dtype for spec in specs] == [BYTES]
+    formats = (*FORMATS, *(PICTURES if takes_pictures else ())) if layout is None else (*FORMATS, *TABLES)
     name = path.name.lower()
     if not path.suffix and path.is_file():
         # A pipeline's artifact.
@@ -104,7 +107,9 @@ def read_rows(
     if layout is not None and _is_table(path, name, specs, layout, delimiter):
         return _read_table(path, layout, delimiter)
     try:
-        if suffix in (".npz", ".npy"):
+        if suffix in PICTURES:
+            columns = {specs[0].name: [path.read_bytes()]}
+        elif suffix in (".npz", ".npy"):
             columns = _read_numpy(path, specs, suffix)
         elif suffix == ".csv":
             columns = _read_csv(path, specs, delimiter)

@@ -179,6 +179,15 @@ class ModelRunner:
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
+    def adapt(self, parameters: Mapping[str, Any]) -> None:
+        """Set a request's parameters for all further rows, such as a detector's `threshold`.
+
+        Raises:
+            UserError: A parameter has a wrong value.
+        """
+        if self.transform is not None:
+            self.transform = self.transform.adapt(parameters)
+
     def close(self) -> None:
         """Release the graph. Idempotent."""
         self._runner.close()
