@@ -133,11 +133,9 @@ class DecodeImage(Step):
                         f"{where}: all images of a request must have at most {self.max_rows * self.max_pixels} pixels"
                     )
                 if self.rotate:
-                    from PIL import ImageOps
-
-                    # Otherwise Pillow copies an image that is not rotated, as `convert` does one of the mode.
-                    ImageOps.exif_transpose(image, in_place=True)
-                shown = (image.height, image.width)
+                    _rotate(image)
+                shown = image.height, image.width
+                # Pillow copies an image that has the mode already.
                 pixels = self.arrange(image if image.mode == self.mode else image.convert(self.mode), where)
         except images.DecompressionBombError:
             raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
@@ -178,6 +176,13 @@ class DecodeImage(Step):
                 spans.append(slice(start, start + wanted))
             pixels = pixels[tuple(spans)]
         return pixels
+
+
+def _rotate(image: Any) -> None:
+    from PIL import ImageOps
+
+    # Otherwise Pillow copies an image that is not rotated.
+    ImageOps.exif_transpose(image, in_place=True)
 
 
 def _describe_excess(image: Any, max_pixels: int) -> str:

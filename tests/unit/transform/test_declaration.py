@@ -19,6 +19,7 @@ from kfp_mindspore.transform import (
     Concatenate,
     DecodeImage,
     Label,
+    LetterboxImage,
     MinMax,
     Normalize,
     OneHot,
@@ -26,6 +27,7 @@ from kfp_mindspore.transform import (
     Pipeline,
     Rename,
     Resize,
+    SelectBoxes,
     Softmax,
     Standardize,
     Step,
@@ -120,10 +122,12 @@ def test_built_declaration_computes_same(train: Arrays, test: Arrays, unit: str,
         (Cast("int32"), {"type": "Cast", "dtype": "int32"}),
         (Rename("x", column="y"), {"type": "Rename", "name": "x", "column": "y"}),
         (Concatenate(["a"], "b"), {"type": "Concatenate", "columns": ["a"], "name": "b"}),
+        (LetterboxImage((4, 5), stretch=True), {"type": "LetterboxImage", "canvas": [4, 5], "stretch": True}),
+        (SelectBoxes(["a"], threshold=0.9), {"type": "SelectBoxes", "labels": ["a"], "threshold": 0.9}),
     ],
 )
 def test_declared_steps(step: Step, declared: dict[str, Any]) -> None:
-    part = "post" if isinstance(step, Label | TopK | Softmax) else "pre"
+    part = "post" if isinstance(step, Label | TopK | Softmax | SelectBoxes) else "pre"
     assert declare(Pipeline(**{part: [step]}))[part] == [declared]
     assert declare(build_pipeline({part: [declared]}))[part] == [declared]
 
