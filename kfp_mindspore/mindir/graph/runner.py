@@ -119,7 +119,7 @@ class ModelRunner:
 
     Args:
         bundle: An opened bundle, or its directory.
-        max_batch: Most rows per graph execution; larger requests are split.
+        max_batch: Most rows per graph execution, if the bundle does not declare fewer; larger requests are split.
         warm: Batch sizes to compile when loading; default none.
         key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
         allow_code: Whether the bundle's `transform.py` may be run.
@@ -141,7 +141,8 @@ class ModelRunner:
     ) -> None:
         self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
         self.transform = load_transform(self.bundle, allow_code=allow_code)
-        self._runner = GraphRunner(self.bundle, max_batch=max_batch, warm=warm, key=key)
+        most = int(self.bundle.signature.serving.get("max_batch", max_batch))
+        self._runner = GraphRunner(self.bundle, max_batch=min(max_batch, most), warm=warm, key=key)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
