@@ -3,8 +3,6 @@ from .base import Arrays as Arrays
 from .base import TensorSpec as TensorSpec
 from .base import Transform as Transform
 from .base import TransformInputError as TransformInputError
-from .boxes import LetterboxImage as LetterboxImage
-from .boxes import SelectBoxes as SelectBoxes
 from .categories import OneHot as OneHot
 from .categories import Tokenize as Tokenize
 from .categories import Vocabulary as Vocabulary

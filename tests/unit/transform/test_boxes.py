@@ -12,9 +12,10 @@ from PIL import Image
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
-from kfp_mindspore.transform import LetterboxImage, Normalize, Pipeline, SelectBoxes, TransformInputError
+from kfp_mindspore.transform import Normalize, Pipeline, TransformInputError
 from kfp_mindspore.transform.base import fill_objects
 from kfp_mindspore.transform.bound import bind_transform
+from kfp_mindspore.transform.boxes import LetterboxImage, SelectBoxes
 from kfp_mindspore.transform.declaration import build_pipeline, declare
 
 SIGNATURE = Signature(

@@ -19,7 +19,6 @@ from kfp_mindspore.transform import (
     Concatenate,
     DecodeImage,
     Label,
-    LetterboxImage,
     MinMax,
     Normalize,
     OneHot,
@@ -27,7 +26,6 @@ from kfp_mindspore.transform import (
     Pipeline,
     Rename,
     Resize,
-    SelectBoxes,
     Softmax,
     Standardize,
     Step,
@@ -39,6 +37,7 @@ from kfp_mindspore.transform import (
 )
 from kfp_mindspore.transform.base import Signature, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
+from kfp_mindspore.transform.boxes import LetterboxImage, SelectBoxes
 from kfp_mindspore.transform.declaration import STEPS, declare, fit_steps
 
 INPUTS = (
