@@ -35,7 +35,7 @@ def import_command(source: str, output: Path, as_json: bool) -> None:
     """Write the model SOURCE as a bundle that `serve` serves.
 
     SOURCE is the path or URI of a Hugging Face directory with a CLIPModel, SiglipModel (also SigLIP 2 with a fixed
-    resolution), ViTForImageClassification, Dinov2Model or Dinov2ForImageClassification.
+    resolution), ViTForImageClassification, Dinov2Model, Dinov2ForImageClassification or YolosForObjectDetection.
     """
     from kfp_mindspore.vision.bundle import import_source
 

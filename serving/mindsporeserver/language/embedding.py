@@ -37,7 +37,7 @@ from mindsporeserver.language.fields.requests import parse_embedding, parse_embe
 from mindsporeserver.language.memory import MemoryPlan, read_memory_limit
 from mindsporeserver.language.text_model import TextModel, build_length_error, check_queue
 from mindsporeserver.models.inference_executor import InferenceExecutor
-from mindsporeserver.models.served_model import TensorModel
+from mindsporeserver.models.served_model import NO_PARAMETERS, TensorModel
 from mindsporeserver.observability.metrics import ServerMetrics
 from mindsporeserver.protocols.tensors import InputReader, describe
 
@@ -340,12 +340,15 @@ class DualEncoderModel(EmbeddingModel, TensorModel):
         inputs, outputs = describe(self._transform.inputs), describe(self._transform.outputs)
         return {**super().describe(), "inputs": inputs, "outputs": outputs}
 
-    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, None]:
+    async def infer(
+        self, inputs: Arrays, *, deadline: float | None = None, parameters: Mapping[str, Any] = NO_PARAMETERS
+    ) -> tuple[Arrays, None]:
         """Compute the images' embeddings.
 
         Args:
             inputs: `image`, PNG or JPEG files, (N,).
             deadline: As `embed` has it.
+            parameters: Ignored.
 
         Returns:
             `output`, float32 with shape (N, width).
