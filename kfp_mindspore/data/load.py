@@ -25,6 +25,7 @@ from kfp_mindspore.data.options import DatasetChanges, DatasetOptions, join_sour
 from kfp_mindspore.data.report import (
     compute_statistics,
     count_duplicates,
+    describe_boxes,
     describe_lists,
     list_constants,
     list_missing_classes,
@@ -72,10 +73,10 @@ def load_dataset(
 
     Args:
         source: A named set (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-            `new_testament`, `reviews`, `shapes`, `waves`, `wine`), or a path or fsspec URI (s3, gs, http) to a CSV,
-            Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, to a folder with an image folder for each
-            class, or to a dataset directory, which is copied. A mapping has a source for each split: {"train": …,
-            "test": …}.
+            `new_testament`, `reviews`, `scenes`, `shapes`, `waves`, `wine`), or a path or fsspec URI (s3, gs, http) to
+            a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, to a folder with an image folder for
+            each class, to one with COCO, YOLO or VOC boxes, or to a dataset directory, which is copied. A mapping has a
+            source for each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
         options: The options, see `kfp_mindspore.data.options`; default all defaults.
         changes: Fields of `DatasetOptions` that differ from `options`: load_dataset(…, target="price").
@@ -116,6 +117,7 @@ def load_dataset(
         text_lines=options.task not in ("", "language_model"),
         image_size=(size[0], size[-1]) if size else None,
         max_pixels=get_max_pixels(options.preprocessing),
+        drop_boxes=options.missing == "drop",
     )
     if source in sklearn_sets.TABLES:
         # Imported before the span, which measures work without imports (0.5 s here).
@@ -312,6 +314,11 @@ def _write(output: Path, source: Source, roles: Roles, options: DatasetOptions, 
         report["lists"] = lists
     if target.task == "classification":
         targets = {split: arrays[others[0][0].name] for split, arrays in splits.items()}
+        report["missing_classes"] = list_missing_classes(labels, targets)
+    if target.task == "detection":
+        found = {split: arrays[others[0][0].name][..., 0] for split, arrays in splits.items()}
+        report["boxes"] = {split: describe_boxes(classes) for split, classes in found.items()}
+        targets = {split: classes[classes >= 0].astype(int) for split, classes in found.items()}
         report["missing_classes"] = list_missing_classes(labels, targets)
     return write_dataset(
         output,

@@ -39,7 +39,7 @@ class DatasetOptions:
         weight: The sample weights' field. Stored as float32.
         ids: Fields that identify a sample. A ranking's is `group`.
         task: Such as `classification`, `regression` or `language_model`; default guessed from the target. Others are
-            `multi_label`, `ranking` and `none`.
+            `multi_label`, `ranking`, `detection` and `none`.
         split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
             `stratified` for a classification, `contiguous` for a language model, else `random`. With `time` the latest
             samples are the test split, with `group` each group is in one split, and `column` has the names train,
@@ -53,7 +53,7 @@ class DatasetOptions:
             reads image files as RGB and normalises them as pretrained networks need it. In Python a list with
             `kfp_mindspore.transform` steps or their declarations. Fitted on the training split.
         missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number. Mean and median are the
-            training split's; `drop` removes the sample.
+            training split's; `drop` removes the sample, or of a picture the boxes that are wrong.
         unknown: Rule for a request's category that the training split does not have: `ignore` or `refuse`. `ignore`
             answers it as no category, which the response names; `refuse` refuses the request. For all steps `OneHot`
             and `Vocabulary`; in a list each may have its own.
@@ -63,7 +63,8 @@ class DatasetOptions:
         infinite: Rule for infinite numbers in features: `refuse`, or `missing` for the rule of missing values.
         delimiter: The character between two cells of a CSV file, or `tab`; default found. The comma, or tab, semicolon
             or vertical bar where it alone divides the first lines in as many cells as the header.
-        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
+        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `coco`, `yolo`, `voc`, `text` or `mindrecord`;
+            default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all. Taken at random before
@@ -122,7 +123,7 @@ class DatasetOptions:
             parse_mode(self.split)
         check_rule(self.missing)
         check_delimiter(self.delimiter)
-        if self.image_size and self.format not in ("", "images"):
+        if self.image_size and self.format not in ("", "images", "coco", "yolo", "voc"):
             raise ValidationError([f"image_size: is for images, the format is {self.format}"], subject="load_dataset")
         if self.time_format and self.split and not self.split.startswith("time:"):
             raise ValidationError(

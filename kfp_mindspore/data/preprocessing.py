@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -303,11 +304,14 @@ def _normalize_images(steps: Sequence[Step], source: Source) -> tuple[Step, ...]
             f"preprocessing: {IMAGENET} is for PNG and JPEG files, {source.where} has none",
             hint="Give a folder with an image folder for each class, or a list of steps.",
         )
-    decoded = [
-        DecodeImage("RGB", max_pixels=step.max_pixels, column=step.column) if isinstance(step, DecodeImage) else step
-        for step in steps
-    ]
+    decoded = [_decode_colours(step) if isinstance(step, DecodeImage) else step for step in steps]
     return (*decoded, *(Normalize(_IMAGENET_MEAN, _IMAGENET_STD, column=column) for column in columns))
+
+
+def _decode_colours(step: DecodeImage) -> DecodeImage:
+    changed = copy.copy(step)
+    changed.mode = "RGB"
+    return changed
 
 
 def _check_texts(steps: Sequence[Step], source: Source, features: Features, train: Arrays) -> None:

@@ -65,6 +65,16 @@ def describe_lists(
     return found
 
 
+def describe_boxes(classes: NDArray[Any]) -> dict[str, int]:
+    """Return how many boxes there are, the most in a picture, and the pictures without one.
+
+    Args:
+        classes: The boxes' classes (N, M), below 0 for no box.
+    """
+    counts = (classes >= 0).sum(axis=1)
+    return {"boxes": int(counts.sum()), "most": int(counts.max(initial=0)), "empty": int((counts == 0).sum())}
+
+
 def list_constants(columns: Sequence[Column], statistics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the columns and fields with one value in the training split."""
     found = []
@@ -194,6 +204,10 @@ def render_report(dataset: Dataset) -> str:
         f"lists in {name}: {found['min']:g} to {found['max']:g} values, median {found['median']:g}"
         + (f", {found['cut']:.1%} are cut" if found["cut"] else "")
         for name, found in report.get("lists", {}).items()
+    ]
+    lines += [
+        f"boxes in {split}: {found['boxes']:,}, at most {found['most']} a picture, {found['empty']:,} pictures without"
+        for split, found in report.get("boxes", {}).items()
     ]
     if report.get("constant"):
         lines.append(f"warning: constant in train: {', '.join(report['constant'])}")

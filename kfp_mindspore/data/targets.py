@@ -88,6 +88,13 @@ def encode_target(
         task = "classification"
     elif not task:
         task, reason = _guess_task(array)
+    if task == "detection":
+        if array.ndim != 3 or array.shape[2] != 5 or not labels:
+            raise UserError(
+                f"{where}: a detection needs boxes, got shape {array.shape}",
+                hint="Give a folder with COCO, YOLO or VOC annotations.",
+            )
+        return Target(task, reason, array.astype(np.float32), tuple(labels))
     if task == "classification":
         if array.ndim != 1:
             raise UserError(f"{where}: a classification has one class a sample, got shape {array.shape}")

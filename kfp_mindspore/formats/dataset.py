@@ -42,7 +42,7 @@ SPLITS = ("train", "validation", "test")
 ROLES = ("feature", "target", "weight", "id")
 STORAGES = ("npz", "mindrecord", "parquet")
 UNKNOWN_RULES = ("ignore", "refuse")
-TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "none")
+TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "detection", "none")
 # The description's keys that the content digest covers.
 _CONTENT = ("task", "labels", "columns", "preprocessing")
 # A version 1 file's array names, by role.

@@ -27,6 +27,8 @@ _BASE64_MAGIC = (b"iVBORw0KGgo", b"/9j/")
 _DATA_URL = b"data:"
 # Decoding takes up to 12 bytes per pixel and channel, however small the file is.
 _MAX_PIXELS = 1 << 22
+# The EXIF tag, and its first value that exchanges height and width.
+_ORIENTATION, _SIDEWAYS = 0x0112, 5
 # JPEG's limit.
 _MAX_SIDE = 65_535
 # Pillow's errors for files that are truncated, damaged or in another format.
@@ -206,6 +208,13 @@ def _decode_base64(content: bytes) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         return content
+
+
+def read_shown_size(content: bytes) -> tuple[int, int]:
+    """Return an image file's height and width after its EXIF rotation."""
+    with _import_pillow().open(io.BytesIO(content)) as image:
+        height, width = image.height, image.width
+        return (width, height) if image.getexif().get(_ORIENTATION, 1) >= _SIDEWAYS else (height, width)
 
 
 def check_image(content: bytes, max_pixels: int) -> tuple[int, int, str]:

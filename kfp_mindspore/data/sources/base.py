@@ -37,6 +37,7 @@ class SourceRequest:
         text_lines: Whether a line in a text file is a sample, instead of a window.
         image_size: Image height and width in a folder; None for the most frequent size.
         max_pixels: Most pixels of an image in a folder.
+        drop_boxes: Whether wrong boxes are left out instead of refused.
     """
 
     fields: frozenset[str] | None = None
@@ -50,6 +51,7 @@ class SourceRequest:
     text_lines: bool = False
     image_size: tuple[int, int] | None = None
     max_pixels: int = 1 << 22
+    drop_boxes: bool = False
 
 
 @dataclass

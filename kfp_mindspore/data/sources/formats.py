@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kfp_mindspore.data.sources.arrays import read_npy, read_npz
 from kfp_mindspore.data.sources.base import Source, SourceRequest
+from kfp_mindspore.data.sources.boxes import read_coco, read_voc, read_yolo, recognise_boxes
 from kfp_mindspore.data.sources.content import check_content
 from kfp_mindspore.data.sources.delimiters import DELIMITERS, divides, read_start
 from kfp_mindspore.data.sources.idx import is_idx, read_idx
@@ -26,6 +27,9 @@ READERS: Mapping[str, Callable[[Path, SourceRequest], Source]] = {
     "npy": read_npy,
     "idx": read_idx,
     "images": read_images,
+    "coco": read_coco,
+    "yolo": read_yolo,
+    "voc": read_voc,
     "text": read_text,
     "mindrecord": read_mindrecord,
 }
@@ -40,6 +44,7 @@ _HINTS = {".json": "Write one object a line: jq -c '.[]' FILE > NEW.jsonl"} | di
 )
 _FORMAT_HINT = "Give another path, or leave the format out: it is recognised."
 _FILES = ("csv", "jsonl", "npz", "npy", "text", "mindrecord")
+_FOLDERS = ("images", "coco", "yolo", "voc")
 _MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "npz", b"\x93NUMPY": "npy"}
 
 
@@ -56,8 +61,8 @@ def read_path(path: Path, request: SourceRequest, kind: str = "") -> Source:
     """
     if kind and kind not in READERS:
         raise ValidationError([f"format: must be one of {', '.join(READERS)}, got {kind!r}"], subject="load_dataset")
-    if kind == "images" and not path.is_dir():
-        raise UserError(f"{path.name}: is a file, format images needs a folder", hint=_FORMAT_HINT)
+    if kind in _FOLDERS and not path.is_dir():
+        raise UserError(f"{path.name}: is a file, format {kind} needs a folder", hint=_FORMAT_HINT)
     if kind in _FILES and path.is_dir():
         raise UserError(f"{path.name}: is a directory, format {kind} needs a file", hint=_FORMAT_HINT)
     kind = kind or recognise_format(path)
@@ -147,11 +152,14 @@ def _recognise_directory(path: Path) -> str:
         return "idx"
     if next(path.rglob("*.parquet"), None) is not None:
         return "parquet"
+    if kind := recognise_boxes(path):
+        return kind
     if is_image_folder(path):
         return "images"
     found = sorted(file.name for file in path.iterdir())[:5]
     raise UserError(
         f"{path}: unknown format: expected dataset.json, one table, train.csv and test.csv (or .parquet, .npz, …), a "
-        f"folder of images for each class, IDX or Parquet files, found {', '.join(found) or 'nothing'}",
+        "folder of images for each class, images with COCO, YOLO or VOC boxes, IDX or Parquet files, found "
+        + (", ".join(found) or "nothing"),
         hint=next((_HINTS[file.suffix.lower()] for file in path.iterdir() if file.suffix.lower() in _IMAGES), ""),
     )

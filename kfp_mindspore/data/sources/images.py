@@ -44,7 +44,7 @@ def read_images(path: Path, request: SourceRequest) -> Source:
     """
     import numpy as np
 
-    from kfp_mindspore.transform.images import DecodeImage, Resize, check_image
+    from kfp_mindspore.transform.images import DecodeImage, Resize
 
     where = f"{path.name} (images)"
     roots = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
@@ -58,19 +58,7 @@ def read_images(path: Path, request: SourceRequest) -> Source:
     found = [(split, normalize_name(folder.name), file) for split, folder in folders for file in list_images(folder)]
     classes = sorted({label for _, label, _ in found})
     _check_folders(where, [folder for _, folder in folders], classes)
-    contents = [file.read_bytes() for _, _, file in found]
-
-    def check(index: int) -> tuple[int, int, str]:
-        try:
-            return check_image(contents[index], request.max_pixels)
-        except MissingExtraError:
-            raise
-        except UserError as error:
-            raise UserError(f"{found[index][2]}: {error.message}", hint=error.hint) from None
-
-    # Pillow decodes without the interpreter's lock.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        headers = list(pool.map(check, range(len(found))))
+    contents, headers = read_files([file for _, _, file in found], request.max_pixels)
     size = request.image_size or Counter(header[:2] for header in headers).most_common(1)[0][0]
     modes = {mode for _, _, mode in headers}
     columns = {
@@ -81,6 +69,30 @@ def read_images(path: Path, request: SourceRequest) -> Source:
     steps = (DecodeImage("L" if modes <= {"1", "L"} else "RGB", column="image"), Resize(size, column="image"))
     splits = np.array([index for index, _, _ in found], np.int8) if is_split else None
     return Source("images", where, columns, target=("label",), task="classification", splits=splits, steps=steps)
+
+
+def read_files(files: Sequence[Path], max_pixels: int) -> tuple[list[bytes], list[tuple[int, int, str]]]:
+    """Return image files' content, and each one's height, width and Pillow mode.
+
+    Raises:
+        UserError: A file cannot be decoded; the message names it.
+        MissingExtraError: Pillow is not installed.
+    """
+    from kfp_mindspore.transform.images import check_image
+
+    contents = [file.read_bytes() for file in files]
+
+    def check(index: int) -> tuple[int, int, str]:
+        try:
+            return check_image(contents[index], max_pixels)
+        except MissingExtraError:
+            raise
+        except UserError as error:
+            raise UserError(f"{files[index]}: {error.message}", hint=error.hint) from None
+
+    # Pillow decodes without the interpreter's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return contents, list(pool.map(check, range(len(files))))
 
 
 def _check_folders(where: str, folders: Sequence[Path], classes: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from kfp_mindspore.data.sources import (
     movielens,
     new_testament,
     reviews,
+    scenes,
     shapes,
     sklearn_sets,
     waves,
@@ -22,6 +23,7 @@ READERS: Mapping[str, Callable[[SourceRequest], Source]] = {
     movielens.NAME: movielens.read_movielens,
     new_testament.NAME: new_testament.read_new_testament,
     reviews.NAME: reviews.read_reviews,
+    scenes.NAME: scenes.read_scenes,
     shapes.NAME: shapes.read_shapes,
     waves.NAME: waves.read_waves,
 }

@@ -53,8 +53,14 @@ def _draw(name: str, generator: Any) -> bytes:
     image = Image.fromarray(np.clip(background + noise, 0, 255).astype(np.uint8))
     radius = int(generator.integers(14, 26))
     x, y = (int(place) for place in generator.integers(radius + 2, _SIDE - radius - 2, 2))
+    draw_form(ImageDraw.Draw(image), name, (x, y), radius, tuple(int(value) for value in colour))
+    return to_png(image)
+
+
+def draw_form(draw: Any, name: str, centre: tuple[int, int], radius: int, fill: Any) -> None:
+    """Draw a form of `LABELS` that reaches `radius` pixels from its centre."""
+    (x, y), width = centre, max(radius // 3, 3)
     left, top, right, bottom = x - radius, y - radius, x + radius, y + radius
-    fill, draw = tuple(int(value) for value in colour), ImageDraw.Draw(image)
     if name == "circle":
         draw.ellipse((left, top, right, bottom), fill)
     elif name == "square":
@@ -62,9 +68,12 @@ def _draw(name: str, generator: Any) -> bytes:
     elif name == "triangle":
         draw.polygon([(x, top), (left, bottom), (right, bottom)], fill)
     else:
-        width = max(radius // 3, 3)
         draw.rectangle((x - width, top, x + width, bottom), fill)
         draw.rectangle((left, y - width, right, y + width), fill)
+
+
+def to_png(image: Any) -> bytes:
+    """Return a Pillow image as a PNG file."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
