@@ -6,12 +6,14 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError, ValidationError, suggest
+from kfp_mindspore.evaluation.detection import compute_average_precision
 from kfp_mindspore.evaluation.predictions import Floats, Predictions
 from kfp_mindspore.evaluation.summaries import compute_calibration
 
@@ -296,6 +298,15 @@ def list_groups(predictions: Predictions) -> list[NDArray[np.intp]]:
     return np.split(order, starts[1:])
 
 
+def _average_precision(predictions: Predictions, thresholds: int) -> float:
+    """Return the mean over classes and the first thresholds."""
+    classes = int(predictions.target[..., 0].max(initial=-1)) + 1
+    if not classes:
+        raise UndefinedMetricError("map50: needs a box")
+    found = compute_average_precision(predictions.values, predictions.target, classes)
+    return float(np.nanmean(found[:thresholds]))
+
+
 _HIT_TASKS = ("classification", "multi_label", "language_model")
 _SCORE_TASKS = ("classification", "multi_label")
 _AUC_TASKS = ("classification", "multi_label", "ranking")
@@ -364,6 +375,24 @@ _ALL = (
         finish=math.exp,
     ),
     _build_ndcg(_DEFAULT_CUTOFF),
+    Metric(
+        "map50",
+        "average precision of boxes with an overlap of 0.5, mean over the classes",
+        ("detection",),
+        True,
+        0,
+        1,
+        partial(_average_precision, thresholds=1),
+    ),
+    Metric(
+        "map50_95",
+        "mean of the average precisions with overlaps from 0.5 to 0.95, as COCO's",
+        ("detection",),
+        True,
+        0,
+        1,
+        partial(_average_precision, thresholds=10),
+    ),
 )
 METRICS = {metric.name: metric for metric in _ALL}
 _DEFAULTS = {
@@ -372,4 +401,5 @@ _DEFAULTS = {
     "regression": "rmse",
     "language_model": "perplexity",
     "ranking": f"ndcg@{_DEFAULT_CUTOFF}",
+    "detection": "map50",
 }

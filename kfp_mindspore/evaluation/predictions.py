@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation.detection import count_errors, decode_detections
 
 # Softmax in float16 sums to 1 within 1e-3.
 _SUM_TOLERANCE = 2e-3
@@ -28,14 +29,14 @@ class Predictions:
         task: The dataset's task.
         values: The predictions. classification: class indexes, int32 (N,). multi_label: 0 or 1, int32 (N, K).
             regression: float64 with the target's shape. language_model: ids, int32 (N, L). ranking: scores, float64
-            (N,).
-        target: What is true, with the shape of `values`.
+            (N,). detection: class, score and box, float64 (N, Q, 6).
+        target: What is true, with the shape of `values`; detection: class and box, float64 (N, M, 5).
         weight: Each sample's weight, float64 (N,). language_model: times its counted tokens.
         probabilities: float64 (N, K) for classification and multi_label, else None.
-        losses: Each sample's loss, float64 (N,): log loss, mean squared error, mean log loss over the tokens; None for
-            ranking.
+        losses: Each sample's loss, float64 (N,): log loss, mean squared error, mean log loss over the tokens, missed
+            and wrong boxes; None for ranking.
         hits: Each sample's correct fraction, float64 (N,): 0 or 1, for a language model its tokens' fraction; None for
-            regression and ranking.
+            regression, ranking and detection.
         groups: Each sample's query, (N,), or None.
     """
 
@@ -88,11 +89,13 @@ def build_predictions(
     between 0 and 1, else logits (sigmoid).
 
     Args:
-        task: `classification`, `multi_label`, `regression`, `language_model` or `ranking`.
+        task: `classification`, `multi_label`, `regression`, `language_model`, `ranking` or `detection`.
         scores: classification: (N, K), or (N,) or (N, 1) for two classes. multi_label: (N, K). regression: the target's
             shape, or with one more dimension, 1. language_model: (N, L, V) or (N·L, V). ranking: (N,) or (N, 1).
+            detection: logits and box, (N, Q, C + 5).
         target: classification: class indexes (N,). multi_label: 0 or 1, (N, K). regression: (N,) or (N, K).
             language_model: ids (N, L), those below 0 are not counted. ranking: relevance (N,), larger is better.
+            detection: class and box (N, M, 5), rows with a class below 0 are not counted.
         weight: Weight for each sample, (N,); for a language model also for each token, (N, L). Default 1.
         groups: Each sample's query, (N,), for ranking.
         labels: Class names, or a language model's id texts; id 0 is not counted if it is padding.
@@ -220,12 +223,23 @@ def _build_ranking(scores: Floats, target: Array, weight: Floats, groups: Array 
     return Predictions("ranking", _fit("scores", scores, target.shape), target, weight, groups=groups)
 
 
+def _build_detection(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
+    if target.ndim != 3 or target.shape[2] != 5:
+        raise UserError(f"target: must have shape (N, M, 5), class and box, got {target.shape}")
+    values, truth = decode_detections(scores), target.astype(np.float64)
+    if truth.size and truth[..., 0].max() >= scores.shape[2] - 5:
+        found, classes = int(truth[..., 0].max()), scores.shape[2] - 5
+        raise UserError(f"target: class {found}, but the model has scores for {classes} classes")
+    return Predictions("detection", values, truth, weight, losses=count_errors(values, truth), groups=groups)
+
+
 _BUILDERS = {
     "classification": _build_classification,
     "multi_label": _build_multi_label,
     "regression": _build_regression,
     "language_model": _build_language_model,
     "ranking": _build_ranking,
+    "detection": _build_detection,
 }
 
 

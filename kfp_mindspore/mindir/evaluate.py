@@ -15,14 +15,16 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import get_metric
 from kfp_mindspore.evaluation.metrics import compute_metrics
 from kfp_mindspore.evaluation.predictions import Predictions, build_predictions
-from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import DETECTOR_KIND, TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.mindir.baselines import TASKS, compute_baselines
 from kfp_mindspore.mindir.devices import use_device
 from kfp_mindspore.settings import AUTO
+from kfp_mindspore.transform.images import read_shown_size
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 # A language model's scores are reduced to losses after so many samples: (256, 64, 1000) float64 are 131 MB.
@@ -94,7 +96,8 @@ def evaluate_bundle(
 ) -> Evaluation:
     """Compute a split's metrics with the exported graph itself.
 
-    The graph's first output holds the scores, see `kfp_mindspore.evaluation.predictions.build_predictions`.
+    The graph's first output holds the scores, see `kfp_mindspore.evaluation.predictions.build_predictions`; a
+    detector's two outputs do, logits and boxes.
 
     Args:
         bundle_dir: A bundle whose inputs are the samples' inputs.
@@ -116,16 +119,22 @@ def evaluate_bundle(
     use_device(device, device_id)
     samples = read_model_samples(bundle, dataset, split)
     inputs = select_inputs(bundle, samples)
+    import numpy as np
+
     from kfp_mindspore.mindir.graph.encryption import require_key
     from kfp_mindspore.mindir.graph.runner import GraphRunner
 
-    name = bundle.signature.outputs[0].name
+    names = [spec.name for spec in bundle.signature.outputs[: 2 if dataset.task == "detection" else 1]]
     rows = _TOKEN_ROWS if dataset.task == "language_model" else len(samples)
     parts = []
     with GraphRunner(bundle, warm=(), key=require_key(bundle, key)) as runner, events.span("mindir.evaluate"):
         for start in range(0, len(samples), rows):
             part = slice(start, start + rows)
-            scores = runner.predict({field: array[part] for field, array in inputs.items()})[name]
+            outputs = runner.predict({field: array[part] for field, array in inputs.items()})
+            scores = outputs[names[0]]
+            if dataset.task == "detection":
+                sizes = read_sizes(samples.raw, bundle.signature.kind == DETECTOR_KIND)[part]
+                scores = np.concatenate([scores, outputs[names[1]] / np.tile(sizes, 2)[:, None]], -1)
             parts.append(predict_task(dataset, samples, scores, part, subject=str(bundle.path)))
     return summarize(dataset, Predictions.concatenate(parts), metric)
 
@@ -208,6 +217,16 @@ def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[An
     return {name: samples.inputs[name] for name in names}
 
 
+def read_sizes(raw: Mapping[str, NDArray[Any]], in_pixels: bool) -> NDArray[np.float32]:
+    """Return the width and height, (N, 2), that a detector's boxes are divided by: ones for boxes without pixels."""
+    import numpy as np
+
+    files = next((array for array in raw.values() if array.dtype == object), None)
+    if files is None or not in_pixels:
+        return np.ones((len(next(iter(raw.values()))), 2), np.float32)
+    return np.array([read_shown_size(content)[::-1] for content in files], np.float32)
+
+
 def predict_task(
     dataset: Dataset, samples: Samples, scores: NDArray[Any], part: slice = slice(None), *, subject: str
 ) -> Predictions:
@@ -251,7 +270,7 @@ def summarize(dataset: Dataset, predictions: Predictions, metric: str = "") -> E
         metrics[primary.name] = primary(predictions)
     classes = 0 if predictions.probabilities is None else predictions.probabilities.shape[1]
     labels = dataset.labels
-    if dataset.task != "language_model" and len(labels) != classes:
+    if dataset.task not in ("language_model", "detection") and len(labels) != classes:
         labels = tuple(str(index) for index in range(classes))
     return Evaluation(dataset.task, primary.name, metrics, labels, predictions)
 

@@ -24,6 +24,9 @@ _PREVIEW = 80
 _IMAGE_SIDES = range(4, 4097)
 # Ten samples with three images each make a page of at most a megabyte.
 _THUMBNAIL_SIDE = 96
+# A picture with boxes, and the least score of the boxes that are shown.
+_BOXES_SIDE = 256
+_SURE = 0.5
 _MAX_EMBEDDED = 32 << 10
 _IMAGE_TYPES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif"}
 
@@ -40,7 +43,6 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
 
     from kfp_mindspore.evaluation import compute_confusion, get_metric
     from kfp_mindspore.evaluation.metrics import METRICS
-    from kfp_mindspore.evaluation.summaries import compute_class_scores
 
     predictions = evaluation.predictions
     metric = get_metric(evaluation.metric)
@@ -60,11 +62,30 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
         passed=metric.is_met(evaluation.value, threshold),
         matrix=matrix,
         largest=max((max(row) for row in matrix), default=0) or 1,
-        scores=[] if predictions.probabilities is None else compute_class_scores(evaluation.labels, predictions),
+        scores=_list_class_scores(evaluation),
         plots=_list_plots(predictions),
         worst=_list_worst(evaluation, columns),
         columns=list(columns),
     )
+
+
+def _list_class_scores(evaluation: Evaluation) -> list[tuple[str, int, float, float]]:
+    """Return each class's name, count, and precision and recall; of boxes the average precisions."""
+    import numpy as np
+
+    from kfp_mindspore.evaluation.detection import compute_average_precision
+    from kfp_mindspore.evaluation.summaries import compute_class_scores
+
+    predictions, labels = evaluation.predictions, evaluation.labels
+    if evaluation.task == "detection":
+        found = compute_average_precision(predictions.values, predictions.target, len(labels))
+        counts = [int((predictions.target[..., 0] == index).sum()) for index in range(len(labels))]
+        with np.errstate(invalid="ignore"):
+            return list(zip(labels, counts, found[0].tolist(), found.mean(axis=0).tolist(), strict=True))
+    if predictions.probabilities is None:
+        return []
+    scores = compute_class_scores(labels, predictions)
+    return [(row.label, row.count, row.precision, row.recall) for row in scores]
 
 
 def _list_plots(predictions: Predictions) -> list[Plot]:
@@ -126,7 +147,10 @@ def _list_worst(evaluation: Evaluation, columns: Columns) -> list[dict[str, Any]
             "truth": _describe_prediction(evaluation, predictions.target[row]),
             "prediction": _describe_prediction(evaluation, predictions.values[row]),
             "loss": float(losses[row]) + 0.0,  # not -0
-            "columns": [_preview(array[row]) for array in columns.values()],
+            "columns": [
+                _draw_boxes(evaluation, array[row], row) if evaluation.task == "detection" else _preview(array[row])
+                for array in columns.values()
+            ],
         }
         for row in list_worst(predictions, _WORST)
     ]
@@ -135,6 +159,8 @@ def _list_worst(evaluation: Evaluation, columns: Columns) -> list[dict[str, Any]
 def _describe_prediction(evaluation: Evaluation, value: Any) -> str:
     if evaluation.task == "classification":
         return evaluation.labels[int(value)]
+    if evaluation.task == "detection":
+        return ", ".join(text for text, _ in _list_boxes(evaluation, value)) or "none"
     if evaluation.task == "multi_label":
         return ", ".join(label for label, marked in zip(evaluation.labels, value, strict=True) if marked) or "none"
     if evaluation.task == "language_model" and evaluation.labels:
@@ -142,6 +168,44 @@ def _describe_prediction(evaluation: Evaluation, value: Any) -> str:
             "".join(evaluation.labels[index] for index in value.tolist() if 0 <= index < len(evaluation.labels))
         )
     return _preview(value)["text"]
+
+
+def _list_boxes(evaluation: Evaluation, rows: NDArray[Any]) -> list[tuple[str, tuple[float, ...]]]:
+    """Return text and corners of a picture's true boxes (M, 5), or of its detections (Q, 6) that are sure enough."""
+    from kfp_mindspore.evaluation.detection import to_corners
+
+    kept = rows[rows[:, 0] >= 0]
+    scores = [f" {score:.2f}" for score in kept[:, 1]] if rows.shape[1] == 6 else [""] * len(kept)
+    corners = to_corners(kept[:, -4:]).tolist()
+    return [
+        (evaluation.labels[int(row[0])] + score, tuple(box))
+        for row, score, box in zip(kept, scores, corners, strict=True)
+        if not score or row[1] >= _SURE
+    ]
+
+
+def _draw_boxes(evaluation: Evaluation, content: Any, row: int) -> dict[str, str]:
+    """Return a picture with its true boxes in green and the detections in red."""
+    images, predictions = _import_pillow(), evaluation.predictions
+    from PIL import ImageDraw
+
+    if not isinstance(content, bytes):
+        return _preview(content)
+    with images.open(io.BytesIO(content)) as image:
+        side = _BOXES_SIDE / max(image.size)
+        shown = image.convert("RGB").resize((max(1, round(image.width * side)), max(1, round(image.height * side))))
+    draw = ImageDraw.Draw(shown)
+    for colour, rows in (("#2fd05a", predictions.target[row]), ("#ff3b30", predictions.values[row])):
+        for text, corners in _list_boxes(evaluation, rows):
+            places = [corner * shown.size[index % 2] for index, corner in enumerate(corners)]
+            left, right = sorted(places[::2])
+            top, bottom = sorted(places[1::2])
+            draw.rectangle((left, top, right, bottom), outline=colour, width=2)
+            # The prediction's text is at the other end, where it does not cover the truth's.
+            draw.text((left + 3, top + 1 if colour == "#2fd05a" else bottom - 13), text, fill=colour)
+    stream = io.BytesIO()
+    shown.save(stream, "png")
+    return {"text": "", "image": _to_uri(stream.getvalue(), "png")}
 
 
 def _preview(value: Any) -> dict[str, str]:

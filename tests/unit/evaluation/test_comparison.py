@@ -62,6 +62,7 @@ def test_interval_of_equal_models_is_zero(name, seed) -> None:
         "regression": (generator.random(30), generator.random(30), None),
         "language_model": (generator.random((30, 4, 5)), generator.integers(5, size=(30, 4)), None),
         "ranking": (generator.random(30), np.arange(30) % 2, np.arange(30) // 6),
+        "detection": (generator.random((30, 3, 7)), generator.random((30, 2, 5)) * [0, 1, 1, 1, 1], None),
     }[task]
     predictions = build_predictions(task, scores, target, groups=groups)
     found = compare_predictions(METRICS[name], predictions, predictions, resamples=20)
