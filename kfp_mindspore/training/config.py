@@ -16,9 +16,7 @@ from kfp_mindspore.tracking.trackers import TRACKERS
 from kfp_mindspore.training.schedules import Schedule, build_schedule
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Augment = Callable[[Any, np.random.Generator], Any]
+    Augment = Callable[..., Any]
 
 DATA_PARALLEL = "data_parallel"
 PARALLEL_MODES = (DATA_PARALLEL, "semi_auto_parallel", "auto_parallel")
@@ -51,7 +49,8 @@ class TrainingConfig:
         drop_last: Whether array samples that do not fill the last batch are skipped in the epoch; the next epoch skips
             others. Otherwise the last batch is smaller, which compiles the step a second time.
         augment: Function (batch inputs, numpy Generator) → inputs with the same shapes and dtypes. The inputs are an
-            array, or a dict of arrays by name for a network with several inputs.
+            array, or a dict of arrays by name for a network with several inputs. A function with three parameters,
+            (inputs, target, Generator), returns both, such as `kfp_mindspore.training.detection.augment_boxes`.
         metrics: MindSpore metric names, such as ("accuracy",), or mindspore.train metrics by name, over the validation
             set. `output.metric` names the metric for one of several outputs.
         validation_epochs: Epochs between validations; the last epoch is always validated.

@@ -27,7 +27,7 @@ from kfp_mindspore.training.checks.exportability import check_export
 from kfp_mindspore.training.computation.dropout import count_dropout
 from kfp_mindspore.training.computation.evaluator import Evaluator, resolve_metrics
 from kfp_mindspore.training.computation.freezing import Freezer
-from kfp_mindspore.training.computation.losses import NetworkWithLoss, build_loss, check_mean
+from kfp_mindspore.training.computation.losses import Matcher, NetworkWithLoss, build_loss, check_mean
 from kfp_mindspore.training.computation.rates import RateSetter
 from kfp_mindspore.training.computation.steps import Trainer
 from kfp_mindspore.training.computation.validation import ValidationLoop
@@ -93,7 +93,8 @@ class Run:
         # Sample weights replace the reduction by their own mean.
         if parts.size * parts.pieces * config.accumulate > 1 and not source.layout.weighted:
             check_mean(loss)
-        self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names)
+        match = Matcher(mixed, loss, source.layout)
+        self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names, match)
         tasks, labels = ({}, ()) if validation is None else (validation.tasks, validation.labels)
         metrics = resolve_metrics(config.metrics, tasks, labels)
         if loss is None and metrics:
@@ -109,7 +110,7 @@ class Run:
         self._validation: ValidationLoop | None = None
         if validation is not None:
             function = None if loss is None else build_loss(loss, validation.layout)
-            evaluator = Evaluator(mixed, function, metrics, validation)
+            evaluator = Evaluator(mixed, function, metrics, validation, match)
             self._validation = ValidationLoop(evaluator, self._trainer, self._callbacks.select_for_evaluation())
         self.state = TrainingState(
             config,

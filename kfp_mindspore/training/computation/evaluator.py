@@ -12,7 +12,7 @@ from kfp_mindspore.errors import UserError, suggest
 from kfp_mindspore.evaluation.metrics import METRICS
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training.checks.diagnosis import explain_computation
-from kfp_mindspore.training.computation.losses import NetworkWithLoss
+from kfp_mindspore.training.computation.losses import Matcher, NetworkWithLoss
 from kfp_mindspore.training.computation.task_metrics import TaskMetric, is_task_metric
 from kfp_mindspore.training.distributed import gather_rows, sum_values
 from kfp_mindspore.training.samples.data import Validation
@@ -31,9 +31,13 @@ class Evaluator:
             itself.
         metrics: MindSpore metrics by name.
         validation: The batches.
+        match: Returns a batch with matched targets.
     """
 
-    def __init__(self, network: Any, loss: Any, metrics: Mapping[str, Any], validation: Validation) -> None:
+    def __init__(
+        self, network: Any, loss: Any, metrics: Mapping[str, Any], validation: Validation, match: Matcher
+    ) -> None:
+        self._match = match
         self.metrics = metrics
         self.validation = validation
         self._network = network
@@ -79,7 +83,7 @@ class Evaluator:
 
     def _compute(self, batch: tuple[Any, ...]) -> Any:
         try:
-            return self.cell(*batch)
+            return self.cell(*self._match(batch))
         except NETWORK_ERRORS as error:
             explained = explain_computation(error, self._network, self.validation.layout.names, batch)
             if explained is None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation.predictions import has_padding
@@ -122,6 +122,32 @@ class MeanOfWeighted(_LossWrapper):
         weight = targets[-1]
         values = self.loss(outputs, *targets[:-1])
         return ops.mean(ops.mean(ops.reshape(values, (weight.shape[0], -1)), 1) * weight)
+
+
+class Matcher:
+    """Replaces a batch's targets by what the loss matches with the outputs, outside the graph.
+
+    Args:
+        network: The network.
+        loss: A loss with the method `match` (outputs, *targets) → the new target, all as NumPy arrays; another loss
+            leaves the targets as they are.
+        layout: The batches' layout.
+    """
+
+    def __init__(self, network: Any, loss: Any, layout: Layout) -> None:
+        self._network = network
+        self._match = getattr(loss, "match", None)
+        self._inputs, self._targets = len(layout.inputs), len(layout.targets)
+
+    def __call__(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a batch's tensors with matched targets; a batch without samples stays as it is."""
+        if self._match is None or not len(tensors[0]):
+            return tensors
+        outputs = self._network(*tensors[: self._inputs])
+        arrays = tuple(output.asnumpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        last = self._inputs + self._targets
+        targets = [tensor.asnumpy() for tensor in tensors[self._inputs : last]]
+        return (*tensors[: self._inputs], Tensor(self._match(arrays, *targets)), *tensors[last:])
 
 
 class NetworkWithLoss(nn.Cell):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from mindspore import dtype as mstype
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training.checks.diagnosis import explain_computation
+from kfp_mindspore.training.computation.losses import Matcher
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo, sum_values
 from kfp_mindspore.training.samples.data import Batch
@@ -221,6 +222,7 @@ class Trainer:
         config: The options.
         worker: Rank and world size.
         names: A batch's tensor names, for messages.
+        match: Returns a batch with matched targets.
     """
 
     def __init__(
@@ -231,7 +233,9 @@ class Trainer:
         config: TrainingConfig,
         worker: WorkerInfo,
         names: Sequence[str],
+        match: Matcher,
     ) -> None:
+        self._match = match
         self._network = network
         self._with_loss = with_loss
         self._optimizer = optimizer
@@ -302,6 +306,7 @@ class Trainer:
             UserError: The network cannot be compiled for the batch, or the outputs do not fit the loss.
         """
         try:
+            batch = replace(batch, tensors=self._match(batch.tensors))
             if self._own:
                 return self._run_own(batch, stop)
             if self._apply is None:

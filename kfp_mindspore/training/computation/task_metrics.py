@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mindspore import ops
 from mindspore.train import Metric
 
 from kfp_mindspore.errors import UserError
@@ -41,6 +42,9 @@ class TaskMetric(Metric):  # type: ignore[misc]
 
     def update(self, *inputs: Any) -> None:
         """Add the outputs and a batch's target."""
+        if len(inputs) == 3 and self._task == "detection":
+            # Logits and boxes are one array of scores.
+            inputs = (ops.concat(inputs[:2], -1), inputs[2])
         if len(inputs) != 2:
             raise UserError(
                 f"metrics.{self._name}: needs one output and one target, got {len(inputs)} arrays",

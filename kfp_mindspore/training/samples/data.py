@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EVALUATION_BATCH = 256
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ class _SampledSource(abc.ABC):
             batch = self._read_columns(own).arrays
             if config.augment is not None and len(own):
                 generator = np.random.default_rng((config.seed, epoch, position // self.batch_size, rank))
-                batch[: len(self.layout.inputs)] = self._augment(batch, generator)
+                augmented = self._augment(batch, generator)
+                batch[: len(augmented)] = augmented
             yield Batch(tuple(map(Tensor, batch)), len(indices))
             position += len(indices)
 
@@ -126,11 +129,14 @@ class _SampledSource(abc.ABC):
         """Return the samples at indices, which may be none."""
 
     def _augment(self, batch: Sequence[NDArray[Any]], generator: np.random.Generator) -> list[NDArray[Any]]:
-        assert self._config.augment is not None
+        augment = self._config.augment
+        assert augment is not None
         names = self.layout.inputs
+        if takes_target(augment):
+            return list(augment(*batch[: len(self.layout.names)][:2], generator))
         if len(names) == 1:
-            return [self._config.augment(batch[0], generator)]
-        augmented = self._config.augment(dict(zip(names, batch, strict=False)), generator)
+            return [augment(batch[0], generator)]
+        augmented = augment(dict(zip(names, batch, strict=False)), generator)
         if not isinstance(augmented, Mapping) or augmented.keys() != set(names):
             raise UserError(f"augment: must return a dict of {', '.join(names)}, got {type(augmented).__name__}")
         return [augmented[name] for name in names]
@@ -385,6 +391,12 @@ def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> 
     named = len(inputs) == 1 or all(name in parameters.names for name in inputs)
     ordered = order_inputs(dict.fromkeys(inputs), parameters, field) if named else inputs
     return Layout(tuple(ordered), tuple(targets), bool(weights))
+
+
+def takes_target(augment: Callable[..., Any]) -> bool:
+    """Return whether an augmentation changes the target too: it has three parameters without a default."""
+    parameters = inspect.signature(augment).parameters.values()
+    return sum(item.default is item.empty and item.kind in _POSITIONAL for item in parameters) == 3
 
 
 def _check_batch_size(samples: int, config: TrainingConfig, worker: WorkerInfo) -> None:
