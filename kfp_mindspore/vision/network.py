@@ -430,8 +430,12 @@ class DetectorNetwork(nn.Cell):  # type: ignore[misc]
             for head in ("classes", "boxes")
         )
 
-    def construct(self, image: Any) -> Any:
+    def construct(self, image: Any, extent: Any = None) -> Any:
         """Return scores and boxes for images with shape (N, 3, H, W).
+
+        Args:
+            image: The images.
+            extent: Their height and width in the unit that boxes are to have, float32 (N, 2); None for parts.
 
         Returns:
             Scores before softmax (N, queries, classes + 1), the last for no object, and boxes (N, queries, 4): the
@@ -445,7 +449,10 @@ class DetectorNetwork(nn.Cell):  # type: ignore[misc]
             if self.has_mid and index < self.last:
                 tokens = tokens + self.mid_positions[index]
         states = self.norm(tokens[:, -self.queries :])
-        return self.classes(states), ops.sigmoid(self.boxes(states))
+        boxes = ops.sigmoid(self.boxes(states))
+        if extent is not None:
+            boxes = boxes * ops.concat((extent[:, 1:], extent[:, :1]) * 2, 1).expand_dims(1)
+        return self.classes(states), boxes
 
 
 class PixelDetector(nn.Cell):  # type: ignore[misc]
@@ -456,7 +463,8 @@ class PixelDetector(nn.Cell):  # type: ignore[misc]
     """
 
     def __init__(self, detector: DetectorNetwork) -> None:
-        super().__init__()
+        # Parameter names stay, so that a training can start with them.
+        super().__init__(auto_prefix=False)
         self.detector = detector
 
     def construct(self, image: Any, extent: Any) -> Any:
@@ -466,8 +474,7 @@ class PixelDetector(nn.Cell):  # type: ignore[misc]
             image: With shape (N, 3, H, W).
             extent: The images' height and width, float32 (N, 2).
         """
-        logits, boxes = self.detector(image)
-        return logits, boxes * ops.concat((extent[:, 1:], extent[:, :1]) * 2, 1).expand_dims(1)
+        return self.detector(image, extent)
 
 
 class TextNetwork(nn.Cell):  # type: ignore[misc]

@@ -14,6 +14,7 @@ from kfp_mindspore import events
 from kfp_mindspore.data.samples import arrange_columns
 from kfp_mindspore.errors import KfpMindSporeError, UserError, join_names
 from kfp_mindspore.formats.bundle import (
+    DETECTOR_KIND,
     MODEL_FILE,
     OUTPUT,
     PREPROCESSING_FILE,
@@ -39,7 +40,13 @@ from kfp_mindspore.mindir.export.padding import (
     format_dimensions,
     get_free_axes,
 )
-from kfp_mindspore.mindir.export.samples import ExportSamples, declare_serving, load_export_samples, read_example_file
+from kfp_mindspore.mindir.export.samples import (
+    ExportSamples,
+    declare_serving,
+    load_export_samples,
+    prepare_pictures,
+    read_example_file,
+)
 from kfp_mindspore.mindir.graph.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.graph.index_ranges import add_ranges
 from kfp_mindspore.mindir.graph.metadata import inspect_mindir, read_proto
@@ -130,6 +137,8 @@ def export_mindir(
     if isinstance(samples, Path | str):
         samples = read_example_file(samples, checkpoint.preprocessing if declared else {}, options.sample_count)
     loaded = load_export_samples(checkpoint, dataset_dir, samples, options.sample_count, declared=declared)
+    if loaded.task == "detection" and declared:
+        loaded = prepare_pictures(loaded)
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
@@ -377,7 +386,9 @@ def _describe(checkpoint: Checkpoint, samples: ExportSamples, options: ExportOpt
         described["network_arguments"] = json.dumps(
             dict(checkpoint.network.arguments if arguments is None else arguments), sort_keys=True
         )
-    if samples.task:
+    if samples.task == "detection":
+        described |= {"task": "none", "kind": DETECTOR_KIND}
+    elif samples.task:
         described["task"] = samples.task
     if samples.labels:
         described["labels"] = json.dumps(list(samples.labels))

@@ -16,8 +16,10 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.tensors import TensorSpec
+from kfp_mindspore.transform.boxes import LetterboxImage, SelectBoxes
 from kfp_mindspore.transform.categories import find_refused
-from kfp_mindspore.transform.declaration import build_pipeline, declare_step
+from kfp_mindspore.transform.declaration import build_pipeline, build_steps, declare_step
+from kfp_mindspore.transform.images import DecodeImage
 from kfp_mindspore.transform.values import Label
 
 if TYPE_CHECKING:
@@ -164,6 +166,26 @@ def read_example_file(
     return {name: array[:count] for name, array in read_rows(path, inputs).inputs.items()}
 
 
+def prepare_pictures(samples: ExportSamples) -> ExportSamples:
+    """Return a detection's samples with the pictures' extents, by which the graph gives boxes in pixels.
+
+    Raises:
+        UserError: The preprocessing does not begin with a `DecodeImage` that resizes to two sides.
+    """
+    first, *rest = samples.declaration.get("pre", ()) or [{}]
+    step = build_steps([first])[0] if first.get("type") == "DecodeImage" else None
+    if not isinstance(step, DecodeImage) or not isinstance(step.resize, tuple) or not step.resize or step.crop:
+        raise UserError(
+            f"preprocessing: a detector needs DecodeImage(resize=(H, W)) first, got {first.get('type', 'none')}",
+            hint="Load the dataset without preprocessing=…, or with imagenet.",
+        )
+    options: dict[str, Any] = {"max_pixels": step.max_pixels, "resample": step.resample, "column": step.column}
+    letterbox = LetterboxImage(step.resize, stretch=True, **options)
+    declaration = {**samples.declaration, "pre": [declare_step(letterbox), *rest]}
+    inputs = build_pipeline(declaration).preprocess(samples.raw)
+    return replace(samples, inputs=inputs, declaration=declaration)
+
+
 def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Return a bundle's declaration: the dataset's preprocessing, and the output with the predicted text.
 
@@ -184,6 +206,9 @@ def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: S
             {"type": "Rename", "name": graph, "column": column} for column, graph in names.items() if column != graph
         ]
     post = [*samples.declaration.get("post", ())]
+    if not post and samples.task == "detection":
+        logits, boxes = (spec.name for spec in outputs)
+        post = [declare_step(SelectBoxes(samples.labels, logits=logits, column=boxes))]
     continues = _continues_texts(samples)
     if not post and (samples.is_classification or continues):
         classes = (len(samples.labels),)

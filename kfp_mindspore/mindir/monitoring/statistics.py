@@ -106,7 +106,7 @@ def compute_statistics(
         },
     }
     _add_missing(found["columns"], dataset, layout)
-    if held_out is None or dataset.task == "language_model":
+    if held_out is None or dataset.task in ("language_model", "detection"):
         return found
     refused = find_refused(build_pipeline(declaration), later) if declaration else np.zeros(len(held_out), bool)
     if refused.all():
