@@ -1,0 +1,1 @@
+"""Training code for the workload `detection`: a YOLOS detector for small pictures."""

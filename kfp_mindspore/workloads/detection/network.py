@@ -1,0 +1,57 @@
+"""A small YOLOS detector (Fang et al., 2021, arXiv:2106.00666), built by `train.py` and by the export step."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from kfp_mindspore.vision.network import (
+    BlockConfig,
+    DetectorConfig,
+    DetectorNetwork,
+    draw_weights,
+    list_detector_weights,
+)
+
+
+def build_network(
+    size: Sequence[int],
+    classes: int,
+    queries: int,
+    patch: int = 8,
+    width: int = 64,
+    layers: int = 4,
+    heads: int = 4,
+    seed: int = 42,
+) -> DetectorNetwork:
+    """Return a detector with random weights.
+
+    Args:
+        size: The pictures' height and width, multiples of `patch`.
+        classes: Class count.
+        queries: Most boxes of a picture that the network can find.
+        patch: A patch's side in pixels.
+        width: Token width, divisible by `heads`.
+        layers: Layer count.
+        heads: Heads per layer.
+        seed: Seed for the weights.
+    """
+    blocks = BlockConfig(width, layers, heads, 2 * width, "gelu", 1e-6)
+    config = DetectorConfig(blocks, (size[0], size[1]), patch, queries, classes)
+    weights = draw_weights(list_detector_weights(config), seed)
+    # With places that are known from the start, few pictures are enough.
+    weights["positions"][1 : config.tokens - queries] = compute_positions(*config.grid, width)
+    return DetectorNetwork(config, weights)
+
+
+def compute_positions(rows: int, columns: int, width: int) -> npt.NDArray[np.float32]:
+    """Return sines and cosines of the patches' places (Beyer et al., 2022, arXiv:2205.01580), (rows · columns, width).
+
+    Args:
+        rows: Patches in height.
+        columns: Patches in width.
+        width: Token width, a multiple of 4.
+    """
+    rates = 10000.0 ** -np.linspace(0, 1, width // 4)
+    places = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1).reshape(-1, 2, 1)
+    angles = (places * rates).reshape(rows * columns, -1)
+    return np.concatenate([np.sin(angles), np.cos(angles)], -1).astype(np.float32)
