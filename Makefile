@@ -96,7 +96,7 @@ $(PEERS)/.installed: tests/peers/requirements.txt $(STAMP)
 	$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --requirement $<
 	@touch $@
 
-test-peers: $(PEERS)/.installed ## Language models beside transformers, peft, llama.cpp, lm-eval and langchain, drift beside evidently: 3 GB of packages
+test-peers: $(PEERS)/.installed ## Language models beside transformers, peft, llama.cpp, lm-eval and langchain, drift beside evidently, boxes beside pycocotools: 3 GB of packages
 	KFP_MINDSPORE_PEERS=$(abspath $(PEERS))/bin/python $(PYTEST) --durations 10 -m peers tests/peers
 
 test-matrix: $(STAMP) ## Other versions of Kubernetes, kfp and MindSpore, recorded on docs/support.md: KUBERNETES=1.35.0 one only; built first (Go; 3 GB a MindSpore)
