@@ -4,6 +4,7 @@ from .training.active_learning.pipeline import active_learning as active_learnin
 from .training.chat_lora.pipeline import chat_lora as chat_lora
 from .training.compress_and_deploy.pipeline import compress_and_deploy as compress_and_deploy
 from .training.connect4.pipeline import connect4 as connect4
+from .training.detection.pipeline import detection as detection
 from .training.digits_from_sources.pipeline import digits_from_sources as digits_from_sources
 from .training.digits_lifecycle.pipeline import digits_lifecycle as digits_lifecycle
 from .training.image_search.pipeline import image_search as image_search

@@ -74,8 +74,9 @@ def load(
     """Write SOURCE as a dataset directory with the splits train, validation and test.
 
     SOURCE is a named set (breast_cancer, diabetes, digits, fashion_mnist, iris, linnerud, movielens, new_testament,
-    reviews, shapes, waves, wine), or a path or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or
-    MindRecord file, or an image folder. --preprocessing takes a FILE.json with the list too.
+    reviews, scenes, shapes, waves, wine), or a path or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX,
+    text or MindRecord file, or of an image folder with a folder for each class, or with COCO, YOLO or VOC boxes.
+    --preprocessing takes a FILE.json with the list too.
     """
     from kfp_mindspore.data.options import parse_texts
     from kfp_mindspore.data.report import render_report

@@ -118,6 +118,19 @@ _TEXT_FIELDS = (
 )
 TEMPLATES = {
     "classification": Template("tabular", "breast_cancer", 'task="classification"', epochs=100, learning_rate=0.003),
+    "detection": Template(
+        "detection",
+        "scenes",
+        'preprocessing="imagenet",\nimage_size=[image_size]',
+        epochs=40,
+        metric="map50",
+        threshold=0.5,
+        parameters=(
+            TemplateParameter(
+                "image_size", 64, "Height and width that pictures are stretched to, a multiple of 8.", is_option=False
+            ),
+        ),
+    ),
     "mindcv": Template(
         "mindcv",
         "shapes",

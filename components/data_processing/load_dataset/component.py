@@ -41,10 +41,10 @@ def load_dataset(
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
     Reads named sets (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-    `new_testament`, `reviews`, `shapes`, `waves`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord
-    files, image folders (a folder for each class) and dataset directories, from a path or a URI (s3, gs, http). The
-    preprocessing is fitted on the training split and is in the dataset; `export_mindir` puts it into the bundle, the
-    server runs it.
+    `new_testament`, `reviews`, `scenes`, `shapes`, `waves`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and
+    MindRecord files, image folders (a folder for each class, or COCO, YOLO or VOC boxes) and dataset directories, from
+    a path or a URI (s3, gs, http). The preprocessing is fitted on the training split and is in the dataset;
+    `export_mindir` puts it into the bundle, the server runs it.
 
     Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[data,pipelines].
 
@@ -73,7 +73,8 @@ def load_dataset(
         merge_labels: Join classes that differ in `blanks` around them, or in `case` too; default keep all apart.
         infinite: Rule for infinite numbers in features: `refuse`, or `missing` for the rule of missing values.
         delimiter: The character between two cells of a CSV file, or `tab`; default found.
-        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
+        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `coco`, `yolo`, `voc`, `text` or `mindrecord`;
+            default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all.

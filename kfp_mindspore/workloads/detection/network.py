@@ -1,5 +1,6 @@
 """A small YOLOS detector (Fang et al., 2021, arXiv:2106.00666), built by `train.py` and by the export step."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,20 +39,28 @@ def build_network(
     blocks = BlockConfig(width, layers, heads, 2 * width, "gelu", 1e-6)
     config = DetectorConfig(blocks, (size[0], size[1]), patch, queries, classes)
     weights = draw_weights(list_detector_weights(config), seed)
-    # With places that are known from the start, few pictures are enough.
-    weights["positions"][1 : config.tokens - queries] = compute_positions(*config.grid, width)
+    # Patches and queries know their places from the start (as anchors, Wang et al., 2022, arXiv:2109.07107): fewer
+    # pictures are enough.
+    side = math.ceil(math.sqrt(queries))
+    weights["positions"][1 : config.tokens - queries] = compute_positions(*config.grid, config.grid, width)
+    weights["positions"][config.tokens - queries :] = compute_positions(side, side, config.grid, width)[:queries]
     return DetectorNetwork(config, weights)
 
 
-def compute_positions(rows: int, columns: int, width: int) -> npt.NDArray[np.float32]:
-    """Return sines and cosines of the patches' places (Beyer et al., 2022, arXiv:2205.01580), (rows · columns, width).
+def compute_positions(rows: int, columns: int, grid: tuple[int, int], width: int) -> npt.NDArray[np.float32]:
+    """Return sines and cosines of places that fill a picture (Beyer et al., 2022, arXiv:2205.01580).
 
     Args:
-        rows: Patches in height.
-        columns: Patches in width.
+        rows: Places in height.
+        columns: Places in width.
+        grid: The picture's height and width in patches.
         width: Token width, a multiple of 4.
+
+    Returns:
+        Shape (rows · columns, width).
     """
     rates = 10000.0 ** -np.linspace(0, 1, width // 4)
-    places = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1).reshape(-1, 2, 1)
+    sides = [(np.arange(count) + 0.5) / count * length for count, length in zip((rows, columns), grid, strict=True)]
+    places = np.stack(np.meshgrid(*sides, indexing="ij"), -1).reshape(-1, 2, 1)
     angles = (places * rates).reshape(rows * columns, -1)
     return np.concatenate([np.sin(angles), np.cos(angles)], -1).astype(np.float32)

@@ -37,7 +37,7 @@ def main() -> None:
     arguments: dict[str, Any] = {
         "size": list(images.shape[2:]),
         "classes": len(dataset.labels),
-        "queries": max(12, 2 * int(counts.max())),
+        "queries": max(16, 2 * int(counts.max())),
     }
 
     set_seed(options.seed)
