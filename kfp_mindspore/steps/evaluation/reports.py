@@ -27,6 +27,7 @@ _THUMBNAIL_SIDE = 96
 # A picture with boxes, and the least score of the boxes that are shown.
 _BOXES_SIDE = 256
 _SURE = 0.5
+_TRUE, _FOUND = "#2fd05a", "#ff3b30"
 _MAX_EMBEDDED = 32 << 10
 _IMAGE_TYPES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif"}
 
@@ -195,14 +196,17 @@ def _draw_boxes(evaluation: Evaluation, content: Any, row: int) -> dict[str, str
         side = _BOXES_SIDE / max(image.size)
         shown = image.convert("RGB").resize((max(1, round(image.width * side)), max(1, round(image.height * side))))
     draw = ImageDraw.Draw(shown)
-    for colour, rows in (("#2fd05a", predictions.target[row]), ("#ff3b30", predictions.values[row])):
+    for colour, rows in ((_FOUND, predictions.values[row]), (_TRUE, predictions.target[row])):
         for text, corners in _list_boxes(evaluation, rows):
             places = [corner * shown.size[index % 2] for index, corner in enumerate(corners)]
             left, right = sorted(places[::2])
             top, bottom = sorted(places[1::2])
+            # Dark edges, since a form may have the same colour.
+            draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline="black", width=4)
             draw.rectangle((left, top, right, bottom), outline=colour, width=2)
             # The prediction's text is at the other end, where it does not cover the truth's.
-            draw.text((left + 3, top + 1 if colour == "#2fd05a" else bottom - 13), text, fill=colour)
+            place = (left + 3, top + 2 if colour == _TRUE else bottom - 14)
+            draw.text(place, text, fill=colour, stroke_width=1, stroke_fill="black")
     stream = io.BytesIO()
     shown.save(stream, "png")
     return {"text": "", "image": _to_uri(stream.getvalue(), "png")}

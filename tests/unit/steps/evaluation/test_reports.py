@@ -172,3 +172,27 @@ def test_headers_are_not_broken_within_words() -> None:
     assert re.search(r'class="text">better is<', page)
     assert page.count("overflow-wrap: anywhere") == 1
     assert ".free { overflow-wrap: anywhere;" in page
+
+
+def test_worst_pictures_are_shown_with_their_boxes() -> None:
+    box = [0.5, 0.5, 0.5, 0.5]
+    logits = np.log([[[0.8, 0.1, 0.1]], [[0.1, 0.8, 0.1]]])
+    scores = np.concatenate([logits, np.full((2, 1, 4), 0.5)], -1)
+    target = np.array([[[0.0, *box], [-1, 0, 0, 0, 0]], [[0, *box], [0, 0.1, 0.1, 0.1, 0.1]]])
+    buffer = io.BytesIO()
+    Image.new("RGB", (20, 40), "white").save(buffer, "PNG")
+    pictures = np.array([buffer.getvalue()] * 2, object)
+    page = render_evaluation(evaluate("detection", scores, target, ("<cat>", "dog")), 0.5, {"image": pictures})
+    assert "map50" in page
+    assert re.search(r"&lt;cat&gt;</th><td>3</td><td>0.337</td><td>0.337</td>", page)
+    assert re.search(r"dog</th><td>0</td><td>-</td><td>-</td>", page)
+    worst = page[page.index("Pictures with the most errors") :]
+    assert worst.index("<td>1</td>") < worst.index("<td>0</td>")
+    assert "&lt;cat&gt;, &lt;cat&gt;" in worst
+    assert "dog 0.80" in worst
+    first = base64.b64decode(re.findall(r"data:image/png;base64,([^\"]+)", worst)[0])
+    with Image.open(io.BytesIO(first)) as image:
+        assert image.size == (128, 256)
+        # The true box covers the wrong one; the missed one is in a corner.
+        assert image.getpixel((32, 128)) == (0x2F, 0xD0, 0x5A)
+        assert image.getpixel((7, 26)) == (0x2F, 0xD0, 0x5A)
