@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +19,7 @@ from kfp_mindspore.errors import AlreadyExistsError, UserError
 # The slug is the service name: a DNS label with room for its Kubernetes objects' suffixes.
 _MAXIMUM_NAME = 40
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
-_TEMPLATES = Path(__file__).with_name("templates") / "project"
+_TEMPLATES = Path(__file__).with_name("templates")
 _HIDDEN = ("gitignore",)
 _WORKLOADS = "kfp_mindspore.workloads"
 # Named data sets in the extra `workloads`.
@@ -160,13 +162,20 @@ TEMPLATES = {
     ),
 }
 
+# Projects with files of their own, by template: their folder, and the command before the first run.
+PROJECTS = {"image-search": ("image_search", "python draw.py && ")}
+
 
 @click.command(
     cls=StrictCommand, epilog="Example: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py"
 )
 @click.argument("directory", type=OutputPath())
 @click.option(
-    "--template", type=click.Choice(list(TEMPLATES)), default="classification", show_default=True, help="Kind of model."
+    "--template",
+    type=click.Choice(sorted([*TEMPLATES, *PROJECTS])),
+    default="classification",
+    show_default=True,
+    help="Kind of model.",
 )
 @add_json_option
 def init(directory: Path, template: str, as_json: bool) -> None:
@@ -181,7 +190,8 @@ def init(directory: Path, template: str, as_json: bool) -> None:
         return
     click.echo(f"{directory}: {', '.join(written)}")
     change = "" if directory.resolve() == Path.cwd().resolve() else f"cd {directory} && "
-    click.echo(f"Next: {change}kfp-mindspore run pipeline.py")
+    first = PROJECTS[template][1] if template in PROJECTS else ""
+    click.echo(f"Next: {change}{first}kfp-mindspore run pipeline.py")
 
 
 def write_project(directory: Path, template: str = "classification") -> list[str]:
@@ -189,7 +199,7 @@ def write_project(directory: Path, template: str = "classification") -> list[str
 
     Args:
         directory: The directory; the pipeline and the service are named after it.
-        template: Key in `TEMPLATES`.
+        template: Key in `TEMPLATES` or `PROJECTS`.
 
     Returns:
         Sorted file names.
@@ -228,22 +238,20 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
 
     Args:
         name: Project name; in lower case, with hyphens for underscores, the service name.
-        template: Key in `TEMPLATES`.
+        template: Key in `TEMPLATES` or `PROJECTS`.
 
     Raises:
         UserError: The name is no valid service name.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     if not _NAME.fullmatch(name) or len(name) > _MAXIMUM_NAME:
         raise UserError(
             f"directory: {name!r} is no valid project name: must be at most {_MAXIMUM_NAME} letters, digits, '-' and "
             "'_', starting with a letter and ending with a letter or digit",
             hint="For example: kfp-mindspore init my-project",
         )
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )
+    names = {"name": name, "slug": name.lower().replace("_", "-"), "template": template}
+    if template in PROJECTS:
+        return _render(_TEMPLATES / PROJECTS[template][0], names)
     chosen = TEMPLATES[template]
     # What an image for a cluster needs.
     extras = [
@@ -256,14 +264,22 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
         literals = re.sub(rf"\b{parameter.name}\b(?!=)", repr(parameter.default), literals)
     values = {
         "extras": ",".join(extras),
-        "name": name,
         "options": [parameter.name for parameter in chosen.parameters if parameter.is_option],
         "literal_options": literals,
-        "slug": name.lower().replace("_", "-"),
-        "template": template,
+        **names,
         **vars(chosen),
     }
     project = {file: _read_module(chosen.workload, file) for file in ("network.py", "train.py")}
+    return project | _render(_TEMPLATES / "project", values)
+
+
+def _render(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
+    project = {}
     for source in environment.list_templates(extensions=["j2"]):
         file = source.removesuffix(".j2")
         project[f".{file}" if file in _HIDDEN else file] = environment.get_template(source).render(values)

@@ -129,8 +129,22 @@ def test_compiled_template_passes_namespace_and_account_on(tmp_path, template):
         assert [inputs[name] for name in passed] == [{"componentInputParameter": name} for name in passed]
 
 
+def test_project_for_image_search_compiles(tmp_path, capsys):
+    assert run(["init", str(tmp_path / "mine"), "--template", "image-search"]) == 0
+    assert list_names(tmp_path / "mine") == [".gitignore", "README.md", "draw.py", "notebook.ipynb", "pipeline.py"]
+    assert "mine && python draw.py && kfp-mindspore run pipeline.py" in capsys.readouterr().out
+    spec = parse_spec(compile_text(str(tmp_path / "mine" / "pipeline.py"), "registry.example.com/mine:1"))
+    inputs = spec["root"]["dag"]["tasks"]["deploy-kserve"]["inputs"]["parameters"]
+    for name in ("namespace", "service_account"):
+        assert inputs[name] == {"componentInputParameter": name}
+
+
 @pytest.mark.parametrize(
-    ("name", "template"), [*(("my-project", template) for template in init.TEMPLATES), ("a" * 40, "classification")]
+    ("name", "template"),
+    [
+        *(("my-project", template) for template in (*init.TEMPLATES, *init.PROJECTS)),
+        *(("a" * 40, template) for template in ("classification", "image-search")),
+    ],
 )
 def test_project_passes_ruff(tmp_path, name, template):
     init.write_project(tmp_path / name, template)
@@ -148,9 +162,11 @@ def test_notebook_is_valid_without_outputs(tmp_path):
 
 
 def test_every_template_is_packaged():
-    templates = Path(init.__file__).parent / "templates" / "project"
+    folders = Path(init.__file__).parent / "templates"
+    templates = folders / "project"
     # pyproject.toml's package data: `*.j2` leaves out names with a leading dot.
-    assert {path.name for path in templates.iterdir()} == {path.name for path in templates.glob("*.j2")}
+    for folder in folders.iterdir():
+        assert {path.name for path in folder.iterdir()} == {path.name for path in folder.glob("*.j2")}
     assert {path.name.removesuffix(".j2").lstrip(".") for path in templates.iterdir()} == {
         name.lstrip(".") for name in FILES
     } - {"network.py", "train.py"}
