@@ -21,10 +21,13 @@ from kfp_mindspore.cli.shared.output import OutputPath, add_json_option, print_j
 from kfp_mindspore.compression.options import CompressionOptions
 from kfp_mindspore.errors import MissingExtraError, UserError, join_names
 from kfp_mindspore.formats.bundle import (
+    CAUSAL_KIND,
     DETECTOR_KIND,
     DUAL_KIND,
+    EMBEDDING_KIND,
     MODEL_FILE,
     NETWORK_FILE,
+    SEQ2SEQ_KIND,
     TRANSFORM_FILE,
     ModelBundle,
     Signature,
@@ -42,9 +45,9 @@ _LISTED = 20
 _NETWORK, _FILES = ("network", "value"), ("file", "size", "sha256")
 # Of the kinds of language models.
 _ROUTES = {
-    "causal-lm": "/openai/v1/chat/completions or /openai/v1/completions",
-    "embedding": "/openai/v1/embeddings",
-    "seq2seq": "/openai/v1/completions",
+    CAUSAL_KIND: "/openai/v1/chat/completions or /openai/v1/completions",
+    EMBEDDING_KIND: "/openai/v1/embeddings",
+    SEQ2SEQ_KIND: "/openai/v1/completions",
 }
 
 
@@ -413,10 +416,11 @@ def predict(
     signature: Signature = bundle.signature
     # A dual encoder's rows are images.
     if signature.is_language_model and signature.kind != DUAL_KIND:
-        raise UserError(
-            f"{path}: {_name_kind(signature)}, which answers no rows",
-            hint=f"Serve it, and send requests to {_ROUTES[signature.kind]}: kfp-mindspore serve {path}",
-        )
+        if route := _ROUTES.get(signature.kind):
+            hint = f"Serve it, and send requests to {route}: kfp-mindspore serve {path}"
+        else:
+            hint = f"Serve both stages, and send requests to the first one's {_ROUTES[CAUSAL_KIND]}."
+        raise UserError(f"{path}: {_name_kind(signature)}, which answers no rows", hint=hint)
     use_device(place.device, place.device_id)
     with ModelRunner(bundle, key=key, allow_code=allow_model_code) as runner:
         found = [spec.name for spec in runner.outputs]

@@ -68,6 +68,16 @@ def test_language_model_is_inspected_and_answers_no_rows(tmp_path: Path, capsys:
     assert "/openai/v1/chat/completions" in printed
 
 
+@pytest.mark.parametrize("kind", ["causal-lm-first", "causal-lm-second"])
+def test_stage_answers_no_rows(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_decoder_bundle(tmp_path / "stage", kind)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}')
+    assert run(["model", "predict", str(tmp_path / "stage"), str(tmp_path / "rows.jsonl")]) == 2
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"a language model of the kind {kind}, which answers no rows" in printed
+    assert "Serve both stages, and send requests to the first one's /openai/v1/chat/completions" in printed
+
+
 def test_inspect_mindir_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "inspect", str(models / "free" / "model.mindir")]) == 0
     assert "verified" not in capsys.readouterr().out
