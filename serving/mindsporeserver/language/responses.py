@@ -141,7 +141,7 @@ class ResponseBuilder:
                 described["logprobs"] = self._list_completion_logprobs(choice, logprobs)
             return described
         message: dict[str, Any] = {"content": text if text or not (choice.calls or reasoning) else None}
-        message |= {"reasoning_content": reasoning} if reasoning else {}
+        message |= {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
         message |= {"role": "assistant"} if is_first or not is_stream else {}
         message |= {} if is_stream else {"refusal": None}
         if choice.calls:

@@ -400,14 +400,15 @@ def test_reasoning_is_separate_from_content(client: OpenAI) -> None:
         whole = chat(client, messages=messages, extra_body=fields).choices[0].message.model_dump()
         stream = list(chat(client, messages=messages, extra_body=fields, stream=True))
         deltas = [chunk.choices[0].delta.model_dump() for chunk in stream]
-        for name in ("content", "reasoning_content"):
+        assert whole.get("reasoning") == whole.get("reasoning_content")
+        for name in ("content", "reasoning", "reasoning_content"):
             assert "".join(delta.get(name) or "" for delta in deltas) == (whole.get(name) or "")
         texts[content] = (whole.get("reasoning_content"), whole["content"])
     assert texts["<think>"][0]
     assert texts["<think>"][1] is None
     assert texts["<thing>"][0] is None
     assert texts["<thing>"][1]
-    answered = {"role": "assistant", "content": None, "reasoning_content": texts["<think>"][0]}
+    answered = {"role": "assistant", "content": None, **dict.fromkeys(("reasoning", "reasoning_content"), "so")}
     assert chat(client, messages=[*MESSAGES, answered, *MESSAGES]).usage.completion_tokens
     thinking = [*MESSAGES, {"role": "assistant", "content": "<think>"}]
     hidden = {**fields, "include_reasoning": False}
