@@ -108,6 +108,8 @@ def render(result: Mapping[str, Any]) -> str:
         missed = ", **missed**" if target["met"] is False else ""
         rows.append([target["name"], f"{target['ratio']:.3g}", f"{low:.3g}…{high:.3g}", f"{goal}{missed}"])
     lines = [f"## {name}", *render_table(rows)]
+    if "note" in raw:
+        lines += ["", raw["note"]]
     if "table" in raw:
         lines += render_table(raw["table"])
     file = draw_bars(name, raw["bars"])
