@@ -198,6 +198,9 @@ def _install(site: Path, spec: ImageSpec, source: ReleaseSource) -> list[Distrib
     for pattern in DEVICE_FILES:
         for path in site.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if "lm" in spec.extras:
+        # The image has no C compiler. Without byte code: it is compiled below.
+        run(site, sys.executable, "-B", "-m", "kfp_mindspore.lm.network.decode_library")
     compiling = ("-W", "ignore", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
     moved = ("-s", str(site), "-p", f"{_VENV}/{_PACKAGES}")
     # Sets in byte code are in the order of hashes.

@@ -26,8 +26,8 @@ typedef int8_t Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 /* In the order of decode_step.py's list; `norm1` and the others are positions among a layer's weights. */
 typedef struct {
   int32_t threads, layers, heads, kv_heads, head_size, hidden, width, outputs, layer_norm, activation, gated, rotary,
-      norm_after, qk_norm, joint_qk_norm, predicts, qkv_bias, out_bias, mlp_bias, size, norm1, qkv, q_norm, k_norm, out,
-      norm2, up, down;
+      norm_after, qk_norm, joint_qk_norm, predicts, qkv_bias, out_bias, mlp_bias, window, loras, lora_rank, size, norm1, qkv, q_norm,
+      k_norm, out, out_norm, norm2, up, down, down_norm;
 } Plan;
 
 typedef struct {
@@ -182,27 +182,46 @@ static void attend(float *out, const float *query, const float *keys, const floa
   }
 }
 
-/* Inputs: plan, (epsilon, scale, each layer's rotation), hidden (B, width), positions (B,), cosines and sines
- * (B, head_size / 2), caches (2 * layers, slots, kv_heads, L, head_size), the layers' weights in list_weights' order, the
- * last norm's and the head, then int8 matrices' scales in their order. Outputs: logits (B, V), or hidden states, and new
- * rows (2 * layers, B, kv_heads, head_size). */
+/* Adds a sequence's adapter to its columns from `start` to before `stop`; see AdapterFactors for `down` and `up`.
+ * `ends` are the last columns of the `parts` that the matrix stacks; `inner` has lora_rank places. */
+static void adapt(float *out, const float *x, int width, const float *down, const float *up, const Plan *plan, int adapter,
+                  const int *ends, int parts, int start, int stop, float *inner) {
+  const int rank = plan->lora_rank;
+  const int64_t columns = (int64_t)parts * plan->loras * rank;
+  for (int part = 0, column = start; part < parts; part++) {
+    const int64_t place = ((int64_t)part * plan->loras + adapter - 1) * rank;
+    const int end = stop < ends[part] ? stop : ends[part];
+    if (column < end)
+      for (int r = 0; r < rank; r++) inner[r] = dot(down + (place + r) * width, x, width);
+    for (; column < end; column++) out[column] += dot(up + column * columns + place, inner, rank);
+  }
+}
+
+/* Inputs: plan, (epsilon, scale, 0 for each unrotated layer, 0 for each windowed one), hidden (B, width), positions and
+ * adapters (2, B), cosines and sines (1 or 2, B, head_size / 2), the last ones for windowed layers, caches
+ * (2 * layers, slots, kv_heads, L, head_size), the layers' weights in list_weights' order, the last norm's and the head,
+ * then int8 matrices' scales in their order, then AdapterFactors' arrays. Outputs: logits (B, V), or hidden states, and
+ * new rows (2 * layers, B, kv_heads, head_size). */
 int decode_step(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream,
                 void *extra) {
   const Plan *plan = params[0];
   const float epsilon = ((float *)params[1])[0], scale = ((float *)params[1])[1], *rotated = (float *)params[1] + 2;
+  const float *whole = rotated + plan->layers;
   const float *cosines = params[4], *sines = params[5], *cache = params[6];
-  const int32_t *positions = params[3];
   const int batch = shapes[2][0], width = plan->width, size = plan->head_size, heads = plan->heads;
+  const int32_t *positions = params[3], *adapters = positions + batch;
   const int kv_heads = plan->kv_heads, query = heads * size, fused = query + 2 * kv_heads * size, half = size / 2;
   const int inner = plan->hidden, up = inner * (plan->gated ? 2 : 1), first = 7;
+  const int64_t local = (shapes[4][0] - 1) * batch * half;
   const int64_t slots = shapes[6][1], length = shapes[6][3], head_step = length * size;
   const int weights = plan->layers * plan->size + (plan->predicts ? 2 + plan->layer_norm : 0);
+  const int qkv_ends[] = {query, query + kv_heads * size, fused}, factors = nparam - 2 - 4 * plan->layers;
   float *logits = params[nparam - 2], *rows = params[nparam - 1];
   int is_int8 = 0;
   for (int i = first; i < first + weights; i++) is_int8 |= !strcmp(dtypes[i], "int8");
 
-  /* By thread: hidden states, normed states, a query, a key and scores; then what the threads share. */
-  const int64_t own = (int64_t)batch * width * 2 + 2 * (query + size) + length + 1;
+  /* By thread: hidden states, normed states, a query, a key, scores and an adapter's inner values; then what the threads share. */
+  const int64_t own = (int64_t)batch * width * 2 + 2 * (query + size) + length + 1 + plan->lora_rank;
   const int64_t shared = (int64_t)batch * (fused + query + width + up);
   float *memory = malloc(sizeof(float) * (plan->threads * own + shared));
   if (!memory) return 1;
@@ -222,10 +241,16 @@ int decode_step(int nparam, void **params, int *ndims, int64_t **shapes, const c
     const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
     float *hidden = memory + thread * own, *normed = hidden + (int64_t)batch * width;
     float *queries = normed + (int64_t)batch * width, *key = queries + query, *scores = key + size;
-    float *turned = scores + length + 1;
+    float *turned = scores + length + 1, *inner_values = turned + size;
 #define PART(count, index) ((int)((int64_t)(count) * (index) / threads))
 #define MULTIPLY(out, stride, x, columns, matrix, count, offset)                                                   \
   multiply(out, stride, x, batch, columns, matrix, (offset) + PART(count, thread), (offset) + PART(count, thread + 1))
+#define ADAPT(out, stride, x, columns, index, ends, parts, count)                                                    \
+  for (int b = 0; b < batch; b++)                                                                                  \
+    if (adapters[b])                                                                                               \
+      adapt((out) + (int64_t)b * (stride), (x) + (int64_t)b * (columns), columns, params[factors + (index)],       \
+            params[factors + (index) + 1], plan, adapters[b], ends, parts, PART(count, thread), PART(count, thread + 1), \
+            inner_values)
     /* Each thread adds up all hidden states itself, which needs no barrier. */
     memcpy(hidden, params[2], sizeof(float) * batch * width);
     for (int layer = 0; layer < plan->layers; layer++) {
@@ -236,6 +261,7 @@ int decode_step(int nparam, void **params, int *ndims, int64_t **shapes, const c
         source = normed;
       }
       MULTIPLY(projected, fused, source, width, MATRIX(base + plan->qkv, plan->qkv_bias, 4 * layer), fused, 0);
+      ADAPT(projected, fused, source, width, 4 * layer, qkv_ends, 3, fused);
 #pragma omp barrier
       for (int item = PART(batch * heads, thread); item < PART(batch * heads, thread + 1); item++) {
         const int b = item / heads, head = item % heads, kv = head / (heads / kv_heads);
@@ -255,24 +281,28 @@ int decode_step(int nparam, void **params, int *ndims, int64_t **shapes, const c
           for (int d = 0; d < size; d++) turned[d] *= q * query_weight[d], key[d] *= k * key_weight[d];
         }
         if (plan->rotary && rotated[layer]) {
-          rotate(turned, half, cosines + b * half, sines + b * half);
-          rotate(key, half, cosines + b * half, sines + b * half);
+          const int64_t place = b * half + (whole[layer] ? 0 : local);
+          rotate(turned, half, cosines + place, sines + place);
+          rotate(key, half, cosines + place, sines + place);
         }
         if (head % (heads / kv_heads) == 0) {
           memcpy(rows + (((int64_t)2 * layer * batch + b) * kv_heads + kv) * size, key, sizeof(float) * size);
           memcpy(rows + (((int64_t)(2 * layer + 1) * batch + b) * kv_heads + kv) * size, value, sizeof(float) * size);
         }
         for (int d = 0; d < size; d++) turned[d] *= scale;
-        const float *keys = cache + ((2 * layer * slots + b) * kv_heads + kv) * head_step;
-        const float *values = cache + (((2 * layer + 1) * slots + b) * kv_heads + kv) * head_step;
-        attend(mixed + (int64_t)b * query + head * size, turned, keys, values, key, value, positions[b], size, scores);
+        const int begin = whole[layer] || positions[b] < plan->window ? 0 : positions[b] - plan->window + 1;
+        const float *keys = cache + ((2 * layer * slots + b) * kv_heads + kv) * head_step + (int64_t)begin * size;
+        const float *values = keys + slots * kv_heads * head_step;
+        attend(mixed + (int64_t)b * query + head * size, turned, keys, values, key, value, positions[b] - begin, size,
+               scores);
       }
 #pragma omp barrier
       MULTIPLY(update, width, mixed, query, MATRIX(base + plan->out, plan->out_bias, 4 * layer + 1), width, 0);
+      ADAPT(update, width, mixed, query, 4 * layer + 2, &width, 1, width);
 #pragma omp barrier
       source = update;
-      if (plan->norm_after) {
-        NORM(normed, update, base + plan->norm1);
+      if (plan->out_norm >= 0) {
+        NORM(normed, update, base + plan->out_norm);
         source = normed;
       }
       for (int i = 0; i < batch * width; i++) hidden[i] += source[i];
@@ -296,8 +326,8 @@ int decode_step(int nparam, void **params, int *ndims, int64_t **shapes, const c
       MULTIPLY(update, width, inside, inner, MATRIX(base + plan->down, plan->mlp_bias, 4 * layer + 3), width, 0);
 #pragma omp barrier
       source = update;
-      if (plan->norm_after) {
-        NORM(normed, update, base + plan->norm2);
+      if (plan->down_norm >= 0) {
+        NORM(normed, update, base + plan->down_norm);
         source = normed;
       }
       for (int i = 0; i < batch * width; i++) hidden[i] += source[i];

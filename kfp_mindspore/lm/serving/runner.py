@@ -49,8 +49,7 @@ class CausalRunner:
         max_length: Most tokens in a sequence.
         max_loras: Most adapters at once; 0 for a graph without adapters.
         max_lora_rank: Highest adapter rank.
-        decode_operator: Computes single tokens: `float32` or `int8`, by `DecodeStep` where it is compiled and there are
-            no adapters, or `none`.
+        decode_operator: Computes single tokens: `float32` or `int8`, by `DecodeStep` where it is compiled, or `none`.
 
     Raises:
         UserError: `slots` or `max_length` is beyond the limit.
@@ -96,7 +95,14 @@ class CausalRunner:
         self._window_tables = compute_rotations(get_window_config(config)) if config.windowed else ()
         self._compute_layers = CachedLayers(config, self._count, adapted=max_loras > 0)
         self._compute_logits = Head(config)
-        self._step = build_step(config, self._arrays, decode_operator, adapted=max_loras > 0)
+        self._step = build_step(
+            config,
+            self._arrays,
+            decode_operator,
+            adapters=self._factors.arrays,
+            loras=max_loras,
+            lora_rank=max_lora_rank,
+        )
         self._extents = [0] * slots
         self._cache = np.zeros((2 * config.layers, slots, config.kv_heads, 0, config.head_size), np.float32)
         self._allocate(self._fit_length(1))
@@ -163,7 +169,8 @@ class CausalRunner:
         padded[:count, 0], starts[:count] = ids, positions
         if self._step is not None:
             hidden = self._embed(padded, starts[:, None])[:, 0]
-            found, rows = self._step.compute(hidden, starts, self._tables, self._whole_cache)
+            tables = (*self._tables, *self._window_tables)
+            found, rows = self._step.compute(hidden, starts, tables, self._whole_cache, adapters)
             rows = _replace_nonfinite(rows)
         else:
             states, rows = self._extend(0, padded, starts, adapters)
@@ -229,7 +236,8 @@ class CausalRunner:
             # Zeros that the kernel backs with no memory: the first position reads none of them.
             whole = np.zeros((*self._cache.shape[:3], length, self.config.head_size), np.float32)
             hidden = np.zeros((batch, self.config.width), np.float32)
-            self._step.compute(hidden, np.zeros(batch, np.int32), self._tables, Tensor.from_numpy(whole))
+            tables = (*self._tables, *self._window_tables)
+            self._step.compute(hidden, np.zeros(batch, np.int32), tables, Tensor.from_numpy(whole))
             # Of a prompt's last token.
             self._predict(np.zeros((1, self.config.width), np.float32))
             return

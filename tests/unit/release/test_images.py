@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import platform
 import shutil
 import subprocess
 import tarfile
@@ -46,6 +47,7 @@ FILES = {
         b"Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"
     ),
 }
+ROOT = Path(__file__).parents[3]
 BILL, STATEMENT = "application/vnd.cyclonedx+json", "application/vnd.in-toto+json"
 
 
@@ -75,12 +77,13 @@ def _write_base(folder: Path, files: Mapping[str, bytes] = FILES, platform: str 
     return folder
 
 
-def _write_source(folder: Path, requires: str = "") -> ReleaseSource:
-    """Write a wheel of one module, which may require a package."""
+def _write_source(folder: Path, requires: str = "", files: Mapping[str, str] = {}) -> ReleaseSource:
+    """Write a wheel of one module, which may require a package, and further files."""
     folder.mkdir()
     wheel = folder / f"kfp_mindspore-{__version__}-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.4\nName: kfp-mindspore\nVersion: {__version__}\nLicense-Expression: Apache-2.0\n"
-    files = {
+    contents = {
+        **files,
         "kfp_mindspore_cli.py": "def main():\n    return 0\n",
         "METADATA": metadata + (f"Requires-Dist: {requires}\n" if requires else ""),
         "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -88,8 +91,10 @@ def _write_source(folder: Path, requires: str = "") -> ReleaseSource:
         "RECORD": "",
     }
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name if name.endswith(".py") else f"kfp_mindspore-{__version__}.dist-info/{name}", text)
+        for name, text in contents.items():
+            archive.writestr(
+                name if name.endswith((".py", ".c")) else f"kfp_mindspore-{__version__}.dist-info/{name}", text
+            )
     (folder / "constraints.txt").write_text("")
     return ReleaseSource(__version__, "c" * 40, 86400, wheel, folder / "constraints.txt")
 
@@ -197,6 +202,22 @@ def test_same_source_gives_same_bytes(base: Path, source: ReleaseSource, tmp_pat
         for layout in (_write(tmp_path / "a", base, source), _write(tmp_path / "b", base, again))
     )
     assert first == second
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_image_of_language_models_has_compiled_operator(base: Path, tmp_path: Path) -> None:
+    folder = "kfp_mindspore/lm/network"
+    names = [f"{folder}/decode_library.py", f"{folder}/decode_step.c"]
+    files = {name: (ROOT / name).read_text() for name in names}
+    layout = _write(
+        tmp_path / "x", base, _write_source(tmp_path / "source", "", files), spec=replace(SPEC, extras=("lm",))
+    )
+    layer = layout.get_manifest(layout.manifests[0]).fields["layers"][-1]
+    with tarfile.open(layout.get_blob(layer["digest"]).path) as archive:
+        found = [member.name.rpartition("/") for member in archive if member.name.endswith(".so")]
+    assert {place for place, _, _ in found} == {f"opt/venv/lib/{PYTHON}/site-packages/{folder}/operators"}
+    assert len(found) == (3 if platform.machine() == "x86_64" else 1)
 
 
 def test_archive_is_same_base_as_its_folder(base: Path, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,21 @@ def test_base_without_libraries_ends_build_first(device: str, code: int, message
     environment = {"PATH": os.environ["PATH"], "DEVICE": device}
     done = subprocess.run(["sh", "-c", test], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, message)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("extras", "is_built"), [("serving", False), ("serving,lm", True)])
+def test_operator_of_language_models_is_in_image(extras: str, is_built: bool, tmp_path: Path) -> None:
+    command = next(rest for word, rest in read_instructions() if word == "RUN" and "decode_library" in rest)
+    ignored = shutil.ignore_patterns("__pycache__", "operators")
+    shutil.copytree(ROOT / "kfp_mindspore", tmp_path / "kfp_mindspore", symlinks=True, ignore=ignored)
+    environment = {"PATH": os.environ["PATH"], "EXTRAS": extras, "PYTHONPATH": str(tmp_path)}
+    subprocess.run(["sh", "-c", command.replace("/opt/venv/bin/python", sys.executable)], env=environment, check=True)
+    # Byte code with times would be kept.
+    assert not list(tmp_path.rglob("*.pyc"))
+    look = "from kfp_mindspore.lm.network.decode_library import compile_library; print(compile_library())"
+    environment |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    found = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
+    operators = tmp_path / "kfp_mindspore" / "lm" / "network" / "operators"
+    assert (Path(found.stdout.strip()).parent == operators) == is_built

@@ -12,16 +12,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from kfp_mindspore.lm.network import decode_step
-from kfp_mindspore.lm.network.decode_step import (
-    FLOAT32,
-    INT8,
-    NONE,
-    DecodeStep,
-    build_step,
-    compile_library,
-    quantize_rows,
-)
+from kfp_mindspore.lm.network import decode_library, decode_step
+from kfp_mindspore.lm.network.decode_library import compile_library
+from kfp_mindspore.lm.network.decode_step import FLOAT32, INT8, NONE, DecodeStep, build_step, quantize_rows
 from kfp_mindspore.lm.network.decoder import DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.network.rope import RopeScaling
 from kfp_mindspore.lm.serving.runner import CausalRunner
@@ -42,6 +35,12 @@ CONFIGS = {
     "gelu": dataclasses.replace(LLAMA, activation="gelu", mlp_bias=True),
     "smollm3": dataclasses.replace(LLAMA, unrotated=(1,), attention_scale=0.2),
     "olmo2": dataclasses.replace(LLAMA, joint_qk_norm=True, norm_after=True),
+    # Sequences shorter and longer than the window.
+    "window": dataclasses.replace(LLAMA, unrotated=(0,), window=4, windowed=(1,)),
+    "gemma3": dataclasses.replace(
+        LLAMA, activation="gelu_tanh", qk_norm=True, tied=True, norm_twice=True, window=6, windowed=(0,),
+        window_theta=100.0, rope_scaling=RopeScaling("linear", 8.0),
+    ),
     "scaled": dataclasses.replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0)),
     "first stage": dataclasses.replace(LLAMA, predicts=False),
     "second stage": dataclasses.replace(LLAMA, embeds=False),
@@ -138,16 +137,46 @@ def test_rounded_rows_are_within_half_a_scale() -> None:
 def test_library_for_older_processor_equals_graphs(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor: 0\nflags\t\t: fpu {flags}\n")
-    present = decode_step._CPUINFO.read_text() if decode_step._CPUINFO.exists() else ""
+    present = decode_library._CPUINFO.read_text() if decode_library._CPUINFO.exists() else ""
     if not set(flags.split()) <= set(present.split()):
         pytest.skip("needs a processor with AVX2")
-    monkeypatch.setattr(decode_step, "_CPUINFO", cpuinfo)
+    monkeypatch.setattr(decode_library, "_CPUINFO", cpuinfo)
     library = compile_library.__wrapped__()
     assert library is not None
     assert ("avx2" in library.name) == bool(flags)
     monkeypatch.setattr(decode_step, "compile_library", lambda: library)
     compare(compute_steps(LLAMA, FLOAT32), compute_by_graphs(LLAMA), 1e-5)
     compare(compute_steps(LLAMA, INT8), compute_by_graphs(LLAMA), 0.05)
+
+
+@pytest.mark.slow
+def test_library_of_image_is_loaded_without_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decode_library, "SHIPPED", tmp_path / "operators")
+    decode_library.main()
+    built = capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for flags in ("", *(" ".join(flags) for flags in decode_library._CPU_FLAGS.values())):
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {flags}\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(decode_library, "_CPUINFO", tmp_path / "cpuinfo")
+            assert str(compile_library.__wrapped__()) in built
+    library = compile_library.__wrapped__()
+    assert library is not None
+    assert library.parent == tmp_path / "operators"
+    assert sorted(map(str, library.parent.iterdir())) == sorted(built)
+    monkeypatch.setattr(decode_step, "compile_library", lambda: library)
+    compare(compute_steps(LLAMA, FLOAT32), compute_by_graphs(LLAMA), 1e-5)
+
+
+def test_image_without_compiler_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_library, "SHIPPED", tmp_path / "operators")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"^decode_step.c is not compiled: \[Errno 2\].*; install a C compiler"):
+        decode_library.main()
+    assert not list((tmp_path / "operators").iterdir())
 
 
 @pytest.mark.parametrize(("operator", "level"), [(FLOAT32, logging.INFO), (INT8, logging.WARNING)])
@@ -158,21 +187,20 @@ def test_without_compiler_graphs_compute_steps(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(decode_step, "compile_library", compile_library.__wrapped__)
     with caplog.at_level(logging.INFO):
-        assert build_step(LLAMA, make_weights(LLAMA), operator, adapted=False) is None
+        assert build_step(LLAMA, make_weights(LLAMA), operator) is None
     assert caplog.records[0].message.startswith("decode_step.c is not compiled: [Errno 2]")
     assert caplog.records[1].message == f"decode operator {operator} is not used: it is not compiled"
     assert caplog.records[1].levelno == level
     assert not list((tmp_path / "cache" / "kfp-mindspore" / "operators").iterdir())
 
 
-def test_operator_is_not_used_with_adapters_or_unknown_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_is_not_used_with_unknown_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = make_weights(LLAMA)
-    assert build_step(LLAMA, weights, FLOAT32, adapted=True) is None
     config = dataclasses.replace(LLAMA, attention_scale=0.2)
-    assert build_step(config, weights, FLOAT32, adapted=False) is not None
+    assert build_step(config, weights, FLOAT32) is not None
     monkeypatch.setattr(decode_step, "_KNOWN", tuple(set(CONFIG_FIELDS) - {"attention_scale"}))
-    assert build_step(LLAMA, weights, FLOAT32, adapted=False) is not None
-    assert build_step(config, weights, FLOAT32, adapted=False) is None
+    assert build_step(LLAMA, weights, FLOAT32) is not None
+    assert build_step(config, weights, FLOAT32) is None
 
 
 CONFIG_FIELDS = [field.name for field in dataclasses.fields(DecoderConfig)]

@@ -11,7 +11,7 @@ import pytest
 from mindspore import Tensor
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.lm.network.decode_step import compile_library
+from kfp_mindspore.lm.network.decode_library import compile_library
 from kfp_mindspore.lm.network.decoder import Decoder, DecoderConfig, compute_rotations, list_weights
 from kfp_mindspore.lm.network.lora import LoraConfig, merge_adapter
 from kfp_mindspore.lm.serving import runner as runner_module
@@ -130,14 +130,18 @@ def make_adapter(seed: int, lora: LoraConfig) -> dict[str, np.ndarray]:
     return factors
 
 
-def test_batch_of_adapters_equals_merged_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("operator", [pytest.param("none", marks=pytest.mark.slow), "float32"])
+def test_batch_of_adapters_equals_merged_networks(
+    operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner_module, "_LEAST_LENGTH", 40)
     weights = make_weights(LLAMA)
     loras = [LoraConfig(3, 6.0, ("q_proj", "k_proj", "output_proj")), LoraConfig(4, 2.0, ("v_proj",))]
     adapters = [make_adapter(seed, lora) for seed, lora in enumerate(loras)]
     for index, (adapter, lora) in enumerate(zip(adapters, loras, strict=True)):
         write_adapter(tmp_path / str(index), adapter, lora)
-    runner = CausalRunner(LLAMA, weights, slots=4, max_length=40, max_loras=2, max_lora_rank=4)
+    limits = {"slots": 4, "max_length": 40, "max_loras": 2, "max_lora_rank": 4}
+    runner = CausalRunner(LLAMA, weights, decode_operator=operator, **limits)
     assert runner.adapter_bytes == 4 * 2 * 2 * 4 * (3 * (32 + 64) + 32 + 32)
     texts = [np.random.default_rng(5).integers(0, 120, size).astype(np.int32) for size in (9, 7, 11)]
     base = compute_logits(LLAMA, weights, texts)
@@ -158,7 +162,9 @@ def test_batch_of_adapters_equals_merged_networks(tmp_path: Path, monkeypatch: p
         compare(logits, expected[row][len(texts[row]) - 1])
     # A number's next adapter leaves nothing of the one before.
     runner.read_adapter(tmp_path / "1")(1)
-    compare(runner.prefill(1, texts[1], 0, adapter=1), merged[1][1][len(texts[1]) - 1])
+    compare(runner.prefill(1, texts[1][:-1], 0, adapter=1), merged[1][1][len(texts[1]) - 2])
+    found = runner.decode(range(3), last, positions, (0, 1, 2))
+    compare(found[1], merged[1][1][len(texts[1]) - 1])
     with pytest.raises(UserError, match=r"adapter_config.json: r: must be at most 2 \(--max-lora-rank\), got 3"):
         CausalRunner(LLAMA, weights, slots=1, max_length=40, max_loras=1, max_lora_rank=2).read_adapter(tmp_path / "0")
 
