@@ -193,6 +193,8 @@ def test_operator_of_language_models_is_in_image(extras: str, is_built: bool, tm
     assert not list(tmp_path.rglob("*.pyc"))
     look = "from kfp_mindspore.lm.network.decode_library import compile_library; print(compile_library())"
     environment |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    found = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
+    # From here the copied package is imported, not the checkout's.
+    words = [sys.executable, "-c", look]
+    found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     operators = tmp_path / "kfp_mindspore" / "lm" / "network" / "operators"
     assert (Path(found.stdout.strip()).parent == operators) == is_built
