@@ -195,12 +195,12 @@ def compress(
 @click.option(
     "--dataset",
     type=click.Path(path_type=Path),
-    help="Dataset directory; samples of its test split are kept with their outputs and targets.",
+    help="Dataset directory; samples of its test split are kept with their outputs and targets, and its statistics.",
 )
 @_add_example_option("are kept with their outputs; default random ones")
 @dataclass_options(
     ExportOptions,
-    only=("sample_count", "metadata", "device", "device_id"),
+    only=("sample_count", "metadata", "statistics", "device", "device_id"),
     names={"sample_count": "--samples"},
 )
 @_add_key_option("File with the key of an encrypted model, which stays encrypted")

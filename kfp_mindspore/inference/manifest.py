@@ -28,6 +28,8 @@ CANARY_LABEL = "kfp-mindspore/canary-of"
 VERSION_ANNOTATION = "kfp-mindspore/version"
 SERVICE_ANNOTATION = "kfp-mindspore/service"
 PREVIOUS_ANNOTATION = "kfp-mindspore/previous"
+# The version's deployment time, in seconds since the epoch: the object's own is the first version's.
+DEPLOYED_ANNOTATION = "kfp-mindspore/deployed"
 PERCENT_ANNOTATION = "kfp-mindspore/canary-percent"
 STOP_ANNOTATION = "serving.kserve.io/stop"
 # URI schemes for KServe's storage initializer and mounts; a cluster's ClusterStorageContainers list further formats.

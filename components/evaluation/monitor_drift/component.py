@@ -20,8 +20,10 @@ def monitor_drift(
     effect: float = 0.1,
     metric: str = "",
     margin: float = 0.0,
+    reference: str = "",
     prometheus: str = "",
     gate: bool = True,
+    max_age: float = 0.0,
 ) -> NamedTuple(
     "Outputs",
     [
@@ -41,7 +43,8 @@ def monitor_drift(
     chi-squared test, missing values, unseen categories and values out of range Fisher's exact test, with Holm's
     correction for all columns; texts, images and lists are compared by properties such as their length. The step
     succeeds whether or not a column has drifted: `passed` is the gate. `retrain` is for a branch (`dsl.If`): it is true
-    too where there is nothing to compare, without a log or a service. Disable caching for this step
+    too where the version that serves is older than `max_age`, and where there is nothing to decide by: without a
+    service, or with neither a log nor `max_age`. Disable caching for this step
     (`task.set_caching_options(False)`), so that each run reads the log.
 
     Set the image by `task.set_container_image(IMAGE)`, with kfp-mindspore[pipelines,train].
@@ -59,8 +62,10 @@ def monitor_drift(
         effect: Least population stability index of a drift. Usual are 0.1 for a moderate and 0.25 for a large one.
         metric: Metric to compute from labels; default the task's.
         margin: How much worse than at the export the metric may be, in metric units.
+        reference: Dataset directory or URI to compare with in place of the bundle's statistics; default these.
         prometheus: URL of a Pushgateway for the numbers; default none.
         gate: Whether a drift or a fallen metric is a gate that is not met; false in a pipeline that then retrains.
+        max_age: Days since the serving version's deployment from which on `retrain` is true; default no limit.
 
     Returns:
         passed: Whether nothing has drifted, and the metric has not fallen; without `gate` always.
@@ -69,13 +74,15 @@ def monitor_drift(
         metric: Name of the metric by labels; without labels `drifted`.
         value: Its value; without labels how many columns and predictions have drifted.
         fallen: Whether its bootstrap interval lies below the export's, or above for errors, by more than the margin.
-        retrain: Whether a column has drifted, the metric has fallen, or there is no log or no service.
+        retrain: Whether a column has drifted, the metric has fallen, the version is too old, or nothing can be decided.
         reason: Why, in one sentence.
     """
     from kfp_mindspore.mindir.monitoring.options import DriftOptions
     from kfp_mindspore.steps.evaluation.drift import monitor_model
 
-    options = DriftOptions(window=window, significance=significance, effect=effect, metric=metric, margin=margin)
+    options = DriftOptions(
+        window=window, significance=significance, effect=effect, metric=metric, margin=margin, reference=reference
+    )
     return monitor_model(
         metrics,
         report,
@@ -86,6 +93,7 @@ def monitor_drift(
         namespace=namespace,
         prometheus=prometheus,
         gate=gate,
+        max_age=max_age,
         options=options,
     )
 

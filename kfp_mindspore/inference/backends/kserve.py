@@ -27,7 +27,12 @@ from kfp_mindspore.inference.backends.kserve_status import (
     is_version_of,
     snapshot,
 )
-from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
+from kfp_mindspore.inference.manifest import (
+    DEPLOYED_ANNOTATION,
+    PREVIOUS_ANNOTATION,
+    SERVICE_ANNOTATION,
+    STOP_ANNOTATION,
+)
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
 from kfp_mindspore.inference.scaling import keep_scaling, list_needs
 from kfp_mindspore.inference.service import SERVER, Service, ServiceStatus, make_canary_error, make_missing_error
@@ -249,6 +254,7 @@ class KServeBackend(ServingBackend):
             own.update({key: before[key] for key in OWN_ANNOTATIONS if key in before})
         else:
             own[VERSION] = str(int(before.get(VERSION) or 0) + 1)
+            own[DEPLOYED_ANNOTATION] = f"{time.time():.3f}"
             previous = recorded if is_serving else before.get(PREVIOUS_ANNOTATION)
             if keep_previous and previous:
                 own[PREVIOUS_ANNOTATION] = previous

@@ -10,6 +10,7 @@ from typing import Any
 from kfp_mindspore.inference import manifest
 from kfp_mindspore.inference.backends import rollout
 from kfp_mindspore.inference.manifest import (
+    DEPLOYED_ANNOTATION,
     PREVIOUS_ANNOTATION,
     SERVICE_ANNOTATION,
     STOP_ANNOTATION,
@@ -30,6 +31,7 @@ OWN_ANNOTATIONS = (
     SERVICE_ANNOTATION,
     VERSION_ANNOTATION,
     PREVIOUS_ANNOTATION,
+    DEPLOYED_ANNOTATION,
     manifest.PERCENT_ANNOTATION,
     STOP_ANNOTATION,
 )
@@ -132,7 +134,7 @@ def build_status(document: Document, canary: Document | None, pods: Sequence[Doc
         replicas=sum(pod.is_ready for pod in own),
         restarts=sum(pod.restarts for pod in own),
         message=message,
-        created=created.timestamp(),
+        created=float(found.get(DEPLOYED_ANNOTATION) or created.timestamp()),
         canary=_build_canary_status(name, document, canary, pods) if canary else None,
         previous=str(manifest.restore_service(previous, name, namespace).model_dir) if previous else "",
         digest=service.digest,

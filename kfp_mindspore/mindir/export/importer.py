@@ -42,6 +42,7 @@ from kfp_mindspore.mindir.graph.metadata import (
     read_proto,
     read_weights,
 )
+from kfp_mindspore.mindir.monitoring.statistics import compute_statistics
 from kfp_mindspore.mindir.options import ExportChanges, ExportOptions, resolve_tolerance
 from kfp_mindspore.mindir.verify import measure_difference, run_and_compare
 from kfp_mindspore.outputs import check_replaceable
@@ -76,9 +77,10 @@ def import_mindir(
     Args:
         file: The MindIR.
         output_dir: The bundle directory to write; replaced when it exists.
-        options: `sample_count`, `metadata`, `tolerance`, `device` and `device_id`; the other fields are a checkpoint's.
+        options: `sample_count`, `metadata`, `tolerance`, `statistics`, `device` and `device_id`; the other fields are a
+            checkpoint's.
         dataset_dir: A dataset directory; test samples are kept after the dataset's preprocessing, with their
-            targets. Its inputs have the graph's names, or are the only one.
+            targets, and statistics are its training split's. Its inputs have the graph's names, or are the only one.
         samples: Inputs by name, or a file with rows (`kfp_mindspore.data.rows`); default random ones: normal numbers,
             integers 0 and 1, indices in their tables.
         key: An encrypted file's key, see `export_mindir`; the bundle's model stays encrypted.
@@ -145,6 +147,9 @@ def import_mindir(
         writer.write_verified(kept)
         bundle = ModelBundle(writer.directory, dataclasses.replace(signature, files=describe_files(writer.directory)))
         difference = _compare(file, bundle, kept, tolerance, key)
+        trained = Dataset.open(dataset_dir) if options.statistics and dataset_dir is not None else None
+        if trained is not None and (found := compute_statistics(bundle, trained, key=key)):
+            writer.write_statistics(found)
         verified = {"dataset": origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
         writer.sign(dataclasses.replace(signature, verified=verified))
         ModelBundle.open(writer.directory, verify=False)

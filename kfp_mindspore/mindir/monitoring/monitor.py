@@ -21,6 +21,7 @@ from kfp_mindspore.evaluation.comparison import estimate_metric
 from kfp_mindspore.evaluation.drift import Distribution, DriftTest, Values, adjust_tests, compare_values
 from kfp_mindspore.evaluation.predictions import build_predictions
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.names import normalize_name
 from kfp_mindspore.mindir.monitoring.log import Exchange, count_rows, open_location, read_log, select_window
 from kfp_mindspore.mindir.monitoring.measures import (
@@ -139,14 +140,20 @@ def detect_drift(
         service: Only this InferenceService's events; empty for all.
 
     Raises:
-        NotFoundError: There is no such bundle, log or file of labels.
-        UserError: The bundle has no statistics, the log has no rows, or none of the model's columns.
+        NotFoundError: There is no such bundle, log, reference or file of labels.
+        UserError: It is a language model's or has no statistics, the reference is no dataset of the model's inputs, or
+            the log has no rows or none of the model's columns.
         MissingExtraError: scipy is not installed.
     """
     options = options or DriftOptions()
     check_options(options, subject="drift")
     bundle = ModelBundle.open(bundle_dir, verify=False)
-    statistics = read_statistics(bundle)
+    if bundle.signature.is_language_model:
+        raise UserError(
+            f"{bundle_dir}: drift is found in V1 and V2 requests, this is a language model",
+            hint="Its log has token counts in place of texts.",
+        )
+    statistics = _compute_reference(bundle, options.reference) if options.reference else read_statistics(bundle)
     found = read_log(log, service)
     window = [one for one in select_window(found, options.window) if one.rows]
     if not window:
@@ -188,6 +195,18 @@ def detect_drift(
         metric=metric,
         notes=tuple(notes),
     )
+
+
+def _compute_reference(bundle: ModelBundle, location: str) -> dict[str, Any]:
+    """Return the statistics of a dataset's splits and of the model's predictions for them."""
+    from kfp_mindspore.mindir.monitoring.statistics import compute_statistics
+
+    with open_location(location, hint="--reference is a directory that dataset load has written.") as path:
+        found = compute_statistics(bundle, Dataset.open(path))
+    if not found:
+        columns = join_names(spec.name for spec in bundle.signature.inputs)
+        raise UserError(f"reference: {location}: must have a train split with the model's inputs {columns}")
+    return found
 
 
 def _collect_columns(

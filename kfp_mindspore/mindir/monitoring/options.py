@@ -17,6 +17,7 @@ class DriftOptions:
         effect: Least population stability index of a drift. Usual are 0.1 for a moderate and 0.25 for a large one.
         metric: Metric to compute from labels; default the task's.
         margin: How much worse than at the export the metric may be, in metric units.
+        reference: Dataset directory or URI to compare with in place of the bundle's statistics; default these.
     """
 
     window: str = ""
@@ -24,3 +25,4 @@ class DriftOptions:
     effect: float = option(0.1, minimum=0)
     metric: str = ""
     margin: float = option(0.0, minimum=0)
+    reference: str = ""

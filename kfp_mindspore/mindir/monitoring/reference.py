@@ -21,7 +21,8 @@ def read_statistics(bundle: ModelBundle) -> dict[str, Any]:
     if not statistics.get("columns"):
         raise UserError(
             f"{bundle.path}: has no statistics of its training data to compare with",
-            hint="Export the model again with its dataset: kfp-mindspore model export CHECKPOINT_DIR --dataset DIR …",
+            hint="Give a dataset directory as reference, or write the bundle again with --dataset DIR: "
+            "kfp-mindspore model export CHECKPOINT_DIR or model import FILE.",
         )
     if statistics.get("version") != VERSION:
         raise UserError(f"{bundle.path}: statistics: version must be {VERSION}, got {statistics.get('version')!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.mindir.monitoring.options import DriftOptions
 
 _TIMEOUT_SECONDS = 10.0
+_DAY_SECONDS = 86400.0
 
 
 class DriftOutputs(NamedTuple):
@@ -33,7 +35,7 @@ class DriftOutputs(NamedTuple):
         metric: The metric by labels; without labels `drifted`.
         value: Its value; without labels how many columns and predictions have drifted.
         fallen: Whether it has fallen.
-        retrain: Whether something has drifted or fallen, or there is nothing to compare.
+        retrain: Whether something has drifted or fallen, the version is too old, or there is nothing to decide by.
         reason: Why, in one sentence.
     """
 
@@ -58,11 +60,12 @@ def monitor_model(
     namespace: str = "",
     prometheus: str = "",
     gate: bool = True,
+    max_age: float = 0.0,
     options: DriftOptions,
 ) -> DriftOutputs:
     """Compare a log's window with a bundle's statistics, and emit the gate's decision.
 
-    Without a log, or without a service of that name, nothing is compared, and the model is to be trained.
+    Without a service of that name, or with neither a log nor an age, the model is to be trained.
 
     Args:
         metrics: Receives rows, drifted columns, each column's least p-value, and the metric.
@@ -74,11 +77,13 @@ def monitor_model(
         namespace: Service namespace; empty for the step's.
         prometheus: A Pushgateway's URL, or a file for node exporter's textfile collector; empty for none.
         gate: Whether a drift or a fallen metric is a gate that is not met.
+        max_age: Days since the deployment of the version that serves, from which on a model is to be trained; 0 for no
+            limit.
         options: The options.
 
     Raises:
-        UserError: There is neither a bundle nor a service name, the bundle has no statistics, or the log has no rows to
-            compare.
+        UserError: There is neither a bundle nor a service name, the age is negative or has no service, the bundle has
+            no statistics, or the log has no rows to compare.
         KfpMindSporeError: The Pushgateway cannot be reached.
     """
     from kfp_mindspore.data.fetch import fetch_source
@@ -88,12 +93,22 @@ def monitor_model(
 
     if model is None and not service_name:
         raise UserError("monitor_drift: must have model or service_name")
-    if not log:
+    if not max_age >= 0 or (max_age and not service_name):
+        raise UserError(f"max_age: must be 0, or a number of days above 0 with service_name, got {max_age:g}")
+    if not log and not max_age:
         return _skip_comparison(metrics, report, "there is no log to compare")
-    try:
-        location = InferenceClient(namespace=namespace).get(service_name).model if model is None else model.path
-    except NotFoundError:
-        return _skip_comparison(metrics, report, f"service {service_name}: does not exist")
+    location, age, is_old = "" if model is None else model.path, "", False
+    if max_age or model is None:
+        try:
+            status = InferenceClient(namespace=namespace).get(service_name)
+        except NotFoundError:
+            return _skip_comparison(metrics, report, f"service {service_name}: does not exist")
+        location = location or status.model
+        days = (time.time() - status.created) / _DAY_SECONDS
+        is_old = 0 < max_age <= days
+        age = f"version {status.version} is {days:.3g} days old, max_age is {max_age:g}"
+    if not log:
+        return _skip_comparison(metrics, report, f"service {service_name}: {age}", retrain=is_old)
     with fetch_source(location) as bundle:
         found = detect_drift(bundle, log, options, labels=labels, service=service_name)
     found = dataclasses.replace(found, model=location)
@@ -108,22 +123,23 @@ def monitor_model(
         metrics.log_metric(found.metric.name, found.metric.value)
     if gate:
         events.emit("gate", "drift", metric="drift", value=len(found.drifted), threshold=0, passed=found.passed)
-    outcome = describe_report(found)
+    outcome = describe_report(found) + (f"; {age}" if is_old else "")
     print(outcome, flush=True)
     name, value = (
         (found.metric.name, found.metric.value) if found.metric is not None else ("drifted", float(len(found.drifted)))
     )
     fallen = found.metric is not None and found.metric.fallen
     passed = found.passed or not gate
-    return DriftOutputs(passed, list(found.drifted), found.rows, name, value, fallen, not found.passed, outcome)
+    retrain = is_old or not found.passed
+    return DriftOutputs(passed, list(found.drifted), found.rows, name, value, fallen, retrain, outcome)
 
 
-def _skip_comparison(metrics: dsl.Metrics, report: dsl.HTML, reason: str) -> DriftOutputs:
+def _skip_comparison(metrics: dsl.Metrics, report: dsl.HTML, reason: str, *, retrain: bool = True) -> DriftOutputs:
     page = f"<!doctype html><meta charset=utf-8><title>Drift</title><h1>Not compared: {html.escape(reason)}</h1>\n"
     Path(report.path).write_text(page, encoding="utf-8")
     metrics.log_metric("rows", 0)
     print(f"not compared: {reason}", flush=True)
-    return DriftOutputs(True, [], 0, "drifted", 0.0, False, True, reason)
+    return DriftOutputs(True, [], 0, "drifted", 0.0, False, retrain, reason)
 
 
 def describe_report(report: DriftReport) -> str:

@@ -1,4 +1,4 @@
-"""Retraining in recurring runs: on drift, on a fallen metric, or in each run without a log."""
+"""Retraining in recurring runs: on drift, on a fallen metric, by age, or in each run."""
 
 from kfp import dsl
 
@@ -6,8 +6,8 @@ from kfp import dsl
 @dsl.pipeline(
     name="scheduled-retraining",
     description="For recurring runs: compare the service's logged requests with its model's training data; on drift or "
-    "a fallen metric read the dataset again, train, export, compare with the model that serves and deploy only a model "
-    "that is better by a margin.",
+    "a fallen metric, or from an age on, read the dataset again, train, export, compare with the model that serves and "
+    "deploy only a model that is better by a margin.",
 )
 def scheduled_retraining(
     data: str = "digits",
@@ -24,11 +24,13 @@ def scheduled_retraining(
     labels: str = "",
     window: str = "24h",
     logger: dict = {},
+    max_age: float = 0.0,
 ):
     """Retrain a served model in recurring runs and deploy only a clearly better one.
 
     With `log` the model is retrained if the window's requests or predictions have drifted from the training data, or
-    the metric by later labels has fallen; without it in each run. The steps are retrain_and_promote's. A compiled
+    the metric by later labels has fallen; with `max_age` if the version that serves is older; with neither in each run.
+    The steps are retrain_and_promote's. A compiled
     pipeline's recurring run has the cron expression and KFP's maximum concurrency; set the latter to 1, so that two
     runs do not deploy the same service.
 
@@ -47,6 +49,7 @@ def scheduled_retraining(
         labels: URI or file, CSV or JSON lines with `id`, an event's ID, and `label`; default none.
         window: The log's last part, to compare: a row count such as `1000`, or a duration; empty for all.
         logger: The deployed version's log, see `deploy_kserve`; default none.
+        max_age: Days since the deployment of the version that serves, from which on it is retrained; default no limit.
     """
     from kfp_mindspore.components import monitor_drift
     from kfp_mindspore.pipelines.shared.retraining import retrain
@@ -56,7 +59,8 @@ def scheduled_retraining(
     deployment = {"canary": canary, "registry": registry, "logger": logger}
     target = {"service_name": service_name, "namespace": namespace}
     # Drift is the reason to retrain, and no failure.
-    monitoring = monitor_drift(log=log, window=window, labels=labels, metric=metric, gate=False, **target)
+    decision = {"metric": metric, "gate": False, "max_age": max_age}
+    monitoring = monitor_drift(log=log, window=window, labels=labels, **decision, **target)
     monitoring.set_caching_options(False)
     with dsl.If(monitoring.outputs["retrain"] == True):
         retrain(data, training, comparison, service_name, namespace, service_account, **deployment)

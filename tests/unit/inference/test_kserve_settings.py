@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,19 @@ def test_restored_service_keeps_own_annotations(controller: Controller) -> None:
     applied = [item.body for item in controller.api.requests if item.method == "PATCH"][-1]
     assert applied["metadata"]["annotations"]["team"] == "vision"
     assert applied["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "hpa"
+
+
+def test_deployment_time_is_the_versions(controller: Controller) -> None:
+    started = time.time()
+    first = controller.deploy("s3://b/1").created
+    # The object's own is of an earlier day.
+    assert started - 0.001 <= first <= time.time()
+    # A retried step changes nothing, and a failed version is taken back.
+    assert controller.deploy("s3://b/1").created == first
+    with pytest.raises(ProcessFailedError):
+        controller.deploy("s3://b/broken")
+    assert controller.client.get("digits").created == first
+    assert controller.deploy("s3://b/2").created > first
 
 
 CONTAINERS = "/apis/serving.kserve.io/v1alpha1/clusterstoragecontainers"

@@ -78,6 +78,7 @@ def test_foreign_log_fails_step(monitor) -> None:
     [
         ({"service_name": "digits"}, "there is no log to compare"),
         ({"service_name": "digits", "log": "log.jsonl"}, "service digits: does not exist"),
+        ({"service_name": "digits", "max_age": 30.0}, "service digits: does not exist"),
     ],
 )
 def test_nothing_to_compare_is_reason_to_retrain(local_home, tmp_path, arguments, reason) -> None:
@@ -105,3 +106,30 @@ def test_drift_without_gate_is_reason_to_retrain(monitor, tmp_path) -> None:
     assert not (tmp_path / "events.jsonl").exists()
     outputs, _, _ = monitor(1.0)
     assert (outputs.passed, outputs.retrain, outputs.reason) == (True, False, "360 rows: no drift")
+
+
+@pytest.mark.parametrize(("max_age", "retrain"), [(1.0, False), (1e-9, True)], ids=["younger", "older"])
+def test_age_of_served_version_is_reason_to_retrain(local_services, monitor, tmp_path, max_age, retrain) -> None:
+    """A version that serves for longer than max_age is retrained, with a log and without one."""
+    local_services.deploy()
+    metrics, report = dsl.Metrics(metadata={}), dsl.HTML(uri=str(tmp_path / "report.html"), metadata={})
+    outputs = monitor_drift.python_func(metrics=metrics, report=report, service_name="digits", max_age=max_age)
+    assert (outputs.passed, outputs.retrain, outputs.rows) == (True, retrain, 0)
+    assert outputs.reason.startswith("service digits: version 1 is ")
+    assert outputs.reason.endswith(f"days old, max_age is {max_age:g}")
+    outputs, _, _ = monitor(service_name="digits", max_age=max_age)
+    assert (outputs.passed, outputs.retrain, outputs.rows) == (True, retrain, 360)
+    assert ("; version 1 is " in outputs.reason) is retrain
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"max_age": -1.0}, {"max_age": float("nan")}, {"service_name": "", "max_age": 7.0}]
+)
+def test_age_without_service_fails_step(local_home, tmp_path, arguments) -> None:
+    """An age that is no number of days, or has no service, fails the step."""
+    from kfp_mindspore.errors import UserError
+
+    report, model = dsl.HTML(uri=str(tmp_path / "report.html"), metadata={}), dsl.Model(uri="model")
+    given = {"service_name": "digits", "model": model, **arguments}
+    with pytest.raises(UserError, match="max_age: must be 0, or a number of days above 0 with service_name, got"):
+        monitor_drift.python_func(metrics=dsl.Metrics(metadata={}), report=report, **given)

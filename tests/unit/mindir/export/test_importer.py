@@ -16,6 +16,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir import GraphRunner, verify_bundle
 from kfp_mindspore.mindir.export.importer import import_mindir
+from kfp_mindspore.mindir.monitoring.reference import read_statistics
 from tests.support.models.small_networks import Noisy, Pair, Perceptron, Sequence
 
 pytestmark = pytest.mark.mindspore
@@ -110,6 +111,11 @@ def test_dataset_gives_samples_targets_and_task(capsys: pytest.CaptureFixture[st
     np.testing.assert_array_equal(next(iter(kept.inputs.values())), held_out.inputs["image"])
     np.testing.assert_array_equal(kept.labels, held_out.target)
     assert (bundle.signature.task, bundle.signature.labels) == ("classification", dataset.labels)
+    statistics = read_statistics(bundle)
+    assert (statistics["rows"], statistics["metric"]["name"]) == (dataset.splits["train"], "accuracy")
+    words = ["model", "import", "net.mindir", "--dataset", "data", "--no-statistics", "-o", "bare"]
+    assert run(words) == 0
+    assert ModelBundle.open("bare").read_statistics() == {}
 
 
 def test_unfit_dataset_is_named_with_input(capsys: pytest.CaptureFixture[str]) -> None:

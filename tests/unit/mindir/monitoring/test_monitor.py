@@ -12,8 +12,10 @@ import pytest
 
 from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
+from kfp_mindspore.lm.bundle.causal import import_model
 from kfp_mindspore.mindir.monitoring.monitor import DriftReport, detect_drift
 from kfp_mindspore.mindir.monitoring.options import DriftOptions
+from tests.support.language.tiny_language_model import write_source
 from tests.support.models.table_models import CITIES
 
 pytestmark = pytest.mark.mindspore
@@ -158,6 +160,32 @@ def test_hashed_predictions_are_not_watched(
         **dict.fromkeys(("prediction", "confidence"), "the responses do not have it"),
         "label": "the log has its hashes, or values of another type",
     }
+
+
+def test_reference_replaces_missing_statistics(tables: Path, write: Write) -> None:
+    log = write([{name: row[name] for name in ("age", "income")} for row in make_table(shift=0.5)])
+    report = detect_drift(tables / "bare", log, DriftOptions(reference=str(tables / "bare-data")))
+    assert report.drifted == ("income",)
+    assert report.tests == detect_drift(tables / "plain", log).tests
+
+
+def test_unfit_references_are_refused(tables: Path, lifecycle: Any, write: Write) -> None:
+    log = write(make_table(20))
+    with pytest.raises(NotFoundError, match="nowhere: no such file or folder"):
+        detect_drift(tables / "bare", log, DriftOptions(reference="nowhere"))
+    with pytest.raises(NotFoundError, match=r"dataset.json is missing, so this is no dataset directory"):
+        detect_drift(tables / "bare", log, DriftOptions(reference=str(tables / "bare")))
+    with pytest.raises(UserError, match="column 'age': missing, got 'image'"):
+        detect_drift(tables / "bare", log, DriftOptions(reference=str(lifecycle.dataset)))
+    with pytest.raises(UserError, match=r"reference: .*: must have a train split with the model's inputs"):
+        detect_drift(lifecycle.bundle, log, DriftOptions(reference=str(tables / "bare-data")))
+
+
+def test_language_models_are_refused(write: Write, tmp_path: Path) -> None:
+    import_model(write_source(tmp_path / "source"), tmp_path / "bundle")
+    for options in (DriftOptions(), DriftOptions(reference=str(tmp_path))):
+        with pytest.raises(UserError, match=r"drift is found in V1 and V2 requests, this is a language model\n.*token"):
+            detect_drift(tmp_path / "bundle", write(make_table(20)), options)
 
 
 @pytest.mark.parametrize(
