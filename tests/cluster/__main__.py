@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tests.cluster.infrastructure.binaries import (
     BUILDKIT,
+    CONTAINERD,
     COSCHEDULING,
     CUSTOM_RESOURCES,
     HELM,
@@ -127,8 +128,8 @@ def build(
     if gang:
         _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     if kserve:
-        toolsets = (KSERVE, KSERVE_AGENT, KEDA, METRICS_SERVER)
-        _time("KServe, KEDA, metrics server", lambda: [build_binaries(tools) for tools in toolsets])
+        toolsets = (KSERVE, KSERVE_AGENT, KEDA, METRICS_SERVER, CONTAINERD)
+        _time("KServe, KEDA, metrics server, containerd 2", lambda: [build_binaries(tools) for tools in toolsets])
         _time("Prometheus", lambda: install_packages(MONITORING))
     if trainers:
         _time("MPI operator and Kubeflow Trainer", lambda: [build_binaries(tools) for tools in (MPI, TRAINER)])

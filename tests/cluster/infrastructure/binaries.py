@@ -120,6 +120,14 @@ VOLCANO = Toolset(
     },
 )
 
+# It has image volumes, which Debian's containerd 1.6 lacks.
+CONTAINERD = Toolset(
+    programs={
+        name: Program("containerd", f"github.com/containerd/containerd/v2/cmd/{name}")
+        for name in ("containerd", "containerd-shim-runc-v2")
+    }
+)
+
 _KSERVE = "github.com/kserve/kserve"
 _KSERVE_FILES = {
     **{

@@ -127,13 +127,14 @@ class OwnedCluster(Cluster):
 
     Args:
         keep: Keep it until `close`, also after this process ended.
+        containerd: Directory of a containerd 2 with its shim; None for the distribution's.
 
     Raises:
         UnavailableError: It cannot run on this machine.
         StartError: A daemon did not start.
     """
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self, *, keep: bool = False, containerd: Path | None = None) -> None:
         check_node()
         binaries, archives = get_binaries(), get_images()
         self._instance: Instance = create_instance("node", keep=keep)
@@ -141,17 +142,19 @@ class OwnedCluster(Cluster):
         try:
             lease = self._instance.lease.path if self._instance.lease else None
             with prepare_machine():
-                namespaces = create_namespaces(self.directory, get_cache() / "stores", lease)
+                # containerd 1 does not read what containerd 2 has written.
+                stores = get_cache() / ("stores" if containerd is None else "stores-2")
+                namespaces = create_namespaces(self.directory, stores, lease)
             super().__init__(self.directory, namespaces)
-            self._start(binaries, archives)
+            self._start(binaries, archives, containerd)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, binaries: Path, archives: dict[str, Path]) -> None:
+    def _start(self, binaries: Path, archives: dict[str, Path], containerd: Path | None) -> None:
         cgroup = f"{CGROUP_PREFIX}{self.directory.name}"
         make_cgroup(cgroup)
-        node = Node(self.directory, binaries, self.namespaces, cgroup, self.url, self.authority)
+        node = Node(self.directory, binaries, self.namespaces, cgroup, self.url, self.authority, containerd)
         commands = self._list_commands(binaries)
         daemons = self.daemons
         daemons.start("etcd", commands.etcd())
@@ -166,7 +169,7 @@ class OwnedCluster(Cluster):
                 f"--kubelet-certificate-authority={self.authority.certificate}",
                 "--kubelet-preferred-address-types=InternalIP",
                 "--enable-admission-plugins=NodeRestriction",
-                "--feature-gates=MutatingAdmissionPolicy=true",
+                "--feature-gates=MutatingAdmissionPolicy=true,ImageVolume=true",
                 "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
             ),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,10 +41,18 @@ class Node:
         cgroup: Name of the control group of its pods.
         url: URL of the API server.
         authority: Issuer of its certificates.
+        containerd: Directory of containerd and its shim; None for the distribution's.
     """
 
     def __init__(
-        self, directory: Path, binaries: Path, namespaces: Namespaces, cgroup: str, url: str, authority: Authority
+        self,
+        directory: Path,
+        binaries: Path,
+        namespaces: Namespaces,
+        cgroup: str,
+        url: str,
+        authority: Authority,
+        containerd: Path | None = None,
     ) -> None:
         self._directory = directory
         self._binaries = binaries
@@ -51,6 +60,7 @@ class Node:
         self._cgroup = cgroup
         self._url = url
         self._authority = authority
+        self._containerd = containerd
 
     def containerd(self, *, runtime: bool = True) -> list[str]:
         """Return containerd's command line.
@@ -62,7 +72,9 @@ class Node:
         write_hosts(self._directory, f"{network.node}:{REGISTRY_PORT}")
         write_json(self._directory / "cni" / "10-pods.conflist", describe_pod_network(network))
         write_text(config, self._describe_containerd(self._namespaces.store / "containerd", runtime=runtime))
-        return ["containerd", "--config", str(config)]
+        # It looks for its shim on the PATH before its own directory.
+        path = [] if self._containerd is None else ["env", f"PATH={self._containerd}:{os.environ['PATH']}"]
+        return [*path, "containerd", "--config", str(config)]
 
     def kubelet(self) -> list[str]:
         """Return the kubelet's command line."""
@@ -87,6 +99,7 @@ class Node:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._cgroup}",
             "failCgroupV1": False,
+            "featureGates": {"ImageVolume": True},
             "failSwapOn": False,
             # Inside a container a process cannot lower its OOM score or raise its limits.
             "oomScoreAdj": 0,

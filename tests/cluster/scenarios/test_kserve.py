@@ -19,11 +19,10 @@ from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.model_image import push_model
-from kfp_mindspore.inference import InferenceClient, KServeBackend
 from kfp_mindspore.inference.backends.kserve import SERVICES, STORAGE_CONTAINERS
 from kfp_mindspore.inference.backends.rollout import get_pod_failure
 from kfp_mindspore.inference.rest import predict_v1
-from kfp_mindspore.inference.smoke import read_example_requests, run_smoke_test
+from kfp_mindspore.inference.smoke import run_smoke_test
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.pods import read_pod
 from kfp_mindspore.kube.resources import PODS, Resource
@@ -37,11 +36,10 @@ from tests.support.controllers.metrics_server_cluster import run_metrics_server
 from tests.support.kube.operators import wait_for
 from tests.support.remote.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from tests.support.remote.registries import start_registry, write_login
+from tests.support.serving.kserve_environment import READY_SECONDS, KServeEnvironment, read_outputs
 from tests.support.serving.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 from tests.support.serving.serving_client import messages
 
-# A server starts in seconds, but so do all pods of a machine with two busy cores at once.
-READY_SECONDS = 300.0
 # Targets are 10 s from the failure of a pod and 5 s for a rollback.
 REPORT_SECONDS, ROLLBACK_SECONDS = 10.0, 5 * 5.0
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -54,49 +52,6 @@ SECURITY_CONTEXT = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-
-
-class KServeEnvironment(ServingEnvironment):
-    """A namespace of KServe with a claim of bundles.
-
-    Args:
-        kserve: KServe.
-        namespace: The namespace.
-        bundles: Bundles by model name.
-    """
-
-    wait_seconds = READY_SECONDS
-    failure = r"pod digits-(canary-)?predictor-\S+: container kserve-container ended with exit code 2"
-
-    def __init__(self, kserve: KServe, namespace: str, bundles: dict[str, Path]) -> None:
-        self.kserve = kserve
-        self.client = InferenceClient(KServeBackend(kubeconfig=kserve.cluster.kubeconfig), namespace)
-        self.bundles = {name: bundles[name] for name in (FIRST, SECOND)}
-        self.store = "pvc://models"
-        kserve.make_models(namespace, "models", bundles)
-
-    def locate(self, model: str) -> str:
-        return f"{self.store}/{model}"
-
-    def identify(self, url: str) -> str:
-        with resolve_services(self.kserve.cluster):
-            (prediction,) = predict_v1(url, NAME, [self.read_sample()[0].tolist()])
-        return self.recognise(prediction["output"])
-
-    def read_sample(self) -> np.ndarray[Any, Any]:
-        """Return one raw image, the same of both models."""
-        (images,) = read_example_requests(ModelBundle.open(self.bundles[FIRST])).inputs.values()
-        return images[:1]
-
-    def recognise(self, prediction: Any) -> str:
-        """Return the model whose verified output for the sample is a prediction."""
-        expected = {name: read_outputs(bundle)[0] for name, bundle in self.bundles.items()}
-        (model,) = [name for name, values in expected.items() if np.allclose(prediction, values, atol=1e-4)]
-        return model
-
-
-def read_outputs(bundle: Path) -> np.ndarray[Any, Any]:
-    return read_example_requests(ModelBundle.open(bundle)).outputs["output"]
 
 
 @pytest.fixture

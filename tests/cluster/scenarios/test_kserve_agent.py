@@ -19,7 +19,7 @@ import pytest
 from kfp_mindspore.inference import Service, build_inference_service
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import KSERVE_AGENT, get_binaries
-from tests.support.controllers.kserve_cluster import KUBEFLOW_VARIABLE
+from tests.support.controllers.kserve_cluster import skip_without_kserve
 from tests.support.http_server import Handler, Server
 from tests.support.ports import reserve_port
 from tests.support.remote.object_store import BUCKET, ObjectStore, start_object_store
@@ -34,8 +34,7 @@ TYPES = ("org.kubeflow.serving.inference.request", "org.kubeflow.serving.inferen
 
 @pytest.fixture(scope="module")
 def agent() -> Path:
-    if not os.environ.get(KUBEFLOW_VARIABLE):
-        pytest.skip(f"the build of KServe is slow: run `make test-kubeflow`, which sets {KUBEFLOW_VARIABLE}")
+    skip_without_kserve()
     return Path(start(lambda: get_binaries(KSERVE_AGENT))) / "kserve-agent"
 
 

@@ -143,14 +143,19 @@ class KServe:
         return runtime
 
 
+def skip_without_kserve() -> None:
+    """Skip the test unless tests with KServe are requested."""
+    if not os.environ.get(KUBEFLOW_VARIABLE):
+        pytest.skip(f"the build of KServe is slow: run `make test-kubeflow`, which sets {KUBEFLOW_VARIABLE}")
+
+
 @contextlib.contextmanager
 def run_kserve(cluster: NodeCluster, packages: ImagePackages) -> Iterator[KServe]:
     """Run KServe with its own definitions, role, webhooks and default configuration, for Standard mode without ingress.
 
     The controller is a process in the node's network, as the user that its ClusterRole is bound to.
     """
-    if not os.environ.get(KUBEFLOW_VARIABLE):
-        pytest.skip(f"the build of KServe is slow: run `make test-kubeflow`, which sets {KUBEFLOW_VARIABLE}")
+    skip_without_kserve()
     folder = Path(start(lambda: get_binaries(KSERVE)))
     for archive in start(make_kserve_archives).values():
         cluster.import_image(archive)
