@@ -6,7 +6,7 @@ Source: https://github.com/kserve/open-inference-protocol and Triton's binary te
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ class Inference:
     inputs: Arrays
     outputs: Mapping[str, bool] | None
     binary: bool
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ResponseBody(NamedTuple):
