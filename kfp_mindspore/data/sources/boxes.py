@@ -35,6 +35,9 @@ _logger = logging.getLogger(__name__)
 _SHOWN = 10
 _WORDS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 _UNITS = {"coco": "pixels", "voc": "pixels", "yolo": "fractions of the picture"}
+_EMPTY_HINT = (
+    "Check that the folder has the annotations too, see docs/data.md, or name the format: --format coco|yolo|voc."
+)
 _HINT = "Correct them, or leave these boxes out: --missing drop (missing='drop')."
 
 
@@ -236,7 +239,7 @@ def _build(kind: str, found: _Annotations, request: SourceRequest) -> Source:
     where = f"{found.root.name} ({kind})"
     files = list(found.boxes)
     if not files:
-        _refuse(where, found.findings or ["no picture with annotations was found"])
+        _refuse(where, found.findings or ["no picture with annotations was found"], _EMPTY_HINT)
     contents, _ = read_files(files, request.max_pixels)
     rows, sizes = [], [read_shown_size(content) for content in contents]
     for file, (height, width) in zip(files, sizes, strict=True):
@@ -251,7 +254,7 @@ def _build(kind: str, found: _Annotations, request: SourceRequest) -> Source:
     for finding in found.findings:
         _logger.warning("%s: left out: %s", where, finding)
     if not any(rows):
-        _refuse(where, [f"none of the {len(files)} pictures has a box"])
+        _refuse(where, [f"none of the {len(files)} pictures has a box"], _EMPTY_HINT)
     size = request.image_size or Counter(sizes).most_common(1)[0][0]
     columns = {"image": to_objects(contents), "boxes": pad_boxes(rows)}
     select_fields(where, request, list(columns))
@@ -308,9 +311,9 @@ def _check(box: _Box, size: tuple[int, int], unit: str) -> tuple[float, float, f
     return (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
 
 
-def _refuse(where: str, findings: Sequence[str]) -> None:
-    more = f"\nand {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
-    raise UserError("\n".join([f"{where}: {len(findings)} mistakes", *findings[:_SHOWN]]) + more, hint=_HINT)
+def _refuse(where: str, findings: Sequence[str], hint: str = _HINT) -> None:
+    shown = [*findings[:_SHOWN], *([f"and {len(findings) - _SHOWN} more"] if len(findings) > _SHOWN else [])]
+    raise UserError("\n".join([f"{where}: {len(findings)} mistake{'s' * (len(findings) > 1)}", *shown]), hint=hint)
 
 
 def _read_names(path: Path) -> list[str]:

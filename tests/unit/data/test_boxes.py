@@ -89,7 +89,7 @@ def test_coco_mistake_is_named(old: str, new: str, message: str, tmp_path: Path)
     edit(root / "annotations" / "instances_train.json", old, new)
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         load_boxes(root)
-    assert "given (coco): 1 mistakes" in caught.value.message
+    assert "given (coco): 1 mistake\n" in caught.value.message
     assert "--missing drop" in caught.value.hint
     assert not (tmp_path / "dataset").exists()
 
