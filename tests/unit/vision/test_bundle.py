@@ -160,6 +160,14 @@ def test_source_is_refused_before_weights_are_read(tmp_path: Path, changes: dict
     assert not (tmp_path / "bundle").exists()
 
 
+def test_processor_of_another_model_is_refused(tmp_path: Path) -> None:
+    source = write_clip(tmp_path / "source")
+    processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}}
+    (source / "preprocessor_config.json").write_text(json.dumps(processor))
+    with pytest.raises(UserError, match=r"vision_config\.image_size: must be the processor's size 224 x 224, got 24"):
+        import_source(str(source), tmp_path / "bundle")
+
+
 def test_missing_and_foreign_tensors_are_listed(tmp_path: Path) -> None:
     source = write_vit(tmp_path / "source", num_hidden_layers=3)
     with pytest.raises(UserError, match=r"vit\.encoder\.layer\.2\.layernorm_before\.weight: missing"):
