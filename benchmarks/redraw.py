@@ -31,6 +31,7 @@ BENCHMARKS = (
     "sweeps",
     "on_ray",
     "language_models",
+    "vision",
 )
 INTRODUCTION = """# Benchmarks
 
