@@ -61,6 +61,10 @@ EXPECTED: dict[str, tuple[int, list[str]]] = {
     ),
     "07_ray": (0, ["epoch 4, accuracy 0.9", "accuracy 0.9", "2 trials, the best with learning rate 0.003"]),
     "08_language_models": (0, ["gate passed", "models: ['chat', 'hours']", "hours: '"]),
+    "09_image_search": (
+        0,
+        ["960 captioned pictures", "12 captions that no training picture has", "recall at 5 0."],
+    ),
 }
 
 MARKS: dict[str, Any] = {"01_train_and_serve_digits": (), "07_ray": pytest.mark.ray}
