@@ -18,6 +18,7 @@ TASK_METRICS = {
     "multi_label": ("f1_macro",),
     "regression": ("rmse",),
     "language_model": ("perplexity",),
+    "detection": ("map50",),
 }
 # Losses that compare arrays with one shape. MindSpore broadcasts (N, 1) and (N,) to (N, N) without an error.
 _ELEMENTWISE = (nn.MSELoss, nn.RMSELoss, nn.MAELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
@@ -74,7 +75,7 @@ def build_task_loss(task: str, labels: Sequence[str] = ()) -> Any:
     """Return a task's default loss; None when the network returns a loss.
 
     classification and language_model have cross-entropy on logits, multi_label binary cross-entropy on logits,
-    regression and ranking the mean squared error.
+    regression and ranking the mean squared error, detection the matched loss for one box a picture.
 
     Args:
         task: The dataset's task.
@@ -84,6 +85,10 @@ def build_task_loss(task: str, labels: Sequence[str] = ()) -> Any:
         return nn.CrossEntropyLoss()
     if task == "language_model":
         return TokenLoss(nn.CrossEntropyLoss(ignore_index=0) if has_padding(labels) else nn.CrossEntropyLoss())
+    if task == "detection":
+        from kfp_mindspore.training.detection import DetectionLoss
+
+        return DetectionLoss(1.0)
     if task == "multi_label":
         return LossOfShape(nn.BCEWithLogitsLoss())
     return LossOfShape(nn.MSELoss()) if task in ("regression", "ranking") else None

@@ -105,6 +105,13 @@ def test_pictures_that_cannot_be_matched_are_refused() -> None:
         loss.match((np.full((1, 4, 3), np.nan), np.full((1, 4, 4), 0.5)), target)
 
 
+def test_task_has_the_loss() -> None:
+    detection = import_detection()
+    from kfp_mindspore.training.computation.losses import build_task_loss
+
+    assert isinstance(build_task_loss("detection"), detection.DetectionLoss)
+
+
 @pytest.mark.parametrize("least", [1.0, 0.5])
 def test_augmented_boxes_follow_their_forms(least: float) -> None:
     detection, generator = import_detection(), np.random.default_rng(2)
