@@ -282,14 +282,6 @@ def _add_images(opened: ModelBundle, options: ContrastiveOptions) -> _Towers:
     side = (options.image_size, options.image_size)
     blocks = BlockConfig(options.width, options.layers, options.heads, 4 * options.width, "gelu", 1e-6)
     config = ImageConfig(blocks, side, options.patch, outputs=encoder.width, normalised=True)
-    random, initial = np.random.default_rng(options.seed), {}
-    for name, shape in list_image_weights(config).items():
-        if len(shape) > 1:
-            # Glorot's deviation for matrices.
-            deviation = 0.02 if name == "positions" else math.sqrt(2 / (shape[0] + math.prod(shape[1:])))
-            initial[name] = random.normal(0, deviation, shape).astype(np.float32)
-        else:
-            initial[name] = np.full(shape, "norm" in name and name.endswith("weight"), np.float32)
     steps = [
         declare_step(step)
         for step in (
@@ -300,10 +292,28 @@ def _add_images(opened: ModelBundle, options: ContrastiveOptions) -> _Towers:
     scale, bias = _FIRST[options.loss or INFONCE]
     return _Towers(
         SourceImages(config, {}, steps, "vit"),
-        ImageNetwork(config, initial),
+        ImageNetwork(config, create_weights(config, options.seed)),
         SourceTexts(text_config, {}, tokenizer, pad_id, scale, bias),
         build_text_network(text_config, weights),
     )
+
+
+def create_weights(config: ImageConfig, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return random weights of a new image tower by `list_image_weights`' names.
+
+    Args:
+        config: The tower's.
+        seed: Seed.
+    """
+    random, weights = np.random.default_rng(seed), {}
+    for name, shape in list_image_weights(config).items():
+        if len(shape) > 1:
+            # Glorot's deviation for matrices.
+            deviation = 0.02 if name == "positions" else math.sqrt(2 / (shape[0] + math.prod(shape[1:])))
+            weights[name] = random.normal(0, deviation, shape).astype(np.float32)
+        else:
+            weights[name] = np.full(shape, "norm" in name and name.endswith("weight"), np.float32)
+    return weights
 
 
 def _read_tokenizer(file: Path, *, lower_case: bool) -> tuple[str, int]:

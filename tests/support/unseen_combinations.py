@@ -18,11 +18,12 @@ from kfp_mindspore.transform.base import fill_objects
 from kfp_mindspore.transform.images import DecodeImage
 from kfp_mindspore.vision.bundle import TextEncoder
 from kfp_mindspore.vision.drawings import Drawing, draw_pictures, write_drawings
+from kfp_mindspore.vision.network import BlockConfig, ImageConfig, ImageNetwork
 from kfp_mindspore.vision.options import LAST, ContrastiveOptions
 from kfp_mindspore.vision.retrieval import measure_retrieval
-from kfp_mindspore.vision.training import finetune
+from kfp_mindspore.vision.training import create_weights, finetune
 
-EPOCHS, CLASSIFIER_EPOCHS = 20, 8
+EPOCHS, CLASSIFIER_EPOCHS = 20, 12
 _BATCH = 120
 
 
@@ -97,18 +98,22 @@ def decode(drawings: Sequence[Drawing]) -> NDArray[np.float32]:
 def classify(
     pixels: NDArray[np.float32], classes: NDArray[np.int64], held: NDArray[np.float32], seed: int
 ) -> NDArray[Any]:
-    """Train a classifier of known captions, and return held-out pictures' probabilities of them."""
-    from kfp_mindspore.workloads.vit.network import Network
-
+    """Train the dual encoder's image network on known captions, and return held-out pictures' probabilities."""
     training.set_seed(seed)
-    network = Network(pixels.shape[-1], int(classes.max()) + 1, channels=3)
+    config = ImageConfig(BlockConfig(64, 3, 4, 256, "gelu", 1e-6), (32, 32), 8, outputs=int(classes.max()) + 1)
+    network = ImageNetwork(config, create_weights(config, seed))
     training.fit(
         network,
         (pixels, classes.astype(np.int32)),
         loss=nn.CrossEntropyLoss(),
-        optimizer=nn.AdamWeightDecay(network.trainable_params(), 3e-3, weight_decay=0.01),
+        optimizer=nn.AdamWeightDecay(network.trainable_params(), 2e-3, weight_decay=0.01),
         config=training.TrainingConfig(
-            epochs=CLASSIFIER_EPOCHS, batch_size=128, schedule="cosine", seed=seed, export_check="off"
+            epochs=CLASSIFIER_EPOCHS,
+            batch_size=128,
+            schedule={"name": "cosine", "warmup_epochs": 1},
+            clip_norm=1.0,
+            seed=seed,
+            export_check="off",
         ),
     )
     network.set_train(False)
