@@ -209,6 +209,13 @@ def test_wrong_inputs_are_refused(
         detect_drift(tables / model, location, DriftOptions(**options))
 
 
+def test_events_without_rows_are_refused(tables: Path, tmp_path: Path) -> None:
+    event = {"specversion": "1.0", "id": "a", "source": "x", "type": f"{TYPE}request", "data": {"instances": []}}
+    (tmp_path / "log.jsonl").write_text(json.dumps(event) + "\n")
+    with pytest.raises(UserError, match=r"log.jsonl: has no rows in the window of the whole log"):
+        detect_drift(tables / "plain", str(tmp_path / "log.jsonl"))
+
+
 def test_half_a_line_and_window_are_reported(tables: Path, write: Write) -> None:
     report = detect_drift(
         tables / "declared", write(make_table(), end='{"specversion": "1.0", "id"'), DriftOptions(window="40")
