@@ -29,13 +29,23 @@ def to_corners(boxes: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([centre - size / 2, centre + size / 2], -1)
 
 
-def compute_overlap(first: NDArray[Any], second: NDArray[Any]) -> Floats:
-    """Return the intersection over union of boxes (D, 4) and (G, 4), float64 (D, G)."""
+def compute_overlap(first: NDArray[Any], second: NDArray[Any], *, generalised: bool = False) -> Floats:
+    """Return the intersection over union of boxes (D, 4) and (G, 4), float64 (D, G).
+
+    Args:
+        first: D boxes.
+        second: G boxes.
+        generalised: Whether the part of the hull that is in neither box is subtracted (Rezatofighi et al., 2019,
+            arXiv:1902.09630).
+    """
     one, other = to_corners(first.astype(np.float64))[:, None], to_corners(second.astype(np.float64))[None]
     sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
     shared = np.clip(sides, 0, None).prod(-1)
     union = first[:, None, 2:].prod(-1) + second[None, :, 2:].prod(-1) - shared
     overlap: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    if generalised:
+        hull = (np.maximum(one[..., 2:], other[..., 2:]) - np.minimum(one[..., :2], other[..., :2])).prod(-1)
+        overlap -= np.divide(hull - union, hull, out=np.zeros_like(hull), where=hull > 0)
     return overlap
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.evaluation.detection import to_corners
+from kfp_mindspore.evaluation.detection import compute_overlap, to_corners
 
 _CLASS, _DISTANCE, _OVERLAP = 1.0, 5.0, 2.0
 # Less of a box's area than this is left after a crop: it is no longer a box.
@@ -63,7 +63,7 @@ class DetectionLoss(nn.Cell):  # type: ignore[misc]
                     f"loss: a picture has {len(wanted)} boxes, the network has {queries} queries",
                     hint="Build the network with more queries.",
                 )
-            cost = _OVERLAP * (1 - _compute_giou(boxes[index], wanted[:, 1:]))
+            cost = _OVERLAP * (1 - compute_overlap(boxes[index], wanted[:, 1:], generalised=True))
             cost += _DISTANCE * np.abs(boxes[index][:, None] - wanted[None, :, 1:]).sum(-1)
             cost -= _CLASS * probabilities[index][:, wanted[:, 0].astype(int)]
             rows, columns = linear_sum_assignment(cost)
@@ -96,17 +96,6 @@ class DetectionLoss(nn.Cell):  # type: ignore[misc]
         hull = ops.maximum(high, other_high) - ops.minimum(low, other_low)
         area = hull[..., 0] * hull[..., 1]
         return shared / (union + 1e-7) - (area - union) / (area + 1e-7)
-
-
-def _compute_giou(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the generalised intersection over union of boxes (Q, 4) and (M, 4), (Q, M)."""
-    one, other = to_corners(first)[:, None], to_corners(second)[None]
-    sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
-    shared = np.clip(sides, 0, None).prod(-1)
-    union = first[:, None, 2:].prod(-1) + second[None, :, 2:].prod(-1) - shared
-    area = (np.maximum(one[..., 2:], other[..., 2:]) - np.minimum(one[..., :2], other[..., :2])).prod(-1)
-    found: NDArray[np.float64] = shared / (union + 1e-7) - (area - union) / (area + 1e-7)
-    return found
 
 
 def augment_boxes(
