@@ -63,8 +63,8 @@ class DatasetOptions:
         infinite: Rule for infinite numbers in features: `refuse`, or `missing` for the rule of missing values.
         delimiter: The character between two cells of a CSV file, or `tab`; default found. The comma, or tab, semicolon
             or vertical bar where it alone divides the first lines in as many cells as the header.
-        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `coco`, `yolo`, `voc`, `text` or `mindrecord`;
-            default by the name.
+        format: Such as `csv`, `parquet`, `jsonl`, `npz`, `images`, `coco`, `yolo` or `voc`; default by the name. Others
+            are `npy`, `idx`, `text` and `mindrecord`. `coco`, `yolo` and `voc` are pictures with boxes.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all. Taken at random before

@@ -312,6 +312,9 @@ def _format_label(verified: VerifiedSamples, signature: Signature, index: int) -
     value, labels = verified.labels[index].tolist(), signature.labels
     if signature.task == "multi_label" and len(labels) == len(value):
         return _format_value([label for label, marked in zip(labels, value, strict=True) if marked])
+    if signature.kind == DETECTOR_KIND:
+        # As `count`.
+        return str(sum(row[0] >= 0 for row in value))
     if isinstance(value, int) and 0 <= value < len(labels):
         return labels[value]
     return _format_ids(value, signature) or _format_value(value)

@@ -153,6 +153,10 @@ def test_killed_training_of_template_continues_after_its_checkpoint(tmp_path: Pa
     if template == "vit":
         # An epoch of 20,000 images takes many seconds.
         pipeline.write_text(pipeline.read_text().replace("limit=20000", "limit=1000"))
+    if template == "detection":
+        text = pipeline.read_text()
+        assert 'preprocessing="imagenet",' in text
+        pipeline.write_text(text.replace('preprocessing="imagenet",', 'preprocessing="imagenet",\n        limit=200,'))
     epochs = LONG.get(template, 5)
     words = ["run", str(pipeline), "-p", f"epochs={epochs}"]
     if template == "mindcv":

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.workload, pytest.mark.mindspore, pytest.mark.timeout(1
 
 # Arguments of a run where the template's own take minutes.
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "detection": {"epochs": 1, "threshold": 0.0},
     "mindcv": {"network": "mobilenet_v1_025", "image_size": 32, "epochs": 1, "threshold": 0.0},
     "vit": {"epochs": 2, "threshold": 0.3},
     "wide-deep": {"epochs": 1, "threshold": 0.5},

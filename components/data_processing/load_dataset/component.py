@@ -73,8 +73,7 @@ def load_dataset(
         merge_labels: Join classes that differ in `blanks` around them, or in `case` too; default keep all apart.
         infinite: Rule for infinite numbers in features: `refuse`, or `missing` for the rule of missing values.
         delimiter: The character between two cells of a CSV file, or `tab`; default found.
-        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `coco`, `yolo`, `voc`, `text` or `mindrecord`;
-            default by the name.
+        format: Such as `csv`, `parquet`, `jsonl`, `npz`, `images`, `coco`, `yolo` or `voc`; default by the name.
         length: Characters per window in a text file.
         image_size: Image height and width in a folder, or one number for both; default the most frequent size.
         limit: Samples to keep from the source, or from each split that it has; 0 for all.

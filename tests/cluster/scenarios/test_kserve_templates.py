@@ -29,6 +29,7 @@ NAME = "my-project"
 READY_SECONDS = 600
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "classification": {"epochs": 2, "threshold": 0.0},
+    "detection": {"epochs": 1, "threshold": 0.0},
     "mindcv": {"network": "mobilenet_v1_025", "image_size": 32, "epochs": 1, "threshold": 0.0},
     "regression": {"epochs": 2, "threshold": 1e6},
     "sequence": {"epochs": 1, "threshold": 0.0},
