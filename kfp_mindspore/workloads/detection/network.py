@@ -63,4 +63,5 @@ def compute_positions(rows: int, columns: int, grid: tuple[int, int], width: int
     sides = [(np.arange(count) + 0.5) / count * length for count, length in zip((rows, columns), grid, strict=True)]
     places = np.stack(np.meshgrid(*sides, indexing="ij"), -1).reshape(-1, 2, 1)
     angles = (places * rates).reshape(rows * columns, -1)
-    return np.concatenate([np.sin(angles), np.cos(angles)], -1).astype(np.float32)
+    positions: npt.NDArray[np.float32] = np.concatenate([np.sin(angles), np.cos(angles)], -1).astype(np.float32)
+    return positions
