@@ -36,6 +36,7 @@ from kfp_mindspore.formats.bundle import (
 from kfp_mindspore.formats.rows import RowLayout
 from kfp_mindspore.mindir.devices import DeviceOptions
 from kfp_mindspore.mindir.options import ExportOptions
+from kfp_mindspore.outputs import check_apart
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 
 if TYPE_CHECKING:
@@ -404,6 +405,8 @@ def predict(
     from kfp_mindspore.mindir.graph.runner import ModelRunner
     from kfp_mindspore.vision.detections import check_drawn, list_detections, write_detections
 
+    if written is not None:
+        check_apart(written, [path, file, key_file])
     bundle = ModelBundle.open(path)
     is_detector = bundle.signature.kind == DETECTOR_KIND
     if threshold is not None and not is_detector:

@@ -56,6 +56,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("lm finetune", "output"): Case("lm finetune {model} {table} -o {out}", keeps_others=True),
     ("lm import", "output"): Case("lm import {model} -o {out}"),
     ("vision classes", "output"): Case("vision classes {model} --labels a,b -o {out}"),
+    ("vision finetune", "output"): Case("vision finetune {model} {table} -o {out}", keeps_others=True),
     ("vision import", "output"): Case("vision import {model} -o {out}"),
     ("vision index", "output"): Case("vision index {dataset} --model {model} -o {out}", ".parquet"),
     ("vision index", "report"): Case("vision index {dataset} --model {model} -o x.parquet --report {out}", ".html"),
@@ -86,8 +87,8 @@ READ = {
     ("model verify", "path"),
     ("serve", "model_dir"), ("sweep best", "directory"), ("sweep export", "output"), ("sweep export", "script"),
     ("sweep report", "directory"), ("sweep resume", "directory"), ("sweep run", "output"), ("sweep run", "script"),
-    ("sweep show", "directory"), ("vision classes", "model"), ("vision index", "model"),
-    ("vision search", "index"), ("vision search", "model"), ("vision search", "picture"),
+    ("sweep show", "directory"), ("vision classes", "model"), ("vision finetune", "bundle"),
+    ("vision index", "model"), ("vision search", "index"), ("vision search", "model"), ("vision search", "picture"),
 }  # fmt: skip
 # Files with credentials, of all commands.
 OUTPUT_NAME = re.compile(r"output|output_dir|directory|out|to|written")
