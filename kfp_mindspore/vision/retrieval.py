@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_mindspore.lm.options import RECALL
+from kfp_mindspore.lm.search import rank_right, summarise_ranks
+
 
 def measure_retrieval(images: NDArray[Any], texts: NDArray[Any], right: NDArray[np.int64]) -> dict[str, float]:
     """Return `accuracy` and `recall_at_5`.
@@ -22,10 +25,6 @@ def measure_retrieval(images: NDArray[Any], texts: NDArray[Any], right: NDArray[
         `accuracy`, the fraction of pictures whose own text is the most similar, and `recall_at_5`, the fraction of
         texts with an own picture among the five most similar ones.
     """
-    scores = images @ texts.T
-    own = right[:, None] == np.arange(len(texts))
-    best_text = np.where(own, -np.inf, scores).max(1)
-    best_picture = np.where(own, scores, -np.inf).max(0)
-    preceding = (~own & (scores >= best_picture)).sum(0)
-    accuracy = (scores[np.arange(len(right)), right] > best_text).mean()
-    return {"accuracy": float(accuracy), "recall_at_5": float((preceding < 5).mean())}
+    pictures, _ = rank_right(images, texts, right[:, None].tolist())
+    queries, _ = rank_right(texts, images, [np.flatnonzero(right == text).tolist() for text in range(len(texts))])
+    return {"accuracy": float((pictures == 1).mean()), RECALL: summarise_ranks(queries)[RECALL]}
