@@ -29,7 +29,7 @@ class ContrastiveOutputs(NamedTuple):
     examples: int
 
 
-def finetune(
+def finetune_towers(
     model: dsl.Model,
     tuned: dsl.Model,
     metrics: dsl.Metrics,

@@ -31,6 +31,7 @@ OPTIONAL = {
     "export": {"mlflow", "tensorboard"},
     "compress": {"mlflow", "tensorboard"},
     "deploy": {"registry"},
+    "dual_encoder": {"mlflow", "tensorboard"},
     "language_model": {"mlflow", "tensorboard"},
 }
 # The other ones name their extra when the library is missing.

@@ -70,7 +70,7 @@ def finetune_dual_encoder(
         recall_at_5: Fraction of held-out captions with an own picture among the five most similar held-out ones.
         examples: How many pairs were trained on.
     """
-    from kfp_mindspore.steps.dual_encoder import finetune
+    from kfp_mindspore.steps.dual_encoder import finetune_towers
     from kfp_mindspore.vision.options import ContrastiveOptions
 
     options = ContrastiveOptions(
@@ -94,7 +94,7 @@ def finetune_dual_encoder(
         heads=heads,
         seed=seed,
     )
-    return finetune(model, tuned, metrics, curves, options, data=data, dataset=dataset)
+    return finetune_towers(model, tuned, metrics, curves, options, data=data, dataset=dataset)
 
 
 if __name__ == "__main__":

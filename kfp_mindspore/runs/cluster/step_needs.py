@@ -49,6 +49,7 @@ STEP_NEEDS: Mapping[str, StepNeeds] = {
     "create_model": StepNeeds(("lm", "train")),
     "export_model": StepNeeds(("train",)),
     "finetune_model": StepNeeds(("lm", "train")),
+    "finetune_towers": StepNeeds(("lm", "train")),
     "import_model": StepNeeds(("lm", "train")),
     "import_vision_model": StepNeeds(("lm", "train")),
     "index_folder": StepNeeds(("data", "lm", "train")),

@@ -284,5 +284,5 @@ def test_bad_captions_are_refused(
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValidationError, match="max_pictures: must be >= 0, got -1"):
+    with pytest.raises(ValidationError, match="max_pictures: must be an integer ≥ 0, got -1"):
         IndexOptions(max_pictures=-1)
