@@ -1,6 +1,6 @@
 """What becomes of a service in ten days whose inputs change, when a pipeline retrains it without a person?
 
-The days are those of tests/local/test_ten_days.py (2.5 minutes). Their figures and their plot are written to
+tests/local/test_ten_days.py has the days (2.5 minutes). Their figures and their plot are written to
 docs/benchmarks; `--draw` draws an earlier run's.
 
     python benchmarks/ten_days.py

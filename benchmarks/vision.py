@@ -83,7 +83,7 @@ def make_model(root: Path, peer: Path, size: str) -> tuple[Path, Path]:
 
 
 def compare_embeddings(source: Path, bundle: Path, peer: Path, rounds: int, size: str) -> Found:
-    """Measure batches of images and of texts beside transformers."""
+    """Measure image batches and text batches beside transformers."""
     targets, bars = [], {}
     for batch in BATCHES:
         ours: list[dict[str, float]] = []
@@ -104,7 +104,7 @@ def compare_embeddings(source: Path, bundle: Path, peer: Path, rounds: int, size
 
 
 def compare_served(bundle: Path, scratch: Path, rounds: int, size: str) -> Found:
-    """Measure a server's images per second in requests of 32 beside the graph's in batches of 32."""
+    """Measure images per second, served in requests of 32, beside the bare graph in batches of 32."""
     from PIL import Image
 
     files = []

@@ -1,6 +1,6 @@
 """Embeddings without a server: python embed.py ours|transformers MODEL BATCH STEPS; python embed.py write MODEL SIZE.
 
-Prints a line of JSON: the median seconds of a batch of `images` and of `texts`. `write` makes a random CLIPModel.
+Prints the median seconds that a batch takes as JSON: `images`, `texts`. `write` makes a random CLIPModel.
 """
 
 from __future__ import annotations
