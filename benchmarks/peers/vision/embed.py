@@ -47,7 +47,6 @@ def write(model: str, size: str) -> None:
 
 def open_ours(model: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Return the functions that compute images and token IDs."""
-    import kfp_mindspore  # noqa: F401
     from kfp_mindspore.vision.serving import load
 
     runner = load(Path(model))
