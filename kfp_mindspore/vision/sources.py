@@ -13,24 +13,9 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.lm.sources.families import HINT
-from kfp_mindspore.lm.sources.fields import (
-    COMMON,
-    IGNORED,
-    MOST_LAYERS,
-    MOST_POSITIONS,
-    Key,
-    choice,
-    classes,
-    flag,
-    number,
-    only,
-    read_keys,
-    refuse,
-    size,
-)
+from kfp_mindspore.lm.sources.fields import read_keys, refuse
 from kfp_mindspore.lm.sources.huggingface import open_weights, read_json, read_tokenizer
 from kfp_mindspore.lm.sources.model import read_tensors, refuse_architecture
-from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 from kfp_mindspore.lm.text.template import read_special_tokens
 from kfp_mindspore.vision.network import (
     BlockConfig,
@@ -43,129 +28,17 @@ from kfp_mindspore.vision.network import (
     list_text_weights,
 )
 from kfp_mindspore.vision.processor import parse_detector_processor, parse_processor
+from kfp_mindspore.vision.source_keys import (
+    ACTIVATIONS,
+    DETECTOR_TYPE,
+    DUAL_TYPES,
+    IMAGE_TYPES,
+    KEYS,
+    PROCESSORS,
+    TOWER_KEYS,
+)
+from kfp_mindspore.vision.source_tensors import TensorReader, list_detector_parts, list_image_parts, list_text_parts
 from kfp_mindspore.vision.text_towers import EncoderTextConfig
-
-DUAL_TYPES, IMAGE_TYPES, DETECTOR_TYPE = ("clip", "siglip"), ("vit", "dinov2"), "yolos"
-_PROCESSORS = {"clip": "CLIP", "siglip": "Siglip", "vit": "ViT", "dinov2": "Bit"}
-_ACTIVATIONS = {
-    **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
-    "swish": "silu",
-}
-_SIDE = 1 << 14
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_object_or_null(value: Any) -> bool:
-    return value is None or _is_object(value)
-
-
-def _is_sides(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(size(None, most=_SIDE).accepts, value))
-
-
-def _blocks(width: int, hidden: int, layers: int, heads: int, epsilon: float, activation: str) -> dict[str, Key]:
-    return {
-        **COMMON,
-        "architectures": IGNORED,
-        "hidden_size": size(width),
-        "intermediate_size": size(hidden),
-        "num_hidden_layers": size(layers, most=MOST_LAYERS),
-        "num_attention_heads": size(heads),
-        "layer_norm_eps": number(epsilon, below=1),
-        "hidden_act": choice(activation, _ACTIVATIONS),
-        # Of weights that are not tied in any of these networks.
-        "tie_word_embeddings": IGNORED,
-        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"), IGNORED),
-    }
-
-
-def _images(blocks: Mapping[str, Key], patch: int) -> dict[str, Key]:
-    return {
-        **blocks,
-        "image_size": size(224, most=_SIDE),
-        "patch_size": size(patch, most=_SIDE),
-        "num_channels": only(3),
-    }
-
-
-_OBJECT = Key("must be an object", _is_object, {})
-_CLIP_TOP = {"projection_dim": size(512), "logit_scale_init_value": IGNORED}
-# transformers' keys with their defaults, by `model_type`: the model's own, its text tower's, its image tower's.
-KEYS: Mapping[str, Mapping[str, Key]] = {
-    "clip": {
-        **COMMON,
-        "architectures": classes("CLIPModel"),
-        "tie_word_embeddings": IGNORED,
-        **dict.fromkeys(("text_config", "vision_config"), _OBJECT),
-        # Older files have the towers a second time; transformers takes these where they are no null.
-        **dict.fromkeys(("text_config_dict", "vision_config_dict"), Key(_OBJECT.reason, _is_object_or_null)),
-        **_CLIP_TOP,
-    },
-    "siglip": {
-        **COMMON,
-        "architectures": classes("SiglipModel"),
-        "tie_word_embeddings": IGNORED,
-        **dict.fromkeys(("text_config", "vision_config"), _OBJECT),
-    },
-    "vit": {
-        **_images(_blocks(768, 3072, 12, 12, 1e-12, "gelu"), 16),
-        "architectures": classes("ViTForImageClassification"),
-        "qkv_bias": flag(True),
-        # Of masked images, and of the pooler, which a classifier has not.
-        **dict.fromkeys(("encoder_stride", "pooler_output_size", "pooler_act"), IGNORED),
-    },
-    "dinov2": {
-        **{
-            name: key
-            for name, key in _images(_blocks(768, 0, 12, 12, 1e-6, "gelu"), 14).items()
-            if name != "intermediate_size"
-        },
-        "architectures": classes("Dinov2Model", "Dinov2ForImageClassification"),
-        "mlp_ratio": size(4),
-        "qkv_bias": flag(True),
-        "use_swiglu_ffn": flag(False),
-        # Initial values, and a backbone's outputs.
-        **dict.fromkeys(("layerscale_value", "drop_path_rate", "use_mask_token"), IGNORED),
-        **dict.fromkeys(("stage_names", "out_features", "out_indices", "apply_layernorm"), IGNORED),
-        "reshape_hidden_states": IGNORED,
-    },
-    DETECTOR_TYPE: {
-        **_images(_blocks(768, 3072, 12, 12, 1e-12, "gelu"), 16),
-        "architectures": classes("YolosForObjectDetection"),
-        "image_size": Key("must be a list of height and width", _is_sides, [512, 864]),
-        "qkv_bias": flag(True),
-        "num_detection_tokens": size(100),
-        "use_mid_position_embeddings": flag(True),
-        # Of training.
-        **dict.fromkeys(("auxiliary_loss", "class_cost", "bbox_cost", "giou_cost", "eos_coefficient"), IGNORED),
-        **dict.fromkeys(("bbox_loss_coefficient", "giou_loss_coefficient"), IGNORED),
-    },
-}
-TOWER_KEYS: Mapping[str, tuple[Mapping[str, Key], Mapping[str, Key]]] = {
-    "clip": (
-        {
-            **_blocks(512, 2048, 12, 8, 1e-5, "quick_gelu"),
-            **_CLIP_TOP,
-            "vocab_size": size(49408),
-            "max_position_embeddings": size(77, most=MOST_POSITIONS),
-            "eos_token_id": size(49407, least=0),
-        },
-        {**_images(_blocks(768, 3072, 12, 12, 1e-5, "quick_gelu"), 32), **_CLIP_TOP},
-    ),
-    "siglip": (
-        {
-            **_blocks(768, 3072, 12, 12, 1e-6, "gelu_pytorch_tanh"),
-            "vocab_size": size(32000),
-            "max_position_embeddings": size(64, most=MOST_POSITIONS),
-            "projection_size": size(768),
-        },
-        {**_images(_blocks(768, 3072, 12, 12, 1e-6, "gelu_pytorch_tanh"), 16), "vision_use_head": only(True)},
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -238,11 +111,11 @@ def read_images(directory: Path) -> SourceImages:
     values, kind, subject = read_config(directory)
     steps, sides = _read_processor(directory, kind)
     config, source_side, labels = parse_images(values, sides, subject)
-    shapes, parts = list_image_weights(config), _list_image_parts(config, kind, has_labels=bool(labels))
+    shapes, parts = list_image_weights(config), list_image_parts(config, kind, has_labels=bool(labels))
     if kind in DUAL_TYPES:
         # What its other tower has to be refused for is found before weights are read, too.
         parse_texts(values, subject)
-    reader = _Reader(open_weights(directory))
+    reader = TensorReader(open_weights(directory))
     shapes["positions"] = (config.has_class + (source_side // config.patch) ** 2, config.blocks.width)
     scales = [name for name in parts if name.endswith(".scale")]
     wanted = shapes | dict.fromkeys(scales, (config.blocks.width,))
@@ -270,9 +143,9 @@ def read_texts(directory: Path) -> SourceTexts:
     """
     values, kind, subject = read_config(directory)
     config = parse_texts(values, subject)
-    shapes, parts = list_text_weights(config), _list_text_parts(config, kind)
+    shapes, parts = list_text_weights(config), list_text_parts(config, kind)
     tokenizer = read_tokenizer(directory)
-    reader = _Reader(open_weights(directory))
+    reader = TensorReader(open_weights(directory))
     bias = ("logit_bias",) if kind == "siglip" else ()
     singles = dict.fromkeys(("logit_scale", *bias), (1,))
     ignored = (".position_ids", *(name for name in reader.entries if name.startswith(("vision_", "visual_"))))
@@ -298,15 +171,14 @@ def read_detector(directory: Path) -> SourceDetector:
     file = directory / "preprocessor_config.json"
     steps, sides = parse_detector_processor(read_json(file), str(file))
     config, source = parse_detector(values, sides, subject)
-    shapes, parts = list_detector_weights(config), _list_detector_parts(config)
+    shapes, parts = list_detector_weights(config), list_detector_parts(config)
     stored = dataclasses.replace(config, size=source)
     tables = ("positions", "mid_positions") if config.mid_positions else ("positions",)
     shapes |= {name: list_detector_weights(stored)[name] for name in tables}
     ignored = () if config.mid_positions else ("mid_position_embeddings",)
-    found = read_tensors(shapes, parts, _Reader(open_weights(directory)), subject=str(directory), ignored=ignored)
+    found = read_tensors(shapes, parts, TensorReader(open_weights(directory)), subject=str(directory), ignored=ignored)
     for name in tables:
-        first, grid, last = np.split(found[name], (1, stored.tokens - config.queries), -2)
-        found[name] = np.concatenate([first, resize_grid(grid, stored.grid, config.grid), last], -2)
+        found[name] = resize_positions(found[name], stored, config)
     return SourceDetector(config, found, steps, _read_labels(values, subject, unique=False))
 
 
@@ -439,6 +311,20 @@ def resize_grid(
     return resized.reshape(*positions.shape[:-2], -1, positions.shape[-1]).astype(np.float32)
 
 
+def resize_positions(
+    positions: NDArray[np.float32], source: DetectorConfig, target: DetectorConfig
+) -> NDArray[np.float32]:
+    """Return a detector's positions (…, tokens, width) for images of another size, see `interpolate_positions`.
+
+    Args:
+        positions: For the source's images.
+        source: The detector that has them.
+        target: The same one for other images.
+    """
+    first, grid, last = np.split(positions, (1, source.tokens - source.queries), -2)
+    return np.concatenate([first, resize_grid(grid, source.grid, target.grid), last], -2)
+
+
 def _build_cubic(source: int, target: int) -> NDArray[np.float64]:
     matrix = np.zeros((target, source))
     places = (np.arange(target) + 0.5) * source / target - 0.5
@@ -476,7 +362,7 @@ def _read_tower(top: Mapping[str, Any], kind: str, name: str, subject: str) -> t
 
 def _read_processor(directory: Path, kind: str) -> tuple[list[dict[str, Any]], tuple[int, int]]:
     file = directory / "preprocessor_config.json"
-    return parse_processor(read_json(file), _PROCESSORS[kind], str(file))
+    return parse_processor(read_json(file), PROCESSORS[kind], str(file))
 
 
 def _read_labels(values: Mapping[str, Any], subject: str, *, unique: bool = True) -> tuple[str, ...]:
@@ -518,112 +404,8 @@ def _build_blocks(found: Mapping[str, Any], subject: str, prefix: str) -> BlockC
     )
     return BlockConfig(
         *(width, found["num_hidden_layers"], heads, found["intermediate_size"]),
-        _ACTIVATIONS[found["hidden_act"]],
+        ACTIVATIONS[found["hidden_act"]],
         found["layer_norm_eps"],
         biased=found.get("qkv_bias", True),
         gated=found.get("use_swiglu_ffn", False),
     )
-
-
-_TOWER_LAYER = {
-    "norm1": ("layer_norm1",),
-    "qkv": tuple(f"self_attn.{part}_proj" for part in "qkv"),
-    "out": ("self_attn.out_proj",),
-    "norm2": ("layer_norm2",),
-    "up": ("mlp.fc1",),
-    "down": ("mlp.fc2",),
-}
-_VIT_LAYER = {
-    "norm1": ("layernorm_before",),
-    "qkv": tuple(f"attention.attention.{part}" for part in ("query", "key", "value")),
-    "out": ("attention.output.dense",),
-    "norm2": ("layernorm_after",),
-    "up": ("intermediate.dense",),
-    "down": ("output.dense",),
-}
-_DINO_LAYER = {**_VIT_LAYER, "norm1": ("norm1",), "norm2": ("norm2",), "up": ("mlp.fc1",), "down": ("mlp.fc2",)}
-
-
-def _list_layers(config: BlockConfig, prefix: str, names: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {
-        f"layers.{index}.{name}.{kind}": tuple(f"{prefix}.{index}.{source}.{kind}" for source in sources)
-        for index in range(config.layers)
-        for name, sources in names.items()
-        for kind in ("weight", "bias")
-    }
-
-
-def _pair(name: str, source: str) -> dict[str, tuple[str, ...]]:
-    return {f"{name}.{kind}": (f"{source}.{kind}",) for kind in ("weight", "bias")}
-
-
-def _list_image_parts(config: ImageConfig, kind: str, *, has_labels: bool) -> dict[str, tuple[str, ...]]:
-    if kind in DUAL_TYPES:
-        root, embeddings, head = "vision_model.", "vision_model.embeddings.", "vision_model.head."
-        parts = _list_layers(config.blocks, f"{root}encoder.layers", _TOWER_LAYER)
-        parts |= {"class": (f"{embeddings}class_embedding",), "positions": (f"{embeddings}position_embedding.weight",)}
-        parts |= _pair("patch", f"{embeddings}patch_embedding") | _pair("pre_norm", f"{root}pre_layrnorm")
-        parts |= _pair("norm", f"{root}post_layernorm") | _pair("output", "visual_projection")
-        parts |= {"head.probe": (f"{head}probe",)} | _pair("head.out", f"{head}attention.out_proj")
-        parts |= {f"head.qkv.{part}": (f"{head}attention.in_proj_{part}",) for part in ("weight", "bias")}
-        parts |= _pair("head.norm", f"{head}layernorm") | _pair("head.up", f"{head}mlp.fc1")
-        return parts | _pair("head.down", f"{head}mlp.fc2")
-    root = f"{kind}." if has_labels else ""
-    layer = _VIT_LAYER
-    if kind == "dinov2":
-        gated = {"up": ("mlp.weights_in",), "down": ("mlp.weights_out",)} if config.blocks.gated else {}
-        layer = {**_DINO_LAYER, **gated}
-    parts = _list_layers(config.blocks, f"{root}encoder.layer", layer)
-    parts |= {"class": (f"{root}embeddings.cls_token",), "positions": (f"{root}embeddings.position_embeddings",)}
-    parts |= _pair("patch", f"{root}embeddings.patch_embeddings.projection")
-    parts |= _pair("norm", f"{root}layernorm") | _pair("output", "classifier")
-    if kind == "dinov2":
-        for index in range(config.blocks.layers):
-            for place, name in enumerate(("out", "down"), 1):
-                parts[f"layers.{index}.{name}.scale"] = (f"{root}encoder.layer.{index}.layer_scale{place}.lambda1",)
-    return parts
-
-
-def _list_detector_parts(config: DetectorConfig) -> dict[str, tuple[str, ...]]:
-    embeddings = "vit.embeddings."
-    parts = _list_layers(config.blocks, "vit.encoder.layer", _VIT_LAYER) | _pair("norm", "vit.layernorm")
-    parts |= {"class": (f"{embeddings}cls_token",), "queries": (f"{embeddings}detection_tokens",)}
-    parts |= {"positions": (f"{embeddings}position_embeddings",)}
-    parts |= {"mid_positions": ("vit.encoder.mid_position_embeddings",)}
-    parts |= _pair("patch", f"{embeddings}patch_embeddings.projection")
-    for head, source in (("classes", "class_labels_classifier"), ("boxes", "bbox_predictor")):
-        for index in range(3):
-            parts |= _pair(f"{head}.{index}", f"{source}.layers.{index}")
-    return parts
-
-
-def _list_text_parts(config: TextConfig, kind: str) -> dict[str, tuple[str, ...]]:
-    root = "text_model."
-    parts = _list_layers(config.blocks, f"{root}encoder.layers", _TOWER_LAYER)
-    parts |= {"embedding": (f"{root}embeddings.token_embedding.weight",)}
-    parts |= {"positions": (f"{root}embeddings.position_embedding.weight",)}
-    parts |= _pair("norm", f"{root}final_layer_norm")
-    return parts | _pair("output", "text_projection" if kind == "clip" else f"{root}head")
-
-
-# Dimensions by the ends of names.
-_DIMENSIONS = {
-    "cls_token": 1,
-    "probe": 1,
-    "detection_tokens": 2,
-    "mid_position_embeddings": 3,
-    "position_embeddings": 2,
-}
-
-
-class _Reader(SafetensorsReader):
-    """Tensors without further dimensions of 1, which learned tokens and positions have; scalars with shape (1,)."""
-
-    def __init__(self, reader: SafetensorsReader) -> None:
-        self.entries = {}
-        for name, (file, start, entry) in reader.entries.items():
-            shape = list(entry["shape"]) or [1]
-            count = next((count for end, count in _DIMENSIONS.items() if name.endswith(end)), len(shape))
-            while len(shape) > count and 1 in shape[:-1]:
-                shape.remove(1)
-            self.entries[name] = file, start, {**entry, "shape": shape}
