@@ -147,7 +147,7 @@ def test_agent_in_a_store_has_each_body_once(
     }
     with Agent(agent, {"url": f"s3://{BUCKET}/requests"}, served.port, environment, tmp_path / "log") as proxy:
         expected = ask_all(proxy.port)
-        eventually(lambda: len(store.list("requests/")) >= len(expected), 120)
+        eventually(lambda: len(store.list("requests/")) >= len(expected), 600)
         keys = store.list("requests/")
     # By the agent's own rule: prefix, namespace, service, component, path.
     assert {key.rpartition("/")[0] for key in keys} == {"requests/team/digits/predictor/log"}
@@ -184,7 +184,7 @@ def test_server_sends_what_the_agent_sends(agent: Path, models: Path, served: Mo
             server.wait_ready()
             expected = [ask_all(port) for port in (proxy.port, server.port)]
             for receiver in (by_agent, by_server):
-                eventually(lambda receiver=receiver: len(receiver.events) >= 2 * REQUESTS, 120)
+                eventually(lambda receiver=receiver: len(receiver.events) >= 2 * REQUESTS, 600)
     finally:
         by_agent.server.close()
         by_server.server.close()
