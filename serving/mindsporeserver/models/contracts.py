@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import DETECTOR_KIND, TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.formats.tensors import is_ragged
 from kfp_mindspore.transform.rows import unpack_columns
 from mindsporeserver.models.served_model import TensorModel
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
+_THRESHOLD = {"type": "number", "minimum": 0, "maximum": 1, "description": "Boxes have greater scores."}
 # Rows searched for one without missing values.
 _MOST_ROWS = 100
 
@@ -39,6 +40,7 @@ def read_contract(model: TensorModel) -> TensorContract:
         () if layout is None else layout.columns,
         frozenset() if layout is None else layout.texts,
         frozenset() if layout is None else layout.lists,
+        parameters={"threshold": _THRESHOLD} if model.bundle.signature.kind == DETECTOR_KIND else {},
     )
     inputs = _read_row(model.bundle, tuple(item["name"] for item in described["inputs"]))
     if not inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -42,6 +42,7 @@ class TensorContract:
         lists: Columns that hold lists.
         example: One row's inputs by name as V2 sends them, each with shape (1, …); empty without an example.
         row: One row as V1 sends it; None without an example.
+        parameters: Schemas of what a request's `parameters` can have, by name.
     """
 
     name: str
@@ -52,6 +53,7 @@ class TensorContract:
     lists: frozenset[str] = frozenset()
     example: Sequence[Mapping[str, Any]] = ()
     row: Any = None
+    parameters: Mapping[str, Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,13 @@ def _describe_v1(model: TensorContract) -> tuple[Schema, Any, Schema]:
     if len(named) == 1 and not columns:
         (row,) = named.values()
     request = _describe_list("instances")
+    request["properties"] |= _describe_parameters(model)
     request["properties"]["instances"] |= {"items": row, "minItems": 1}
     return request, None if model.row is None else {"instances": [model.row]}, _describe_list("predictions")
+
+
+def _describe_parameters(model: TensorContract) -> Schema:
+    return {"parameters": {"type": "object", "properties": dict(model.parameters)}} if model.parameters else {}
 
 
 def _describe_column(model: TensorContract, column: str) -> Schema:
@@ -164,7 +171,7 @@ def _describe_column(model: TensorContract, column: str) -> Schema:
 def _describe_v2(model: TensorContract) -> tuple[Schema, Any, Schema]:
     """Return V2's request schema, example and response schema."""
     request = _describe_list("inputs")
-    request["properties"] |= {"id": _TEXT}
+    request["properties"] |= {"id": _TEXT, **_describe_parameters(model)}
     request["properties"]["inputs"] |= {"items": _describe_tensor(model.inputs), "minItems": len(model.inputs)}
     response: Schema = {
         "type": "object",

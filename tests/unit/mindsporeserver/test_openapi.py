@@ -16,7 +16,7 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from mindsporeserver.protocols.openapi import LanguageContract, build_document
+from mindsporeserver.protocols.openapi import LanguageContract, TensorContract, build_document
 from tests.support.language.language_servers import LanguageServer
 from tests.support.models.table_models import export_table, make_rows, write_csv
 
@@ -138,6 +138,21 @@ def test_document_needs_token_where_models_do(models: Path, start_server: Callab
     assert server.request("/openapi.json")[0] == 401
     status, document, _ = server.request("/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (status, document["components"]["securitySchemes"]["token"]["scheme"]) == (200, "bearer")
+
+
+@pytest.mark.parametrize(
+    ("path", "rows"), [("/v1/models/eye:predict", "instances"), ("/v2/models/eye/infer", "inputs")]
+)
+def test_parameters_of_a_model_are_described(path: str, rows: str) -> None:
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [-1]}
+    threshold = {"type": "number", "minimum": 0, "maximum": 1}
+    document = build_document("1", [TensorContract("eye", [tensor], [], parameters={"threshold": threshold})], [])
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    described = schema["properties"]["parameters"]
+    jsonschema.validate({"threshold": 0.3}, described)
+    with pytest.raises(jsonschema.ValidationError, match="2 is greater than the maximum"):
+        jsonschema.validate({"threshold": 2}, described)
+    assert rows in schema["required"]
 
 
 @pytest.mark.parametrize("route", ["chat/completions", "completions", "embeddings"])
