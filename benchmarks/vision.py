@@ -1,7 +1,8 @@
 """How fast are images and texts embedded, served and decoded, beside transformers, Pillow and cv2?
 
 A random CLIP of ViT-B/32's sizes: its embeddings beside transformers' on the same weights and threads, a server's by V2
-beside the graph's, and 1080p JPEGs to 224 x 224 pixels beside Pillow and cv2 alone.
+beside the graph's; a random YOLOS of YOLOS-Ti's sizes beside transformers'; and 1080p JPEGs to 224 x 224 pixels beside
+Pillow and cv2 alone.
 
     python benchmarks/vision.py --quick     # ViT-S/32's sizes, one round
 """
@@ -27,7 +28,7 @@ from load import Request
 from servers import Peer, Server
 
 PEERS = Path(__file__).parent / "peers"
-EMBED, DECODE = PEERS / "vision" / "embed.py", PEERS / "vision" / "decode.py"
+EMBED, DECODE, DETECT = (PEERS / "vision" / f"{name}.py" for name in ("embed", "decode", "detect"))
 TRANSFORMERS, SERVED, DECODED = 0.9, 0.9, 0.9
 BATCHES, BATCH, CLIENTS = (1, 32), 32, 2
 OURS = Peer(
@@ -100,6 +101,30 @@ def compare_embeddings(source: Path, bundle: Path, peer: Path, rounds: int, size
             ratios = compute_ratios(found["transformers"], found["ours"])
             name = f"{size}: {kind}/s / transformers, batch {batch}"
             targets.append(build_target(name, ratios, TRANSFORMERS, at_least=True))
+    return targets, bars
+
+
+def compare_detection(root: Path, peer: Path, rounds: int) -> Found:
+    """Measure a detector beside transformers."""
+    from kfp_mindspore.vision.bundle import import_model
+
+    source, bundle = root / "yolos", root / "detector"
+    subprocess.run([peer, DETECT, "write", source], check=True, capture_output=True)
+    import_model(source, bundle)
+    targets, bars = [], {}
+    for batch in BATCHES:
+
+        def measure(python: Path, way: str, model: Path, batch: int = batch) -> float:
+            return run(python, DETECT, way, model, batch, 3 if batch > 1 else 20)["images"]
+
+        ways = {
+            "ours": partial(measure, Path(sys.executable), "ours", bundle),
+            "transformers": partial(measure, peer, "transformers", source),
+        }
+        found = bars[f"YOLOS-Ti, seconds for images, batch {batch}"] = run_in_turn(ways, rounds)
+        ratios = compute_ratios(found["transformers"], found["ours"])
+        name = f"YOLOS-Ti: images/s / transformers, batch {batch}"
+        targets.append(build_target(name, ratios, TRANSFORMERS, at_least=True))
     return targets, bars
 
 
@@ -185,6 +210,7 @@ def main() -> None:
             source, bundle = make_model(root, peer, size)
             comparisons += [
                 partial(compare_embeddings, source, bundle, peer, rounds, f"CLIP ViT-{size}/32"),
+                partial(compare_detection, root, peer, rounds),
                 partial(compare_served, bundle, root / "served", rounds, f"CLIP ViT-{size}/32"),
             ]
         for compare in comparisons:
