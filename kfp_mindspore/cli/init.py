@@ -124,7 +124,7 @@ TEMPLATES = {
         "detection",
         "scenes",
         'preprocessing="imagenet",\nimage_size=[image_size]',
-        epochs=40,
+        epochs=60,
         metric="map50",
         threshold=0.5,
         parameters=(

@@ -16,6 +16,8 @@ from kfp_mindspore.evaluation.detection import compute_overlap, to_corners
 _CLASS, _DISTANCE, _OVERLAP = 1.0, 5.0, 2.0
 # Less of a box's area than this is left after a crop: it is no longer a box.
 _VISIBLE = 0.3
+# The part of a box's sides that is its middle, and the weight of a patch that is in none.
+_MIDDLE, _NO_PATCH = 0.7, 0.3
 
 
 class DetectionLoss(nn.Cell):  # type: ignore[misc]
@@ -25,21 +27,37 @@ class DetectionLoss(nn.Cell):  # type: ignore[misc]
     arXiv:1902.09630) of boxes that `match` has assigned. DETR divides by a batch's boxes; here by their mean number, so
     that the loss is a mean over pictures and the same for one worker and several.
 
+    `anchors` and `patches` let a network without a pretrained backbone learn from few pictures. A query is matched
+    rather with boxes near its anchor. Outputs of patches, which precede the queries' in training, have a loss too (as
+    Tian et al., 2019, arXiv:1904.01355): a patch in the middle of a box is to find that box, the others nothing.
+
     Args:
         mean_boxes: Boxes of a training picture on average; less than 1 counts as 1.
         no_object: Weight of a query without a box in the cross-entropy.
+        anchors: The queries' places, x and y, 0 to 1, shape (Q, 2); None for none.
+        patches: The patches' centres, shape (P, 2), with `anchors` only; None if they have no outputs.
     """
 
-    def __init__(self, mean_boxes: float, no_object: float = 0.1) -> None:
+    def __init__(
+        self,
+        mean_boxes: float,
+        no_object: float = 0.1,
+        anchors: NDArray[Any] | None = None,
+        patches: NDArray[Any] | None = None,
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.mean_boxes = max(float(mean_boxes), 1.0)
         self.no_object = no_object
+        self.anchors, self.patches = anchors, patches
+        self.queries = 0 if anchors is None else len(anchors)
 
     def match(self, outputs: tuple[NDArray[Any], NDArray[Any]], target: NDArray[Any]) -> NDArray[np.float32]:
-        """Return each query's class and box, float32 (N, Q, 5): the Hungarian method's, with class -1 for no object.
+        """Return each output's class and box, float32 (N, P + Q, 5), with class -1 for no object.
+
+        Patches have the box whose middle they are in, queries the Hungarian method's.
 
         Args:
-            outputs: Logits (N, Q, classes + 1), and boxes (N, Q, 4).
+            outputs: Logits (N, P + Q, classes + 1), and boxes (N, P + Q, 4), or those of queries alone.
             target: Class and box (N, M, 5), rows with a class below 0 do not count.
 
         Raises:
@@ -53,8 +71,9 @@ class DetectionLoss(nn.Cell):  # type: ignore[misc]
             )
         probabilities = np.exp(logits - logits.max(-1, keepdims=True))
         probabilities /= probabilities.sum(-1, keepdims=True)
-        count, queries = boxes.shape[:2]
-        matched = np.full((count, queries, 5), 0.5, np.float32)
+        count, total = boxes.shape[:2]
+        queries = self.queries or total
+        matched = np.full((count, total, 5), 0.5, np.float32)
         matched[..., 0] = -1
         for index in range(count):
             wanted = target[index][target[index, :, 0] >= 0].astype(np.float64)
@@ -63,28 +82,48 @@ class DetectionLoss(nn.Cell):  # type: ignore[misc]
                     f"loss: a picture has {len(wanted)} boxes, the network has {queries} queries",
                     hint="Build the network with more queries.",
                 )
-            cost = _OVERLAP * (1 - compute_overlap(boxes[index], wanted[:, 1:], generalised=True))
-            cost += _DISTANCE * np.abs(boxes[index][:, None] - wanted[None, :, 1:]).sum(-1)
-            cost -= _CLASS * probabilities[index][:, wanted[:, 0].astype(int)]
+            if not len(wanted):
+                continue
+            found = boxes[index, -queries:]
+            cost = _OVERLAP * (1 - compute_overlap(found, wanted[:, 1:], generalised=True))
+            cost += _DISTANCE * np.abs(found[:, None] - wanted[None, :, 1:]).sum(-1)
+            cost -= _CLASS * probabilities[index, -queries:][:, wanted[:, 0].astype(int)]
+            if self.anchors is not None:
+                cost += _DISTANCE * np.abs(self.anchors[:, None] - wanted[None, :, 1:3]).sum(-1)
             rows, columns = linear_sum_assignment(cost)
-            matched[index, rows] = wanted[columns]
+            matched[index, total - queries + rows] = wanted[columns]
+            if self.patches is not None and total > queries:
+                places = (np.abs(self.patches[:, None] - wanted[None, :, 1:3]) / wanted[None, :, 3:]).max(-1)
+                nearest = places.argmin(1)
+                inside = places.min(1) < _MIDDLE / 2
+                matched[index, : total - queries][inside] = wanted[nearest[inside]]
         return matched
 
     def construct(self, outputs, target):  # type: ignore[no-untyped-def]
-        """Return the loss for outputs and matched targets (N, Q, 5), shape ()."""
+        """Return the loss for outputs and matched targets (N, P + Q, 5), shape ()."""
         logits, boxes = outputs
-        queries, none = logits.shape[1], logits.shape[2] - 1
+        total, none = logits.shape[1], logits.shape[2] - 1
+        queries = self.queries if self.queries else total
         found = ops.cast(target[..., 0] >= 0, mstype.float32)
         labels = ops.cast(found * target[..., 0] + (1.0 - found) * none, mstype.int32)
         logs = ops.log_softmax(ops.cast(logits, mstype.float32), -1)
         entropy = -ops.gather_elements(logs, 2, ops.expand_dims(labels, -1))[..., 0]
-        weights = found + self.no_object * (1.0 - found)
-        total = self.no_object * queries + (1.0 - self.no_object) * self.mean_boxes
         boxes = ops.cast(boxes, mstype.float32)
         distance = ops.abs(boxes - target[..., 1:]).sum(-1)
         overlap = 1.0 - self._overlap(boxes, target[..., 1:])  # type: ignore[no-untyped-call]
-        regression = (found * (_DISTANCE * distance + _OVERLAP * overlap)).sum(-1) / self.mean_boxes
-        return ops.mean(_CLASS * (weights * entropy).sum(-1) / total + regression)
+        regression = found * (_DISTANCE * distance + _OVERLAP * overlap)
+        weights = found + self.no_object * (1.0 - found)
+        share = self.no_object * queries + (1.0 - self.no_object) * self.mean_boxes
+        entropies, regressions = weights * entropy, regression
+        if queries < total:
+            entropies, regressions = entropies[:, -queries:], regression[:, -queries:]
+        loss = _CLASS * entropies.sum(-1) / share + regressions.sum(-1) / self.mean_boxes
+        if queries < total:
+            found = found[:, :-queries]
+            weights = found + _NO_PATCH * (1.0 - found)
+            loss = loss + _CLASS * (weights * entropy[:, :-queries]).sum(-1) / weights.sum(-1)
+            loss = loss + regression[:, :-queries].sum(-1) / (found.sum(-1) + 1.0)
+        return ops.mean(loss)
 
     def _overlap(self, boxes, target):  # type: ignore[no-untyped-def]
         """Return the generalised intersection over union, (N, Q)."""

@@ -67,9 +67,8 @@ from kfp_mindspore.vision.network import (
     PixelDetector,
     list_image_weights,
 )
+from kfp_mindspore.vision.source_keys import DETECTOR_CONFIG, DETECTOR_TYPE, DUAL_TYPES
 from kfp_mindspore.vision.sources import (
-    DETECTOR_TYPE,
-    DUAL_TYPES,
     SourceDetector,
     SourceImages,
     SourceTexts,
@@ -186,6 +185,7 @@ def write_detector(source: SourceDetector, bundle: Path, subject: str, architect
     most = _ATTENTION_BYTES // (4 * config.blocks.heads * config.tokens**2)
     rows = 1 << min(max(most, 1).bit_length() - 1, 6)
     metadata = {"architecture": architecture, "kind": DETECTOR_KIND, "serving": json.dumps({"max_batch": rows})}
+    metadata[DETECTOR_CONFIG] = json.dumps(dataclasses.asdict(config))
     cell = PixelDetector(DetectorNetwork(config, source.weights))
     with use_graph_mode(), write_bundle(bundle) as writer:
         return _write_images(writer, cell, source.steps, source.labels, metadata, subject, rows=rows)

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Weights = Mapping[str, NDArray[np.float32]]
 _MASKED = -1e30
+# Of a patch beside its pixels: the mean colour and the deviation.
+_FEATURES = 4
+_LEAST_VARIANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class DetectorConfig:
         queries: Detection tokens: the most boxes an image can have.
         classes: Classes, without the one for no object.
         mid_positions: Whether each block but the last is followed by positions of its own.
+        stem: Inner size of a patch's embedding by two layers, see `_Stem`; 0 for YOLOS' own, which is one.
     """
 
     blocks: BlockConfig
@@ -94,6 +98,7 @@ class DetectorConfig:
     queries: int
     classes: int
     mid_positions: bool = False
+    stem: int = 0
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -177,6 +182,9 @@ def list_detector_weights(config: DetectorConfig) -> dict[str, tuple[int, ...]]:
     """
     width = config.blocks.width
     shapes: dict[str, tuple[int, ...]] = {"patch.weight": (width, 3, config.patch, config.patch)}
+    if config.stem:
+        shapes = {"stem.weight": (config.stem, 3 * config.patch**2 + _FEATURES), "stem.bias": (config.stem,)}
+        shapes["patch.weight"] = (width, config.stem)
     shapes |= {"patch.bias": (width,), "class": (width,), "queries": (config.queries, width)}
     shapes["positions"] = (config.tokens, width)
     if config.mid_positions:
@@ -337,6 +345,26 @@ def _split_patches(image: Any, grid: tuple[int, int], side: int) -> Any:
     return patches.reshape(-1, rows * columns, 3 * side * side)
 
 
+class _Stem(nn.Cell):  # type: ignore[misc]
+    """The first of two layers that embed patches: small networks then find forms of any colour.
+
+    Its inputs are a patch's pixels less their mean colour, divided by their deviation (as targets of He et al., 2022,
+    arXiv:2111.06377), the mean colour and the deviation.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(auto_prefix=False)
+        self.dense = _build_dense(weights, "stem")
+
+    def construct(self, patches: Any) -> Any:
+        pixels = patches.reshape(*patches.shape[:2], 3, -1)
+        colour = pixels.mean(-1, keep_dims=True)
+        centred = (pixels - colour).reshape(*patches.shape)
+        deviation = ops.sqrt((centred * centred).mean(-1, keep_dims=True) + _LEAST_VARIANCE)
+        features = ops.concat((centred / deviation, colour.reshape(*patches.shape[:2], 3), deviation), -1)
+        return ops.relu(self.dense(features))
+
+
 class ImageNetwork(nn.Cell):  # type: ignore[misc]
     """An image tower or classifier.
 
@@ -414,11 +442,17 @@ class DetectorNetwork(nn.Cell):  # type: ignore[misc]
     Args:
         config: Dimensions and variants.
         weights: Arrays by `list_detector_weights`' names.
+        dense: Whether the outputs in training are the patches' too, before the queries'; see
+            `kfp_mindspore.training.detection.DetectionLoss`.
     """
 
-    def __init__(self, config: DetectorConfig, weights: Weights) -> None:
+    def __init__(self, config: DetectorConfig, weights: Weights, *, dense: bool = False) -> None:
         super().__init__()
         self.grid, self.side, self.queries = config.grid, config.patch, config.queries
+        self.dense, self.patches = dense, config.grid[0] * config.grid[1]
+        self.has_stem = bool(config.stem)
+        if config.stem:
+            self.stem = _Stem(weights)
         self.patch = _build_patch(weights)
         self.first = Parameter(Tensor(weights["class"].reshape(1, 1, -1)), name="class")
         self.tokens = Parameter(Tensor(weights["queries"][np.newaxis]), name="queries")
@@ -447,14 +481,16 @@ class DetectorNetwork(nn.Cell):  # type: ignore[misc]
             Scores before softmax (N, queries, classes + 1), the last for no object, and boxes (N, queries, 4): the
             centre's x and y, width and height as parts of the image's width and height, 0 to 1.
         """
-        tokens = self.patch(_split_patches(image, self.grid, self.side))
+        patches = _split_patches(image, self.grid, self.side)
+        tokens = self.patch(self.stem(patches) if self.has_stem else patches)
         zeros = ops.zeros_like(tokens[:, :1])
         tokens = ops.concat((zeros + self.first, tokens, zeros + self.tokens), 1) + self.positions
         for index, block in enumerate(self.blocks):
             tokens = block(tokens)
             if self.has_mid and index < self.last:
                 tokens = tokens + self.mid_positions[index]
-        states = self.norm(tokens[:, -self.queries :])
+        kept = self.queries + (self.patches if self.dense and self.training else 0)
+        states = self.norm(ops.split(tokens, [1 + self.patches + self.queries - kept, kept], 1)[1])
         boxes = ops.sigmoid(self.boxes(states))
         if extent is not None:
             boxes = boxes * ops.concat((extent[:, 1:], extent[:, :1]) * 2, 1).expand_dims(1)

@@ -52,8 +52,9 @@ def run_pipeline(home: Path, **arguments: float) -> tuple[float, Dataset]:
 
 
 def test_short_training_is_evaluated_and_served(local_home: Path) -> None:
-    value, dataset = run_pipeline(local_home, limit=160, epochs=1, threshold=0.0)
-    assert 0 <= value <= 1
+    value, dataset = run_pipeline(local_home, epochs=6, threshold=0.0)
+    # The default run's 60 epochs reach more than 0.8; untrained networks have less than 0.01.
+    assert value > 0.08
     assert dataset.report["boxes"]["train"]["most"] == 4
     # Sliding templates know the forms and their sizes.
     assert np.nanmean(compute_baseline(dataset, 20)[0]) > 0.5

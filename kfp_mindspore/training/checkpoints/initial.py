@@ -32,7 +32,7 @@ def load_initial(network: Any, config: TrainingConfig) -> None:
     """
     location = str(config.initial)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-initial-") as scratch:
-        path = _fetch(location, Path(scratch))
+        path = fetch_initial(location, Path(scratch))
         try:
             stored = read_parameters(path, read_model_key(None, os.environ))
         except UserError as error:
@@ -50,8 +50,17 @@ def load_initial(network: Any, config: TrainingConfig) -> None:
         print(f"starting from {location}: {mismatch.matched} parameters{kept}", flush=True)
 
 
-def _fetch(location: str, scratch: Path) -> Path:
-    """Return a local path, downloaded where the location is a URI."""
+def fetch_initial(location: str, scratch: Path) -> Path:
+    """Return a local path, downloaded where the location is a URI.
+
+    Args:
+        location: Path or URI.
+        scratch: Where downloads go.
+
+    Raises:
+        NotFoundError: There is no such object.
+        KfpMindSporeError: The object store cannot be reached or denies the request.
+    """
     scheme, separator, rest = location.partition("://")
     if not separator or scheme == "file":
         return Path(rest if separator else location)

@@ -12,9 +12,10 @@ def detection(
     dataset: str = "scenes",
     image_size: int = 64,
     limit: int = 0,
-    epochs: int = 40,
+    epochs: int = 60,
     learning_rate: float = 0.001,
     batch_size: int = 16,
+    initial: str = "",
     threshold: float = 0.5,
     seed: int = 42,
     service_name: str = "detection",
@@ -30,6 +31,7 @@ def detection(
         epochs: Passes over the training split.
         learning_rate: Largest learning rate.
         batch_size: Pictures per optimizer step.
+        initial: Path or URI of a bundle or checkpoint to start from, such as an imported detector; empty for none.
         threshold: Minimum `map50`, the average precision at an overlap of 0.5, for deployment, 0 to 1.
         seed: Seed for the initial parameters and the sample order; not for the split.
         service_name: Name for the service and for the model in its URLs.
@@ -46,6 +48,7 @@ def detection(
             "epochs": epochs,
             "learning_rate": learning_rate,
             "batch_size": batch_size,
+            "initial": initial,
             "seed": seed,
         },
     }

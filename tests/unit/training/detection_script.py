@@ -76,7 +76,7 @@ def main() -> None:
         except KeyboardInterrupt:
             results["resumed"] = describe(*train("resumed"))
         fresh = build_network([16, 16], 3, 6, width=16, layers=2, heads=2)
-        frozen, _ = train("frozen", freeze=("patch.*", "blocks.*", "norm.*", "class", "queries", "positions"))
+        frozen, _ = train("frozen", freeze=("stem.*", "patch.*", "blocks.*", "norm.*", "class", "queries", "positions"))
         results["frozen"] = list_changed(fresh, frozen)
         start = {"initial": str(ROOT / "plain" / "checkpoint"), "initial_strict": False}
         other, _ = train("head", classes=5, **start)

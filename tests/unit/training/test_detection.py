@@ -95,6 +95,38 @@ def test_loss_is_least_for_true_boxes_and_a_mean_over_pictures() -> None:
     assert compute(-sure, other) == pytest.approx(np.mean(one_by_one), rel=1e-5)
 
 
+def test_anchors_and_patches_are_matched_by_place() -> None:
+    detection = import_detection()
+    import mindspore
+
+    from kfp_mindspore.workloads.detection.network import compute_anchors, compute_places
+
+    anchors, patches = compute_anchors(4), compute_places(4, 4)
+    loss = detection.DetectionLoss(1.5, anchors=anchors, patches=patches)
+    target = np.array([[[1, 0.75, 0.25, 0.5, 0.5], [0, 0.25, 0.75, 0.2, 0.2], [-1, 0, 0, 0, 0]]])
+    # All queries say the same: only their anchors differ.
+    alike = np.zeros((1, 20, 3)), np.full((1, 20, 4), 0.5)
+    matched = loss.match(alike, target)[0]
+    assert matched[16:, 0].tolist() == [-1, 1, 0, -1]
+    # The patches whose centres are in the middle of the large box; the small box has none.
+    assert np.flatnonzero(matched[:16, 0] >= 0).tolist() == [2, 3, 6, 7]
+    np.testing.assert_allclose(matched[2], target[0, 0])
+    # An evaluation has outputs of queries only.
+    alone = loss.match((alike[0][:, 16:], alike[1][:, 16:]), target)[0]
+    np.testing.assert_array_equal(alone, matched[16:])
+
+    def compute(labels: np.ndarray, boxes: np.ndarray, wanted: np.ndarray) -> float:
+        logits = (20.0 * np.eye(3)[np.where(labels < 0, 2, labels).astype(int)]).astype(np.float32)
+        given = [mindspore.Tensor(array[np.newaxis].astype(np.float32)) for array in (logits, boxes, wanted)]
+        return float(loss((given[0], given[1]), given[2]).asnumpy())
+
+    assert compute(matched[:, 0], matched[:, 1:], matched) == pytest.approx(0, abs=1e-4)
+    moved = matched[:, 1:].copy()
+    moved[2] += 0.1
+    assert compute(matched[:, 0], moved, matched) > 0.2
+    assert compute(alone[:, 0], alone[:, 1:], alone) == pytest.approx(0, abs=1e-4)
+
+
 def test_pictures_that_cannot_be_matched_are_refused() -> None:
     detection = import_detection()
     loss = detection.DetectionLoss(1.0)

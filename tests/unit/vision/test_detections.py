@@ -16,15 +16,19 @@ from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceSt
 from PIL import Image
 
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.mindir.graph.runner import ModelRunner
+from kfp_mindspore.mindir.parameters.files import read_parameters
 from kfp_mindspore.mindir.verify import verify_bundle
 from kfp_mindspore.transform.base import fill_objects
 from kfp_mindspore.vision.bundle import import_source
 from kfp_mindspore.vision.detections import draw_detections, list_detections
 from kfp_mindspore.vision.processor import parse_detector_processor
+from tests.support.box_folders import write_coco
+from tests.support.mindspore_processes import MindSporeProcesses
 from tests.support.serving.model_servers import ModelServer
 from tests.support.tiny_vision import QUERIES, write_yolos
 
@@ -213,3 +217,33 @@ def test_missing_tensor_is_named(tmp_path: Path) -> None:
     source = write_yolos(tmp_path / "source", num_detection_tokens=7)
     with pytest.raises(UserError, match=r"detection_tokens: shape must be \(7, 16\), got \(6, 16\)"):
         import_source(str(source), tmp_path / "bundle")
+
+
+@pytest.mark.slow
+def test_training_starts_from_imported_detector(
+    bundle: Path, mindspore_processes: MindSporeProcesses, tmp_path: Path
+) -> None:
+    """Other classes and another size: blocks are the detector's, its positions are resized."""
+    pictures = {name: ((40, 20), [(0, 0, 0, 10, 10), (1, 20, 5, 40, 20)]) for name in "abcdefghijkl"}
+    load_dataset(str(write_coco(tmp_path / "given", pictures)), tmp_path / "dataset", image_size=(16, 48))
+    module, frozen = "kfp_mindspore.workloads.detection.train", ("blocks.*", "positions", "mid_positions", "boxes.*")
+    words = [
+        "-m",
+        module,
+        "--epochs=1",
+        "--batch-size=4",
+        f"--initial={bundle}",
+        *(f"--freeze={pattern}" for pattern in frozen),
+    ]
+    names = {"KFP_MINDSPORE_DATASET_DIR": "dataset", "KFP_MINDSPORE_OUTPUT_DIR": "model"}
+    environment = {name: str(tmp_path / place) for name, place in names.items()}
+    code, output = mindspore_processes.start(words, tmp_path / "work", environment=environment).finish(500)
+    assert code == 0, output[-4000:]
+    assert "starting from" in output
+    first, trained = (read_parameters(path) for path in (bundle, tmp_path / "model" / "checkpoint"))
+    for name in ("blocks.0.qkv.weight", "blocks.1.feed.down.bias", "boxes.0.weight"):
+        np.testing.assert_allclose(trained[name].asnumpy(), first[name].asnumpy(), atol=1e-6)
+    assert trained["classes.4.bias"].shape == (len("ab") + 1,)
+    positions, given = (found["positions"].asnumpy() for found in (trained, first))
+    assert (len(given), len(positions)) == (1 + 8 * 8 + QUERIES, 1 + 2 * 6 + QUERIES)
+    np.testing.assert_allclose(positions[[0, *range(-QUERIES, 0)]], given[[0, *range(-QUERIES, 0)]], atol=1e-6)
