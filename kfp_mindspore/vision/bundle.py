@@ -67,8 +67,8 @@ from kfp_mindspore.vision.network import (
     PixelDetector,
     list_image_weights,
 )
-from kfp_mindspore.vision.source_keys import DETECTOR_CONFIG, DETECTOR_TYPE, DUAL_TYPES
-from kfp_mindspore.vision.sources import (
+from kfp_mindspore.vision.sources.keys import DETECTOR_CONFIG, DETECTOR_TYPE, DUAL_TYPES
+from kfp_mindspore.vision.sources.models import (
     SourceDetector,
     SourceImages,
     SourceTexts,

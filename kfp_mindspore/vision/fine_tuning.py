@@ -19,8 +19,8 @@ from kfp_mindspore.mindir.graph.encryption import read_model_key
 from kfp_mindspore.mindir.parameters.files import load_matching, read_parameters
 from kfp_mindspore.training.checkpoints.initial import fetch_initial
 from kfp_mindspore.vision.network import BlockConfig, DetectorConfig, DetectorNetwork
-from kfp_mindspore.vision.source_keys import DETECTOR_CONFIG
-from kfp_mindspore.vision.sources import resize_positions
+from kfp_mindspore.vision.sources.keys import DETECTOR_CONFIG
+from kfp_mindspore.vision.sources.models import resize_positions
 
 
 @dataclass(frozen=True)

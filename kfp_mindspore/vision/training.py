@@ -44,7 +44,7 @@ from kfp_mindspore.vision.options import BEST, INFONCE, SIGMOID, ContrastiveOpti
 from kfp_mindspore.vision.pairs import Pair, decode_pictures, hold_out, read_pairs
 from kfp_mindspore.vision.processor import MAX_PIXELS
 from kfp_mindspore.vision.retrieval import measure_retrieval
-from kfp_mindspore.vision.sources import SourceImages, SourceTexts
+from kfp_mindspore.vision.sources.models import SourceImages, SourceTexts
 from kfp_mindspore.vision.text_towers import (
     EncoderTextConfig,
     build_text_network,

@@ -18,8 +18,8 @@ from kfp_mindspore.mindir.graph.runner import GraphRunner, ModelRunner
 from kfp_mindspore.transform.declaration import build_pipeline
 from kfp_mindspore.vision.bundle import TextEncoder, import_model
 from kfp_mindspore.vision.processor import parse_processor
-from kfp_mindspore.vision.source_keys import KEYS, TOWER_KEYS
-from kfp_mindspore.vision.sources import read_texts
+from kfp_mindspore.vision.sources.keys import KEYS, TOWER_KEYS
+from kfp_mindspore.vision.sources.models import read_texts
 from tests.peers.test_language_models import HERE, measure_difference, run_peer
 
 pytestmark = [pytest.mark.peers, pytest.mark.mindspore, pytest.mark.timeout(900)]

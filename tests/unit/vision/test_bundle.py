@@ -18,7 +18,7 @@ from kfp_mindspore.mindir.verify import verify_bundle
 from kfp_mindspore.transform.base import fill_objects
 from kfp_mindspore.vision.bundle import TextEncoder, build_classifier, import_source
 from kfp_mindspore.vision.network import list_image_weights
-from kfp_mindspore.vision.sources import interpolate_positions, parse_images
+from kfp_mindspore.vision.sources.models import interpolate_positions, parse_images
 from tests.support.tiny_vision import LENGTH, SIDE, write_clip, write_dual, write_vit
 
 pytestmark = pytest.mark.mindspore

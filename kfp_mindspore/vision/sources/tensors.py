@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kfp_mindspore.lm.sources.safetensors import SafetensorsReader
 from kfp_mindspore.vision.network import BlockConfig, DetectorConfig, ImageConfig, TextConfig
-from kfp_mindspore.vision.source_keys import DUAL_TYPES
+from kfp_mindspore.vision.sources.keys import DUAL_TYPES
 
 _TOWER_LAYER = {
     "norm1": ("layer_norm1",),

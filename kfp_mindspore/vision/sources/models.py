@@ -28,7 +28,7 @@ from kfp_mindspore.vision.network import (
     list_text_weights,
 )
 from kfp_mindspore.vision.processor import parse_detector_processor, parse_processor
-from kfp_mindspore.vision.source_keys import (
+from kfp_mindspore.vision.sources.keys import (
     ACTIVATIONS,
     DETECTOR_TYPE,
     DUAL_TYPES,
@@ -37,7 +37,7 @@ from kfp_mindspore.vision.source_keys import (
     PROCESSORS,
     TOWER_KEYS,
 )
-from kfp_mindspore.vision.source_tensors import TensorReader, list_detector_parts, list_image_parts, list_text_parts
+from kfp_mindspore.vision.sources.tensors import TensorReader, list_detector_parts, list_image_parts, list_text_parts
 from kfp_mindspore.vision.text_towers import EncoderTextConfig
 
 
