@@ -31,16 +31,16 @@ def write(model: str) -> None:
     Path(model, "preprocessor_config.json").write_text(json.dumps(processor))
 
 
-def open_ours(model: str) -> Callable[[Any], Any]:
-    """Return the function that computes images."""
+def open_ours(model: str, batch: int) -> Callable[[Any], Any]:
+    """Return the function that computes images in batches of one size."""
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.mindir.graph.runner import GraphRunner
 
-    runner = GraphRunner(ModelBundle.open(model), warm=())
+    runner = GraphRunner(ModelBundle.open(model), warm=(batch,))
     return lambda images: runner.predict({"image": images, "extent": np.full((len(images), 2), SIDE, np.float32)})
 
 
-def open_transformers(model: str) -> Callable[[Any], Any]:
+def open_transformers(model: str, _: int) -> Callable[[Any], Any]:
     """As `open_ours`."""
     import torch
     from transformers import YolosForObjectDetection
@@ -58,7 +58,7 @@ def open_transformers(model: str) -> Callable[[Any], Any]:
 
 def main(framework: str, model: str, batch: int, steps: int) -> None:
     """Measure and print."""
-    compute = (open_ours if framework == "ours" else open_transformers)(model)
+    compute = (open_ours if framework == "ours" else open_transformers)(model, batch)
     images = np.random.default_rng(0).normal(size=(batch, 3, SIDE, SIDE)).astype(np.float32)
     seconds = []
     for _ in range(steps + 1):
