@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
     from tokenizers import Tokenizer
 
+# The token of the byte 0xFF, byte-level and as a fallback.
+_LAST_BYTE = ("\u00ff", "<0xFF>")
+
 
 class TokenVocabulary:
     """A model's tokenizer.
@@ -68,8 +71,10 @@ class TokenVocabulary:
         """Return a token's bytes, which may be a part of a character."""
         if token not in self._bytes:
             # Networks have more rows than their tokenizers have tokens.
-            known = self.tokenizer.id_to_token(token) is not None
-            self._bytes[token] = self.matching.decode_bytes([token]) if known else b""
+            name = self.tokenizer.id_to_token(token)
+            found = b"" if name is None else self.matching.decode_bytes([token])
+            # llguidance takes the byte 0xFF for its mark of special tokens.
+            self._bytes[token] = b"\xff" if not found and name in _LAST_BYTE else found
         return self._bytes[token]
 
     def list_stop_ids(self, stops: Iterable[str]) -> set[int]:

@@ -41,6 +41,19 @@ def test_sentencepiece_tokens_have_blanks_and_bytes(tmp_path: Path) -> None:
     assert pieces[:3] == [b" the", b" ", b"f"]
     assert pieces[-3:] == [b"\x82", b"\n", b" the"]
     assert vocabulary.decode(ids) == " the fox 🙂\n the"
+    assert [vocabulary.get_bytes(table[f"<0x{byte:02X}>"]) for byte in range(256)] == [bytes([i]) for i in range(256)]
+
+
+def test_each_byte_of_byte_level_tokens_is_kept(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    table = {token: index for index, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(table, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = TokenVocabulary(tmp_path / "tokenizer.json", tokenizer.get_vocab_size(), [len(table)])
+    assert sorted(map(vocabulary.get_bytes, table.values())) == [bytes([byte]) for byte in range(256)]
 
 
 def test_pieces_hold_whole_characters() -> None:
