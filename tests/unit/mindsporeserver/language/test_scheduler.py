@@ -74,7 +74,7 @@ def run(vocabulary: TokenVocabulary, scenario: Callable[[Bench], Awaitable[Resul
     async def main() -> Result:
         bench = Bench(vocabulary, **options)
         try:
-            return await asyncio.wait_for(scenario(bench), 120)
+            return await asyncio.wait_for(scenario(bench), 600)
         finally:
             bench.executor.close()
 
