@@ -57,7 +57,7 @@ class DetectionLoss(nn.Cell):  # type: ignore[misc]
         Patches have the box whose middle they are in, queries the Hungarian method's.
 
         Args:
-            outputs: Logits (N, P + Q, classes + 1), and boxes (N, P + Q, 4), or those of queries alone.
+            outputs: Logits (N, P + Q, classes + 1) and boxes (N, P + Q, 4); in an evaluation without patches, P = 0.
             target: Class and box (N, M, 5), rows with a class below 0 do not count.
 
         Raises:
