@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--initial", help="detector to start from: bundle or checkpoint")
+    parser.add_argument("--initial", help="bundle or checkpoint to start from")
     parser.add_argument("--freeze", action="append", default=[], help="such as patch.* or blocks.*; may be repeated")
     options = parser.parse_args()
 
