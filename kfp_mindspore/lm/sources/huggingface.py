@@ -260,7 +260,9 @@ def read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
     """
     if not file.is_file():
         if required:
-            raise NotFoundError(f"{file}: missing", hint="Save the model with its tokenizer or image processor by save_pretrained.")
+            raise NotFoundError(
+                f"{file}: missing", hint="Save the model with its tokenizer or image processor by save_pretrained."
+            )
         return {}
     try:
         value = json.loads(file.read_text())
