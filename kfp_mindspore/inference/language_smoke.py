@@ -86,7 +86,8 @@ def answer_prompt(
         kind: The bundle's kind.
         prompt: As `read_prompts` returns it.
         timeout: Timeout for each request in seconds.
-        openai_path: Another server's path: it scores no given answer, so that the first token's probability counts.
+        openai_path: Another server's path: it scores no given answer, so that the first token's probability counts, or
+            the tokens where llama.cpp does not list the first.
 
     Raises:
         RequestError: A request failed, or the response has no such values.
@@ -107,7 +108,12 @@ def answer_prompt(
     logits = prompt["logits"].astype(np.float64)
     expected = -np.log(np.exp(logits - logits[greedy[0]]).sum())
     if openai_path and "content" in (_read(answer, "choices", 0, "logprobs") or ()):
-        # llama.cpp has the form of chat completions.
+        # llama.cpp has the form of chat completions. A token that ends within a character is not listed, and all later
+        # ones that are must then be the verified ones.
+        listed = [token.get("id") for token in _read(answer, "choices", 0, "logprobs", "content")]
+        rest_of_greedy = iter(greedy[1:])
+        if listed and all(token in rest_of_greedy for token in listed):
+            return PromptAnswer(0.0, str(_read(answer, "choices", 0, "text")))
         chosen = np.array([_read(answer, "choices", 0, "logprobs", "content", 0, "logprob")], np.float64)
     else:
         chosen = np.array(_read(answer, "choices", 0, "logprobs", "token_logprobs"), np.float64)

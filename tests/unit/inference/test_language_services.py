@@ -83,6 +83,10 @@ def test_embeddings_are_compared(tmp_path: Path, response: Any, message: str) ->
         ({"token_logprobs": [-0.288, -9.0]}, ""),
         ({"content": [{"logprob": -0.35}]}, ""),
         ({"content": [{"logprob": -0.6}]}, "prompt 0 differs by 0.3"),
+        ({"content": [{"id": 1, "logprob": -0.6}, {"id": 0, "logprob": -0.1}]}, "prompt 0 differs by 0.3"),
+        # Of llama.cpp when the first token is a part of a character.
+        ({"content": [{"id": 0, "logprob": -0.6}]}, ""),
+        ({"content": [{"id": 0, "logprob": -0.6}, {"id": 2, "logprob": -0.6}]}, "prompt 0 differs by 0.3"),
         (None, "the response has no choices.0.logprobs"),
     ],
 )
