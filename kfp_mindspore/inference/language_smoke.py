@@ -108,11 +108,11 @@ def answer_prompt(
     logits = prompt["logits"].astype(np.float64)
     expected = -np.log(np.exp(logits - logits[greedy[0]]).sum())
     if openai_path and "content" in (_read(answer, "choices", 0, "logprobs") or ()):
-        # llama.cpp has the form of chat completions. A token that ends within a character is not listed, and all later
-        # ones that are must then be the verified ones.
-        listed = [token.get("id") for token in _read(answer, "choices", 0, "logprobs", "content")]
-        rest_of_greedy = iter(greedy[1:])
-        if listed and all(token in rest_of_greedy for token in listed):
+        # llama.cpp has the form of chat completions. It lists no token that ends within a character: when the first is
+        # such a one, those listed must be the verified ones.
+        listed = [token.get("id") for token in _read(answer, "choices", 0, "logprobs", "content") or ()]
+        generated, later = (answer.get("usage") or {}).get("completion_tokens", 0), iter(greedy[1:])
+        if 0 < len(listed) < generated and all(token in later for token in listed):
             return PromptAnswer(0.0, str(_read(answer, "choices", 0, "text")))
         chosen = np.array([_read(answer, "choices", 0, "logprobs", "content", 0, "logprob")], np.float64)
     else:

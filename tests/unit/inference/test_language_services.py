@@ -77,20 +77,22 @@ def test_embeddings_are_compared(tmp_path: Path, response: Any, message: str) ->
 
 
 @pytest.mark.parametrize(
-    ("logprobs", "message"),
+    ("logprobs", "generated", "message"),
     [
         # vLLM's form, and llama.cpp's; log(3/4) is expected.
-        ({"token_logprobs": [-0.288, -9.0]}, ""),
-        ({"content": [{"logprob": -0.35}]}, ""),
-        ({"content": [{"logprob": -0.6}]}, "prompt 0 differs by 0.3"),
-        ({"content": [{"id": 1, "logprob": -0.6}, {"id": 0, "logprob": -0.1}]}, "prompt 0 differs by 0.3"),
-        # Of llama.cpp when the first token is a part of a character.
-        ({"content": [{"id": 0, "logprob": -0.6}]}, ""),
-        ({"content": [{"id": 0, "logprob": -0.6}, {"id": 2, "logprob": -0.6}]}, "prompt 0 differs by 0.3"),
-        (None, "the response has no choices.0.logprobs"),
+        ({"token_logprobs": [-0.288, -9.0]}, 2, ""),
+        ({"content": [{"logprob": -0.35}]}, 1, ""),
+        ({"content": [{"logprob": -0.6}]}, 1, "prompt 0 differs by 0.3"),
+        ({"content": [{"id": 1, "logprob": -0.6}, {"id": 0, "logprob": -0.1}]}, 2, "prompt 0 differs by 0.3"),
+        # llama.cpp does not list the first of two tokens when it is a part of a character.
+        ({"content": [{"id": 0, "logprob": -0.6}]}, 2, ""),
+        ({"content": [{"id": 0, "logprob": -0.6}]}, 1, "prompt 0 differs by 0.3"),
+        ({"content": [{"id": 2, "logprob": -0.6}]}, 2, "prompt 0 differs by 0.3"),
+        ({"content": None}, 2, "the response has no choices.0.logprobs.content.0"),
+        (None, 2, "the response has no choices.0.logprobs"),
     ],
 )
-def test_another_servers_first_token_is_compared(tmp_path: Path, logprobs: Any, message: str) -> None:
+def test_another_servers_first_token_is_compared(tmp_path: Path, logprobs: Any, generated: int, message: str) -> None:
     with write_bundle(tmp_path / "model") as writer:
         (writer.directory / "weights.safetensors").write_bytes(b"")
         logits = np.log(np.array([1, 3], np.float32))
@@ -103,7 +105,8 @@ def test_another_servers_first_token_is_compared(tmp_path: Path, logprobs: Any, 
         def do_POST(self) -> None:
             paths.append(self.path)
             self.read_body()
-            self.respond(200, json.dumps({"choices": [{"text": "a", "logprobs": logprobs}]}).encode())
+            usage = {"completion_tokens": generated}
+            self.respond(200, json.dumps({"choices": [{"text": "a", "logprobs": logprobs}], "usage": usage}).encode())
 
     with Server(Completions) as server:
         if message:
